@@ -1,0 +1,180 @@
+"""The types between a model, an engine and a plan: what is asked (``Deployment``) and what an engine answers
+(``EnginePlan``)."""
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Protocol
+
+from kvplan.layers import KvTypes
+from kvplan.model import ModelSpec
+from kvplan.profiles.kinds import GpuProfile
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineVersion:
+    """An engine and the release whose rules are used, ``(0, 33)`` for 0.33; None means the newest known."""
+
+    name: str = "vllm"
+    release: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something the reader should know: a stable code, a severity (info, warning, error), and what to do."""
+
+    code: str
+    severity: str
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """What the user asks for; None means "the engine's default".
+
+    ``gpu_memory_bytes`` replaces the profile's figure, one per rank or one for all; ``kv_memory_bytes`` is the KV pool
+    of one GPU and skips the budget; ``weight_bytes`` are those of all ranks together.
+    """
+
+    engine: EngineVersion = field(default_factory=EngineVersion)
+    gpu: GpuProfile | None = None
+    gpu_memory_bytes: tuple[int, ...] | None = None
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    context_parallel: int = 1
+    expert_parallel: bool = False
+    kv_dtype: str = "auto"
+    cache_type_k: str | None = None
+    cache_type_v: str | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    memory_utilization: Fraction | None = None
+    async_scheduling: bool | None = None
+    prefix_caching: bool | None = None
+    hybrid_kv_cache_manager: bool = True
+    block_size: int | None = None
+    enforce_eager: bool = False
+    speculative_tokens: int = 0
+    kv_memory_bytes: int | None = None
+    weight_bytes: int | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica: tp × pp × dp."""
+        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The engine's settings after its defaults were filled in."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    memory_utilization: Fraction
+    async_scheduling: bool
+    prefix_caching: bool
+    in_flight_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheGroup:
+    """Layers that are paged together. ``rule`` says how a request of L tokens is charged in blocks of ``block_tokens``:
+
+    - ``full``: ceil(L / block)
+    - ``sliding``: ceil(min(window − 1 + in_flight, L) / block) + 1
+    - ``chunked``: ceil(min(chunk + in_flight, L) / block)
+    - ``fixed``: ``fixed_blocks``, whatever L (recurrent state, cross attention)
+
+    ``page_bytes`` is one block of all the group's layers on one rank.
+    """
+
+    kind: str
+    layers: int
+    rule: str
+    block_tokens: int
+    page_bytes: int
+    window_tokens: int | None = None
+    fixed_blocks: int = 0
+
+    def request_blocks(self, tokens: int, in_flight_tokens: int) -> int:
+        """Blocks that the engine sets aside for a request of ``tokens`` tokens in this group."""
+        if self.rule == "fixed":
+            return self.fixed_blocks
+        held, extra = tokens, 0
+        if self.rule == "sliding":
+            assert self.window_tokens is not None
+            held, extra = min(self.window_tokens - 1 + in_flight_tokens, tokens), 1
+        elif self.rule == "chunked":
+            assert self.window_tokens is not None
+            held = min(self.window_tokens + in_flight_tokens, tokens)
+        return -(-held // self.block_tokens) + extra
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheLayout:
+    """How an engine pages a model on one rank. All groups draw on one pool of blocks of ``bytes_per_block``."""
+
+    block_tokens: int
+    bytes_per_block: int
+    groups: tuple[CacheGroup, ...]
+    in_flight_tokens: int
+    reserved_blocks: int = 1
+
+    def request_blocks(self, tokens: int) -> int:
+        """Blocks charged for a request of ``tokens`` tokens, summed over the groups."""
+        return sum(group.request_blocks(tokens, self.in_flight_tokens) for group in self.groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetTerm:
+    """One line of a rank's memory. ``inside_fraction``: booked within the utilisation the user set."""
+
+    name: str
+    bytes: int
+    formula: str
+    inside_fraction: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Where one rank's memory goes. ``kv_bytes`` may be negative: that is the answer "does not fit".
+
+    Law: requested_bytes = Σ terms inside the fraction + kv_bytes.
+    """
+
+    rank: int
+    total_bytes: int
+    requested_bytes: int
+    terms: tuple[BudgetTerm, ...]
+    kv_bytes: int
+    kv_bytes_low: int
+    kv_bytes_high: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePlan:
+    """An engine's answer. ``budget`` is None when the pool's memory was given; ``kv_bytes`` is that of one rank."""
+
+    settings: Settings
+    kv_types: KvTypes
+    layout: CacheLayout
+    kv_bytes: int
+    blocks: int
+    budget: Budget | None
+    findings: tuple[Finding, ...] = ()
+
+
+class Engine(Protocol):
+    """One engine: from a model and a deployment to its own numbers.
+
+    Raises InputError for a deployment that cannot be, UnsupportedModelError for what is not known to kvplan.
+    """
+
+    name: str
+
+    def plan(self, model: ModelSpec, deployment: Deployment) -> EnginePlan:
+        """The engine's settings, layout, budget and pool."""
+        ...

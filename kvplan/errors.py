@@ -1,0 +1,46 @@
+"""Every way in which kvplan ends without an answer, each with its exit code.
+
+"Does not fit" and "a limit is broken" are answers, so they are results, never exceptions.
+"""
+
+from typing import ClassVar
+
+
+class KvplanError(Exception):
+    """A failure with a message (what happened), a hint (what to do next) and the place it came from."""
+
+    exit_code: ClassVar[int] = 70
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        file: str | None = None,
+        line: int | None = None,
+        key: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.file = file
+        self.line = line
+        self.key = key
+
+
+class InputError(KvplanError):
+    """A file or value that the user gave is wrong."""
+
+    exit_code = 3
+
+
+class ModelUnavailableError(KvplanError):
+    """The model's facts cannot be had: not found, gated, offline and not cached."""
+
+    exit_code = 4
+
+
+class UnsupportedModelError(KvplanError):
+    """The config or a flag uses something that kvplan does not model; it refuses rather than guesses."""
+
+    exit_code = 5

@@ -1,0 +1,104 @@
+"""What a model is to a planner: its layers in order, its context, its weights; and the questions one asks it."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from kvplan.layers import KvTypes, Layer, StoredType, share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a model's facts came from. ``name`` is shown to the user; ``checked`` dates bundled facts."""
+
+    name: str
+    revision: str | None = None
+    checked: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Widths that the engines' activation terms are made of; null where the config does not say."""
+
+    hidden: int
+    vocabulary: int | None = None
+    intermediate: int | None = None
+    experts: int | None = None
+    experts_per_token: int | None = None
+    expert_intermediate: int | None = None
+    has_vision: bool = False
+    is_pooling: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightPart:
+    """Parameters of one sort, and what tensor parallelism does to them.
+
+    ``split``: ``heads`` (query side, always divided), ``kv_heads`` (divided, then replicated; ``kv_heads`` says how
+    many there are), ``columns`` (MLP and experts, divided), ``vocabulary`` (embedding and head, divided after padding
+    the vocabulary) or ``none`` (a copy on every rank). ``layer`` is the index of the decoder layer, None outside them.
+    """
+
+    name: str
+    parameters: int
+    split: str
+    layer: int | None = None
+    kv_heads: int | None = None
+    stored: StoredType | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """What is known of a model's weights: published totals (Hub metadata or catalogue), and config arithmetic."""
+
+    parameters: int | None = None
+    stored_bytes: int | None = None
+    parts: tuple[WeightPart, ...] = ()
+    quantization: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A model as read from its config.
+
+    ``layers[i]`` holds what decoder layer i keeps: usually one kind, none for a layer without KV, several where a
+    layer keeps more than one cache (Falcon-H1: attention and Mamba state; sparse MLA: latent and index keys).
+    ``max_context_tokens`` is null where the config does not say; ``query_heads`` holds every query-head count that
+    must divide among tensor-parallel ranks. ``dtype`` is the type vLLM would run the model in ("bfloat16" where the
+    config is silent or says float32); ``kv_scheme`` is the KV type that the checkpoint asks for under ``auto``.
+    ``ignores_kv_dtype`` marks the classes whose cache stays 16-bit whatever type is asked for (Falcon).
+    """
+
+    id: str
+    architecture: str
+    source: Source
+    layers: tuple[tuple[Layer, ...], ...]
+    max_context_tokens: int | None
+    query_heads: tuple[int, ...]
+    dtype: str
+    shape: Shape
+    weights: Weights
+    kv_scheme: str | None = None
+    ignores_kv_dtype: bool = False
+    is_encoder_decoder: bool = False
+
+    def rank_layers(self, tensor_parallel: int) -> tuple[tuple[Layer, ...], ...]:
+        """The share of one tensor-parallel rank of every layer; InputError where the heads cannot be shared out."""
+        for heads in self.query_heads:
+            share(heads, tensor_parallel, "query heads")
+        return tuple(tuple(kept.shard(tensor_parallel) for kept in layer) for layer in self.layers)
+
+    def growing_bytes_per_token(self, kv: KvTypes) -> Fraction:
+        """Bytes that every further token adds, over all layers of one copy of the model."""
+        return sum((kept.growing_bytes_per_token(kv) for layer in self.layers for kept in layer), Fraction(0))
+
+    def windowed_bytes_per_token(self, kv: KvTypes) -> Fraction:
+        """Bytes that a token adds in window and chunk layers while those fill."""
+        return sum((kept.windowed_bytes_per_token(kv) for layer in self.layers for kept in layer), Fraction(0))
+
+    def fixed_bytes(self, kv: KvTypes) -> int:
+        """Bytes that a sequence of any length holds: recurrent state and cross-attention KV."""
+        return sum(kept.fixed_bytes(kv) for layer in self.layers for kept in layer)
+
+    def sequence_bytes(self, tokens: int, kv: KvTypes) -> int:
+        """Bytes of one sequence of ``tokens`` tokens, layer by layer, before an engine's pages."""
+        return sum(kept.bytes_for(tokens, kv) for layer in self.layers for kept in layer)

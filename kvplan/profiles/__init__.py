@@ -1,0 +1,1 @@
+"""The catalogues: one thing per YAML file, read into frozen dataclasses."""

@@ -1,0 +1,54 @@
+"""What the catalogues hold: one frozen dataclass per sort of profile."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuProfile:
+    """One device as the driver reports it.
+
+    ``memory_bytes`` is what the driver or the engine's log says, never the number on the box. ``compute_capability``
+    is CUDA's (major, minor), None for other vendors. ``flops_per_s`` maps a type (bfloat16, fp8, …) to dense peak.
+    ``unified_memory``: the CPU shares it. ``price_per_hour``: null unless the user adds one.
+    """
+
+    name: str
+    vendor: str
+    family: str
+    memory_bytes: int
+    bandwidth_bytes_per_s: int
+    flops_per_s: Mapping[str, int]
+    sources: tuple[str, ...]
+    checked: str
+    aliases: tuple[str, ...] = ()
+    compute_capability: tuple[int, int] | None = None
+    unified_memory: bool = False
+    price_per_hour: float | None = None
+    notes: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientProfile:
+    """What a client library does when it is refused (429, 503).
+
+    ``tries`` counts the first one; null means without end. ``honours_retry_after``: ``exact``, ``whole_seconds`` or
+    ``no``; above ``longest_honoured_s`` it does ``when_longer`` (``own_backoff`` or ``give_up``). Without the header it
+    waits ``backoff_base_s × 2^n``, at most ``backoff_max_s``; the wait is multiplied by (1 − U(0, ``jitter_share``)) or
+    gets U(0, ``jitter_add_s``) added, which ``jitter_on_header`` extends to the header's value.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    checked: str
+    tries: int | None
+    honours_retry_after: str
+    longest_honoured_s: float | None = None
+    when_longer: str = "own_backoff"
+    backoff_base_s: float = 0.0
+    backoff_max_s: float = 0.0
+    jitter_share: float = 0.0
+    jitter_add_s: float = 0.0
+    jitter_on_header: bool = False
+    timeout_s: float | None = None
+    notes: str | None = None

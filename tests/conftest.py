@@ -1,0 +1,39 @@
+"""Shared fixtures: no network but loopback, and the folder of recorded facts where it is at hand."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_LOOPBACK = {"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"}
+
+
+@pytest.fixture(autouse=True)
+def _loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every connection that leaves the machine fails the test that opened it."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in _LOOPBACK:
+            pytest.fail(f"a test tried to reach {address[0]}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No token, cache, colour or profile folder of the developer's machine reaches a test."""
+    for name in ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "NO_COLOR", "FORCE_COLOR", "KVPLAN_PROFILES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path_factory.getbasetemp() / "hf_home"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of published configs, engine answers, logs and traces that lies beside a developer's checkout."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the recorded facts (../shared/data) are not beside this checkout")
+    return folder
