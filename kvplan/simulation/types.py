@@ -1,0 +1,226 @@
+"""What the kernel is given and what it gives back: one strategy, one seed, every request as a row of arrays."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvplan.engines.base import CacheLayout
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+UNLIMITED = 2**62
+"""A count that is never reached."""
+
+
+class Outcome(IntEnum):
+    """How a request ended; ``UNFINISHED`` is still inside, or waiting for its next try, when the run stopped."""
+
+    UNFINISHED = 0
+    COMPLETED = 1
+    REJECTED_PERMANENTLY = 2
+    GAVE_UP = 3
+    TIMED_OUT = 4
+    CANCELLED = 5
+
+
+class Router(IntEnum):
+    """Which replica a try is sent to. ``LEAST_RESERVED``: the smallest reservation, then the fewest requests inside,
+    then the first; ``ROUND_ROBIN``: each try to the next one."""
+
+    ROUND_ROBIN = 0
+    LEAST_RESERVED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCost:
+    """Seconds of one engine step: base + prefill × (prefill tokens in it) + decode × (decoding sequences)
+    + kv × (context tokens of the scheduled sequences after it)."""
+
+    base_s: float
+    prefill_token_s: float
+    decode_sequence_s: float
+    kv_token_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSetup:
+    """One replica of the engine: its pool, its settings and its clock.
+
+    ``blocks`` is the pool as the engine prints it, the reserved one included. ``watermark_blocks`` must stay free when
+    a request is admitted while others run. ``long_prefill_tokens`` caps the chunk of one request in a step (0: no cap).
+    ``reserves_whole_input``: a request is admitted only when blocks for all its known tokens are free (the engine's
+    default). Prefix caching acts only with one group; with several it is off, as ``engines.md`` says.
+    """
+
+    blocks: int
+    layout: CacheLayout
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    step: StepCost
+    async_scheduling: bool = False
+    prefix_caching: bool = False
+    watermark_blocks: int = 0
+    long_prefill_tokens: int = 0
+    reserves_whole_input: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientRule:
+    """What a client does when it is refused; the fields are those of a client profile, with None resolved.
+
+    Try n (0 is the first) that is refused waits the server's Retry-After where that is honoured and not longer than
+    ``longest_honoured_s``, else ``min(backoff_base_s × 2^n, backoff_max_s)``; jitter as in the profile:
+    × (1 − U × jitter_share), + U × jitter_add_s. A negative ``jitter_share`` lengthens the wait instead.
+    ``tries`` counts the first one. ``whole_seconds``: the header is read as whole seconds, rounded up.
+    """
+
+    tries: int = 1
+    honours_retry_after: bool = False
+    whole_seconds: bool = False
+    longest_honoured_s: float = inf
+    gives_up_when_longer: bool = False
+    backoff_base_s: float = 0.0
+    backoff_max_s: float = 0.0
+    jitter_share: float = 0.0
+    jitter_add_s: float = 0.0
+    jitter_on_header: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryAfter:
+    """The wait that a refusal names: ``seconds`` where given, else the ledger's expected drain (``admission.DrainEstimate``
+    with these constants); then at least 1 s, spread upwards by up to ``jitter_share``, at most ``longest_s``."""
+
+    seconds: float | None = None
+    jitter_share: float = 0.0
+    longest_s: float = 60.0
+    horizon_s: float = 30.0
+    unknown_s: float = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontDoor:
+    """The strategy, once its charges are in ``Requests.charge``: a try enters when charge ≤ capacity − reserved, fewer
+    than ``max_inside`` requests are inside, and the prompts still being read hold fewer than ``max_queued_tokens``.
+
+    ``capacity`` is per replica, in the unit of the charges; ``UNLIMITED`` with charges of 0 admits everything. The two
+    other limits are the engine's own caps (max_num_queued_reqs counts waiting and running; source: vLLM 0.33,
+    ``AsyncLLM.check_admission``).
+    """
+
+    capacity: int = UNLIMITED
+    max_inside: int = UNLIMITED
+    max_queued_tokens: int = UNLIMITED
+    retry_after: RetryAfter = RetryAfter()
+    replicas: int = 1
+    router: Router = Router.ROUND_ROBIN
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Requests:
+    """Every request of a run, sorted by arrival; row number = serial number.
+
+    ``output_tokens`` is what the model would write (≥ 1), ``cap_tokens`` what it may (≥ 1, already within the window);
+    ``charge`` is the reservation; ``refused_for_good`` marks those that can never be served. ``client`` indexes the
+    client table. ``time_out_s`` runs from the sending of the try that was let in; ``cancel_s`` from the first try, and
+    also ends the waiting between tries (inf: never). ``client_draw`` and ``server_draw`` are one uniform number each;
+    try n uses the fractional part of draw + n × the golden ratio, so tries differ without a matrix of draws.
+    ``chain`` and ``chain_start`` (n + 1 offsets) give the ids of a prompt's blocks of ``chain_tokens`` tokens whose
+    content other prompts may share (equal id at equal position after equal ids: equal content); None: nothing shared.
+    """
+
+    arrival_s: Floats
+    prompt_tokens: Integers
+    output_tokens: Integers
+    cap_tokens: Integers
+    charge: Integers
+    refused_for_good: Flags
+    client: Integers
+    time_out_s: Floats
+    cancel_s: Floats
+    client_draw: Floats
+    server_draw: Floats
+    chain: Integers | None = None
+    chain_start: Integers | None = None
+    chain_tokens: int = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """When the run stops and what is measured. Integrals cover ``from_s`` to ``until_s`` (or the end of the run, if
+    that is earlier); ``stop_s`` cuts the run off (inf: until everything left); samples are taken every
+    ``sample_every_s`` (0: none) up to ``sample_until_s``."""
+
+    from_s: float = 0.0
+    until_s: float = inf
+    stop_s: float = inf
+    sample_every_s: float = 0.0
+    sample_until_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RequestRows:
+    """What became of each request. Times are nan where the thing never happened; ``attempts`` counts tries,
+    ``refusals`` those answered with 429 or 503. ``output_tokens`` were delivered to the client."""
+
+    attempts: Integers
+    refusals: Integers
+    outcome: Integers
+    admitted_s: Floats
+    scheduled_s: Floats
+    first_token_s: Floats
+    finish_s: Floats
+    output_tokens: Integers
+    preemptions: Integers
+    recomputed_tokens: Integers
+    replica: Integers
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Samples:
+    """The run on an even grid of times: reserved and used blocks, running and waiting requests (all replicas), and
+    refusals so far."""
+
+    time_s: Floats
+    reserved: Integers
+    used_blocks: Integers
+    running: Integers
+    waiting: Integers
+    refusals: Integers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over the run. ``reserved_unit_s`` and ``used_block_s`` are time integrals over the watch (the used one
+    joins the pool's exact levels at events by straight lines); peaks and counts are of the whole run.
+    ``over_capacity_events`` are engine steps in which a running request found no block, so that one was preempted."""
+
+    end_s: float
+    watched_s: float
+    reserved_unit_s: float
+    used_block_s: float
+    reserved_peak: int
+    used_peak_blocks: int
+    over_capacity_events: int
+    steps: int
+    busy_s: float
+    prefill_tokens: int
+    decode_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """One strategy on one seed: rows per request, totals, and samples where they were asked for. ``kernel`` says what
+    ran: ``counts`` or ``identities``, and whether ``compiled``."""
+
+    rows: RequestRows
+    totals: Totals
+    samples: Samples
+    kernel: str
+    compiled: bool
