@@ -1,0 +1,96 @@
+"""The catalogues as lists that can be searched: what is known by name, each with the figures that tell it apart."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
+from kvplan.profiles.loader import list_names, load_client, load_gpu, load_model_facts, plain_name, traffic_path
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRow:
+    """An engine that plans can be made for. ``versions``: the releases whose rules are known."""
+
+    name: str
+    versions: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficRow:
+    """A bundled traffic mix. ``summary``: the sentence it opens with."""
+
+    name: str
+    summary: str
+
+
+Row = GpuProfile | ClientProfile | BundledModel | EngineRow | TrafficRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The rows of one catalogue whose name or alias contains ``search``, of ``known`` in all."""
+
+    sort: str
+    search: str
+    known: int
+    rows: tuple[Row, ...]
+
+
+def listing(sort: str, search: str = "", *, folder: Path | None = None) -> Listing:
+    """The rows of catalogue ``sort`` that match ``search``: every word must be part of the name or of an alias."""
+    load: dict[str, Callable[[Path | None], tuple[Row, ...]]] = {
+        "gpus": _gpus,
+        "models": _models,
+        "clients": _clients,
+        "engines": lambda _: _engines(),
+        "traffic": _traffic,
+    }
+    rows = load[sort](folder)
+    words = plain_name(search).split("-") if search else []
+    found = tuple(row for row in rows if all(any(word in name for name in _names(row)) for word in words))
+    return Listing(sort=sort, search=search, known=len(rows), rows=found)
+
+
+def _names(row: Row) -> tuple[str, ...]:
+    """Every name that ``row`` answers to, as search words are spelled."""
+    name = row.id if isinstance(row, BundledModel) else row.name
+    aliases = row.aliases if isinstance(row, GpuProfile) else ()
+    return tuple(plain_name(each) for each in (name, *aliases))
+
+
+def _gpus(folder: Path | None) -> tuple[Row, ...]:
+    return tuple(load_gpu(name, extra_folder=folder) for name in list_names("gpus", extra_folder=folder))
+
+
+def _clients(folder: Path | None) -> tuple[Row, ...]:
+    return tuple(load_client(name, extra_folder=folder) for name in list_names("clients", extra_folder=folder))
+
+
+def _models(folder: Path | None) -> tuple[Row, ...]:
+    found = (load_model_facts(name, extra_folder=folder) for name in list_names("models", extra_folder=folder))
+    return tuple(model for model in found if model is not None)
+
+
+def _engines() -> tuple[Row, ...]:
+    from kvplan.engines import ENGINES
+
+    return tuple(EngineRow(name=name, versions=getattr(engine, "versions", "")) for name, engine in ENGINES.items())
+
+
+def _traffic(folder: Path | None) -> tuple[Row, ...]:
+    rows = []
+    for name in list_names("traffic", extra_folder=folder):
+        path = traffic_path(name, extra_folder=folder)
+        if path is not None:
+            rows.append(TrafficRow(name=name, summary=_opening(path)))
+    return tuple(rows)
+
+
+def _opening(path: Path) -> str:
+    """The first comment line that is prose."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.removeprefix("#").strip()
+        if line.startswith("#") and text and "$schema" not in text:
+            return text
+    return ""

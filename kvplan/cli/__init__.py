@@ -1,0 +1,64 @@
+"""The command line: arguments in, text and an exit code out.
+
+Only the module of the command that was asked for is imported, so ``kvplan --help`` costs what an empty app costs.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from kvplan.errors import KvplanError
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run kvplan with ``arguments`` (the process's own by default) and return its exit code.
+
+    0 answered (and yes), 1 answered no, 2 a command line that cannot be parsed, 3 to 5 the errors of
+    ``kvplan.errors``, 70 a bug in kvplan, 130 interrupted. Typer runs without its own error handling: it would turn
+    every exception into 1, and a crash must never look like a failed check.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(given)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except KvplanError as error:
+        from kvplan.cli.failures import report_error
+
+        code = report_error(error, given)
+    except Exception as error:  # noqa: BLE001 - the one place where a bug may surface
+        from kvplan.cli.failures import report_bug
+
+        code = report_bug(error, given)
+    if code == INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return _flush(code)
+
+
+def _run(arguments: list[str]) -> int:
+    """Build the app around the command that ``arguments`` name and run it."""
+    import typer
+
+    from kvplan.cli.app import build_app
+    from kvplan.cli.failures import report_usage
+
+    completing = "_KVPLAN_COMPLETE" in os.environ
+    app = build_app(None if completing else arguments)
+    try:
+        code = app(arguments, prog_name="kvplan", standalone_mode=False)
+    except typer.Abort:
+        return INTERRUPTED
+    except typer.TyperException as error:
+        return report_usage(error, arguments)
+    return code if isinstance(code, int) else 0
+
+
+def _flush(code: int) -> int:
+    """Hand over what is still buffered; a reader that has left (``| head``) changes neither answer nor code."""
+    from kvplan.cli.output import quietly
+
+    with quietly():
+        sys.stdout.flush()
+    return code

@@ -1,0 +1,71 @@
+"""The Typer app: every command has its line of help here and its module in a file of its own.
+
+A command that was not asked for is a name with a line of help; its module stays unimported.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+COMMANDS: dict[str, str] = {
+    "model": "What one token and one sequence of a model cost.",
+    "list": "Search the catalogues: GPUs, engines, models, clients, traffic.",
+    "explain": "One page on a topic.",
+}
+_MODULES = {"list": "list_profiles"}
+
+HELP = "How much work can this model take on these GPUs, and what happens when more arrives?"
+EXAMPLE = """Example:
+
+\b
+  kvplan fit meta-llama/Llama-3.1-8B-Instruct --gpu h100"""
+
+
+def build_app(arguments: Sequence[str] | None) -> typer.Typer:
+    """The app, with the commands named in ``arguments`` loaded; with None, all of them (shell completion)."""
+    app = typer.Typer(
+        name="kvplan",
+        help=HELP,
+        epilog=EXAMPLE,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name, summary in COMMANDS.items():
+        if arguments is None or name in arguments:
+            module = import_module(f"kvplan.cli.{_MODULES.get(name, name)}")
+            app.command(name, short_help=summary, epilog=module.EXAMPLE, no_args_is_help=module.NEEDS_ARGUMENTS)(
+                module.run
+            )
+        else:
+            app.command(name, help=summary)(_unloaded(name))
+    return app
+
+
+def _unloaded(name: str) -> Callable[[], None]:
+    """What stands for a command that the arguments do not name."""
+
+    def run() -> None:
+        raise AssertionError(f"{name} was not loaded")
+
+    return run
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from kvplan import __version__
+
+        print(f"kvplan {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """The options before the command."""

@@ -1,0 +1,109 @@
+"""How an error reads: text with a hint on stderr, and with ``--format json`` an object on stdout as well."""
+
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from kvplan.cli.output import quietly, write_data
+from kvplan.errors import KvplanError
+
+BUG = 70
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Whether ``arguments`` ask for JSON; read from the text, since the command line may not even parse."""
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    return any(word == "--format=json" or (word == "--format" and value == "json") for word, value in pairs)
+
+
+def report_error(error: KvplanError, arguments: Sequence[str]) -> int:
+    """Say ``error`` and return its exit code."""
+    _say(error, error.exit_code, arguments)
+    return error.exit_code
+
+
+def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
+    """Say why the command line cannot be parsed. An empty message is Typer's way of showing the help instead."""
+    message = error.format_message().replace("\n\t", " ").replace("Value error, ", "").strip()
+    if message.startswith("Usage:"):
+        print(message, file=sys.stderr)
+        return error.exit_code
+    named = next((word for word in arguments if not word.startswith("-")), None)
+    from kvplan.cli.app import COMMANDS
+
+    command = f"kvplan {named}" if named in COMMANDS else "kvplan"
+    _say(KvplanError(message, hint=f"{command} --help"), error.exit_code, arguments)
+    return error.exit_code
+
+
+def report_bug(error: Exception, arguments: Sequence[str]) -> int:
+    """Write the traceback to a file, and say so in one line."""
+    from kvplan import __version__
+
+    account = "".join(
+        [
+            f"kvplan {__version__}, Python {sys.version}\n",
+            f"arguments: {' '.join(arguments)}\n\n",
+            *traceback.format_exception(error),
+        ]
+    )
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="kvplan-bug-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(account)
+        kept, hint = file.name, f"the traceback is in {file.name}; please report it with that file"
+    except OSError as refused:
+        kept, hint = None, f"the traceback could not be written ({refused}); set TMPDIR to a writable folder"
+    summary = f"{type(error).__name__}: {error}".splitlines()[0]
+    _say(
+        KvplanError(f"a bug in kvplan, not in your input: {summary}", hint=hint, file=kept), BUG, arguments, place=False
+    )
+    return BUG
+
+
+def _say(error: KvplanError, code: int, arguments: Sequence[str], *, place: bool = True) -> None:
+    """Print where, what and what next to stderr, and the object to stdout where JSON was asked for."""
+    with quietly(sys.stderr):
+        where = _place(error) if place else ""
+        print(f"error: {where}{error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  try: {error.hint}", file=sys.stderr)
+        sys.stderr.flush()
+    if wants_json(arguments):
+        write_data(json.dumps(error_document(error, code), indent=2) + "\n")
+
+
+def _place(error: KvplanError) -> str:
+    """``file:line: key: `` as far as they are known."""
+    file = _short(error.file) if error.file else ""
+    at = f"{file}:{error.line}" if file and error.line else file
+    return "".join(f"{part}: " for part in (at, error.key) if part)
+
+
+def _short(file: str) -> str:
+    """``file`` relative to the working folder where it lies inside."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def error_document(error: KvplanError, code: int) -> dict[str, object]:
+    """The object of interface ``kvplan.error``."""
+    document: dict[str, object] = {
+        "schema": "kvplan.error",
+        "schema_version": 1,
+        "exit_code": code,
+        "message": error.message,
+        "hint": error.hint,
+        "file": error.file,
+        "line": error.line,
+        "key": error.key,
+    }
+    if code == 5:
+        document["verdict"] = "cannot_tell"
+    return document

@@ -1,0 +1,76 @@
+"""``kvplan model``: what one token and one sequence of a model cost."""
+
+from typing import Annotated
+
+import typer
+
+from kvplan.cli.options import (
+    ContextParallel,
+    DataParallel,
+    Format,
+    KvDtype,
+    MaxModelLen,
+    ModelReference,
+    Offline,
+    PipelineParallel,
+    Profiles,
+    TensorParallel,
+    Tokens,
+    parse_counts,
+    positive,
+    profiles_folder,
+)
+from kvplan.cli.output import show, terminal_width, write_data
+
+NEEDS_ARGUMENTS = True
+EXAMPLE = """Example:
+
+\b
+  kvplan model Qwen/Qwen3-32B --tp 2 --kv-dtype fp8 --tokens 1024,8192"""
+
+
+def run(
+    model: ModelReference,
+    tensor_parallel: TensorParallel = 1,
+    pipeline_parallel: PipelineParallel = 1,
+    data_parallel: DataParallel = 1,
+    context_parallel: ContextParallel = 1,
+    kv_dtype: KvDtype = "auto",
+    cache_type_k: Annotated[
+        str | None, typer.Option("--cache-type-k", help="llama.cpp's type of keys (f16, q8_0, …).")
+    ] = None,
+    cache_type_v: Annotated[str | None, typer.Option("--cache-type-v", help="llama.cpp's type of values.")] = None,
+    max_model_len: MaxModelLen = None,
+    tokens: Tokens = None,
+    format: Format = "text",
+    offline: Offline = False,
+    profiles: Profiles = None,
+) -> int:
+    """What one token and one sequence of a model cost, layer kind by layer kind."""
+    from kvplan.engines.base import Deployment, EngineVersion
+    from kvplan.pricing import price
+    from kvplan.sources import read_model
+
+    counts = parse_counts(tokens, "--tokens")
+    deployment = Deployment(
+        engine=EngineVersion(name="llama.cpp" if cache_type_k or cache_type_v else "vllm"),
+        tensor_parallel=positive(tensor_parallel, "--tensor-parallel"),
+        pipeline_parallel=positive(pipeline_parallel, "--pipeline-parallel"),
+        data_parallel=positive(data_parallel, "--data-parallel"),
+        context_parallel=positive(context_parallel, "--context-parallel"),
+        kv_dtype=kv_dtype,
+        cache_type_k=cache_type_k,
+        cache_type_v=cache_type_v,
+        max_model_len=None if max_model_len is None else positive(max_model_len, "--max-model-len"),
+    )
+    spec = read_model(model, offline=offline, profiles_folder=profiles_folder(profiles))
+    result = price(spec, deployment, counts)
+    if format == "json":
+        from kvplan.report.model_json import text as json_text
+
+        write_data(json_text(result))
+    else:
+        from kvplan.report.model_text import text
+
+        show(text(result, width=terminal_width()))
+    return 0

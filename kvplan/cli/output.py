@@ -1,0 +1,84 @@
+"""Where text goes: data to stdout, or to a file that is never overwritten unasked; talk to stderr."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from kvplan.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@contextmanager
+def quietly(stream: TextIO | None = None) -> Iterator[None]:
+    """Let a reader leave early: on a broken pipe ``stream`` (stdout by default) is pointed at nothing.
+
+    What is still buffered would otherwise raise once more when the interpreter closes the stream.
+    """
+    target = sys.stdout if stream is None else stream
+    try:
+        yield
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, target.fileno())
+        os.close(nowhere)
+
+
+def write_data(text: str) -> None:
+    """Print ``text`` to stdout; characters that its encoding lacks become ``?``."""
+    with quietly():
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+
+
+def talk(text: str) -> None:
+    """Say something that is not data: to stderr."""
+    with quietly(sys.stderr):
+        print(text, file=sys.stderr)
+
+
+def write_file(path: Path, text: str, *, force: bool) -> None:
+    """Write ``text`` to ``path``; InputError where it exists and ``force`` was not given."""
+    check_free(path, force=force)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror}", hint="choose another --output", file=str(path)
+        ) from error
+    talk(f"wrote {path}")
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Refuse to overwrite ``path``; asked before long work, so that nothing is computed in vain."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", hint="name a file", file=str(path))
+    if path.exists() and not force:
+        raise InputError(f"{path} exists", hint="add --force to overwrite it, or name another file", file=str(path))
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 80 through a pipe, unless COLUMNS says otherwise."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def wants_colour() -> bool:
+    """Colour on a terminal, unless NO_COLOR; also through a pipe with FORCE_COLOR."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def show(parts: "Iterable[RenderableType]") -> None:
+    """Print the parts of a text report."""
+    from kvplan.report.page import render
+
+    write_data(render(parts, width=terminal_width(), colour=wants_colour()))

@@ -1,0 +1,238 @@
+"""What one token and one sequence of a model cost, layer kind by layer kind: what is stored, before an engine's pages.
+
+A sequence is priced piecewise (windows saturate, state is fixed); nothing here multiplies a rate by a length.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from kvplan.engines.base import Deployment
+from kvplan.engines.vllm.storage import kv_types as stored_by_vllm
+from kvplan.errors import InputError
+from kvplan.layers import CrossAttention, FullAttention, KvTypes, LatentAttention, Layer
+from kvplan.model import ModelSpec
+
+_DEFAULT_TOKENS = (2048, 8192, 32768, 131072)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRow:
+    """All layers that keep the same thing. Bytes are totals over the row, of one copy of the model; ``formula`` says
+    how they come about. ``windowed``: the row stops growing at ``window_tokens``."""
+
+    kind: str
+    layers: int
+    kv_heads: int | None
+    head_dim: int | None
+    value_head_dim: int | None
+    window_tokens: int | None
+    bytes_per_token: Fraction
+    fixed_bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceRow:
+    """What one sequence of ``tokens`` tokens holds: in one copy of the model, and on the fullest GPU."""
+
+    tokens: int
+    sequence_bytes: int
+    gpu_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPrice:
+    """The price list of a model. ``…_per_gpu``: one rank, replicated heads included, the stage with the most."""
+
+    model: ModelSpec
+    kv_types: KvTypes
+    layout: str
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    context_parallel: int
+    bytes_per_token: Fraction
+    gpu_bytes_per_token: Fraction
+    windowed_bytes_per_token: Fraction
+    gpu_windowed_bytes_per_token: Fraction
+    fixed_bytes: int
+    gpu_fixed_bytes: int
+    layers: tuple[LayerRow, ...]
+    sequences: tuple[SequenceRow, ...]
+    notes: tuple[str, ...] = ()
+
+
+def price(
+    model: ModelSpec,
+    deployment: Deployment,
+    tokens: Sequence[int] = (),
+) -> ModelPrice:
+    """Price ``model`` as the deployment's engine stores it, for sequences of ``tokens`` tokens as well.
+
+    A rank of decode-context parallelism keeps ``1 / context_parallel`` of what grows with tokens; data parallelism
+    changes no rank's share.
+    """
+    kv_types = stored_types(model, deployment)
+    context_parallel = deployment.context_parallel
+    held = _stage_layers(
+        model.rank_layers(deployment.tensor_parallel), stage_layers(len(model.layers), deployment.pipeline_parallel)
+    )
+    lengths = tuple(tokens) or _lengths(model.max_context_tokens)
+    return ModelPrice(
+        model=model,
+        kv_types=kv_types,
+        layout=deployment.engine.name,
+        tensor_parallel=deployment.tensor_parallel,
+        pipeline_parallel=deployment.pipeline_parallel,
+        data_parallel=deployment.data_parallel,
+        context_parallel=context_parallel,
+        bytes_per_token=model.growing_bytes_per_token(kv_types),
+        gpu_bytes_per_token=max(_total(stage, kv_types, _growing) for stage in held) / context_parallel,
+        windowed_bytes_per_token=model.windowed_bytes_per_token(kv_types),
+        gpu_windowed_bytes_per_token=max(_total(stage, kv_types, _windowed) for stage in held) / context_parallel,
+        fixed_bytes=model.fixed_bytes(kv_types),
+        gpu_fixed_bytes=max(sum(layer.fixed_bytes(kv_types) for layer in stage) for stage in held),
+        layers=_layer_rows(model, kv_types),
+        sequences=tuple(
+            SequenceRow(
+                tokens=length,
+                sequence_bytes=model.sequence_bytes(length, kv_types),
+                gpu_bytes=max(_sequence(stage, length, kv_types, context_parallel) for stage in held),
+            )
+            for length in lengths
+        ),
+        notes=_notes(model),
+    )
+
+
+def stored_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
+    """The types in which the deployment's engine stores keys and values."""
+    return stored_by_vllm(model, deployment.kv_dtype)
+
+
+def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Decoder layers of each pipeline stage: equal shares; what remains goes one each to the stages before the last.
+
+    Source: vLLM 0.33, ``get_pp_indices``: the last stage holds the head, so it is spared.
+
+    >>> stage_layers(32, 4), stage_layers(61, 4), stage_layers(62, 4)
+    ((8, 8, 8, 8), (15, 15, 16, 15), (15, 16, 16, 15))
+    """
+    if stages > layers:
+        raise InputError(f"pipeline parallelism {stages} is more than {layers} layers", key="pipeline_parallel")
+    each, rest = divmod(layers, stages)
+    return tuple(each + (stages - 1 - rest <= index < stages - 1) for index in range(stages))
+
+
+def _lengths(context: int | None) -> tuple[int, ...]:
+    """Lengths worth showing: the usual ones within the model's context, and the context itself."""
+    if context is None:
+        return _DEFAULT_TOKENS
+    shorter = [length for length in _DEFAULT_TOKENS if length < context]
+    return (*shorter[-3:], context)
+
+
+def _stage_layers(layers: Sequence[Sequence[Layer]], stages: Sequence[int]) -> list[list[Layer]]:
+    """What each pipeline stage keeps."""
+    assert sum(stages) == len(layers), "the stages together are the model"
+    held, first = [], 0
+    for count in stages:
+        held.append([kept for layer in layers[first : first + count] for kept in layer])
+        first += count
+    return held
+
+
+def _growing(layer: Layer, kv: KvTypes) -> Fraction:
+    return layer.growing_bytes_per_token(kv)
+
+
+def _windowed(layer: Layer, kv: KvTypes) -> Fraction:
+    return layer.windowed_bytes_per_token(kv)
+
+
+def _total(layers: Sequence[Layer], kv: KvTypes, part: Callable[[Layer, KvTypes], Fraction]) -> Fraction:
+    return sum((part(layer, kv) for layer in layers), Fraction(0))
+
+
+def _sequence(layers: Sequence[Layer], tokens: int, kv: KvTypes, context_parallel: int) -> int:
+    """Bytes of one sequence on one rank. The rank with the most keeps ceil(tokens / context_parallel) of them."""
+    if context_parallel == 1:
+        return sum(layer.bytes_for(tokens, kv) for layer in layers)
+    fixed = sum(layer.fixed_bytes(kv) for layer in layers)
+    with_tokens = sum(layer.bytes_for(tokens, kv) for layer in layers)
+    return fixed + -(-(with_tokens - fixed) // context_parallel)
+
+
+def _layer_rows(model: ModelSpec, kv: KvTypes) -> tuple[LayerRow, ...]:
+    """Equal layers in one row, in the order in which they first appear; a layer that keeps nothing is a row, too."""
+    counts: dict[Layer, int] = {}
+    for layer in model.layers:
+        for kept in layer or (Layer(),):
+            counts[kept] = counts.get(kept, 0) + 1
+    return tuple(_layer_row(layer, count, kv) for layer, count in counts.items())
+
+
+def _layer_row(layer: Layer, count: int, kv: KvTypes) -> LayerRow:
+    per_token = layer.growing_bytes_per_token(kv) + layer.windowed_bytes_per_token(kv)
+    fixed = layer.fixed_bytes(kv)
+    heads = getattr(layer, "kv_heads", None)
+    return LayerRow(
+        kind=getattr(layer, "kind", "no KV"),
+        layers=count,
+        kv_heads=heads,
+        head_dim=getattr(layer, "head_dim", None),
+        value_head_dim=getattr(layer, "value_head_dim", None),
+        window_tokens=layer.window_tokens,
+        bytes_per_token=per_token * count,
+        fixed_bytes=fixed * count,
+        formula=_formula(layer, count, kv, per_token, fixed),
+    )
+
+
+def _formula(layer: Layer, count: int, kv: KvTypes, per_token: Fraction, fixed: int) -> str:
+    """The row's bytes as a person would write them down, in bytes."""
+    key, value = (
+        _width(kv.key.bytes_per_group, kv.key.elements_per_group),
+        _width(kv.value.bytes_per_group, kv.value.elements_per_group),
+    )
+    if isinstance(layer, LatentAttention) and kv.packed is None:
+        return f"{count} × ({layer.latent_dim} + {layer.rope_dim}) × {key}"
+    heads, head, other = (getattr(layer, name, None) for name in ("kv_heads", "head_dim", "value_head_dim"))
+    if heads is not None and head is not None and other is not None:
+        tokens = f" × {layer.source_tokens:,} tokens" if isinstance(layer, CrossAttention) else ""
+        if (head, key) == (other, value):
+            return f"2 × {count} × {heads} × {head} × {key}{tokens}"
+        if key == value:
+            return f"{count} × {heads} × ({head} + {other}) × {key}{tokens}"
+        return f"{count} × {heads} × ({head} × {key} + {other} × {value}){tokens}"
+    each = per_token or fixed
+    return f"{count} × {_number(each)}" if each else ""
+
+
+def _width(bytes_per_group: int, elements: int) -> str:
+    return str(bytes_per_group) if elements == 1 else f"{bytes_per_group}/{elements}"
+
+
+def _number(value: Fraction | int) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{float(value):,g}"
+
+
+def _notes(model: ModelSpec) -> tuple[str, ...]:
+    """What the layer kinds save against one full-attention head per query head."""
+    notes = []
+    heads = {kept.kv_heads for layer in model.layers for kept in layer if isinstance(kept, FullAttention)}
+    queries = max(model.query_heads, default=0)
+    if len(heads) == 1:
+        (shared,) = heads
+        if shared < queries:
+            kind = "MQA" if shared == 1 else "GQA"
+            noun = "head" if shared == 1 else "heads"
+            times = _number(Fraction(queries, shared))
+            notes.append(f"{kind} shares {shared} KV {noun} among {queries} query heads: {times} × less than one each.")
+    if any(isinstance(kept, LatentAttention) for layer in model.layers for kept in layer):
+        notes.append("MLA keeps one latent per token, shared by all heads and copied on every tensor-parallel rank.")
+    windows = sorted({kept.window_tokens for layer in model.layers for kept in layer if kept.window_tokens})
+    if windows:
+        notes.append(f"Layers with a window stop growing at {' and '.join(f'{w:,}' for w in windows)} tokens.")
+    return tuple(notes)

@@ -1,0 +1,70 @@
+"""``kvplan list`` as text."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from kvplan.catalogue import EngineRow, Listing, Row, TrafficRow
+from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
+from kvplan.report.numbers import format_bytes, parameters
+from kvplan.report.page import answer, columns, labelled
+
+_HEADINGS = {
+    "gpus": ("name", "memory", "bandwidth", "16-bit", "also called"),
+    "models": ("model", "parameters", "checked"),
+    "clients": ("client", "tries", "Retry-After", "at most", "checked"),
+    "engines": ("engine", "versions"),
+    "traffic": ("mix", ""),
+}
+_TEXT_COLUMNS = {"gpus": {0, 4}, "models": {0, 2}, "clients": {0, 2, 4}, "engines": {0, 1}, "traffic": {0, 1}}
+_NEXT = {
+    "gpus": "kvplan fit MODEL --gpu {}",
+    "models": "kvplan model {}",
+    "clients": "client: {}   in a class of a traffic file",
+    "engines": "kvplan fit MODEL --gpu GPU --engine {}",
+    "traffic": "kvplan simulate {}",
+}
+
+
+def text(listing: Listing) -> Iterator[RenderableType]:
+    """How many, then one line each."""
+    of = f" of {listing.known}" if len(listing.rows) != listing.known else ""
+    matching = f" matching {listing.search!r}" if listing.search else ""
+    yield answer(f"{len(listing.rows)}{of} {listing.sort}{matching}")
+    if not listing.rows:
+        yield labelled("Next", f"kvplan list {listing.sort}")
+        return
+    yield ""
+    headings = _HEADINGS[listing.sort]
+    yield columns(
+        headings,
+        [_cells(row) for row in listing.rows],
+        left=frozenset(_TEXT_COLUMNS[listing.sort]),
+        wrap=len(headings) - 1,
+    )
+    yield ""
+    first = listing.rows[0]
+    yield labelled("Next", _NEXT[listing.sort].format(first.id if isinstance(first, BundledModel) else first.name))
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    match row:
+        case GpuProfile():
+            dense = row.flops_per_s.get("bfloat16", row.flops_per_s.get("float16"))
+            return (
+                row.name,
+                format_bytes(row.memory_bytes),
+                f"{row.bandwidth_bytes_per_s / 10**9:,.0f} GB/s",
+                "-" if dense is None else f"{dense / 10**12:,.0f} TFLOP/s",
+                ", ".join(alias for alias in row.aliases if " " not in alias),
+            )
+        case BundledModel():
+            return (row.id, (parameters(row.parameters) or "-").removesuffix(" parameters"), row.checked)
+        case ClientProfile():
+            longest = "-" if row.longest_honoured_s is None else f"{row.longest_honoured_s:g} s"
+            tries = "no end" if row.tries is None else str(row.tries)
+            return (row.name, tries, row.honours_retry_after.replace("_", " "), longest, row.checked)
+        case EngineRow():
+            return (row.name, row.versions)
+        case TrafficRow():
+            return (row.name, row.summary)

@@ -1,0 +1,80 @@
+"""``kvplan model`` as text."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from kvplan.model import ModelSpec
+from kvplan.pricing import ModelPrice
+from kvplan.report.numbers import count, exact, format_bytes, parameters
+from kvplan.report.page import answer, columns, headline, labelled, paragraph
+
+SHORT_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def provenance(model: ModelSpec) -> str:
+    """Where the facts come from, how many parameters, and the type the model runs in."""
+    source = model.source
+    checked = f"{source.name}, {source.checked}" if source.checked else source.name
+    revision = f"@{source.revision[:12]}" if source.revision else ""
+    parts = (f"{checked}{revision}", parameters(model.weights.parameters), SHORT_TYPES.get(model.dtype, model.dtype))
+    return " · ".join(part for part in parts if part)
+
+
+def text(price: ModelPrice, *, width: int = 80) -> Iterator[RenderableType]:
+    """The price list: per token, per layer kind, per sequence."""
+    yield headline(price.model.id, provenance(price.model), width=width)
+    yield answer(_answer(price))
+    yield ""
+    yield columns(
+        ("layers", "KV heads", "head", "bytes/token", "fixed bytes", "")
+        if any(row.fixed_bytes for row in price.layers)
+        else ("layers", "KV heads", "head", "bytes/token", ""),
+        list(_layer_rows(price)),
+        left=frozenset({0, 5 if any(row.fixed_bytes for row in price.layers) else 4}),
+        wrap=5 if any(row.fixed_bytes for row in price.layers) else 4,
+    )
+    yield ""
+    yield columns(
+        ("one sequence of", *(count(row.tokens) for row in price.sequences), "tokens"),
+        list(_sequence_rows(price)),
+        left=frozenset({0, len(price.sequences) + 1}),
+    )
+    if price.notes:
+        yield ""
+    for note in price.notes:
+        yield paragraph(note)
+    yield ""
+    yield labelled("Next", f"kvplan fit {price.model.id} --gpu h100")
+
+
+def _answer(price: ModelPrice) -> str:
+    """What one token costs, with what does not grow beside it."""
+    parts = []
+    growing, windowed = price.bytes_per_token, price.windowed_bytes_per_token
+    if growing:
+        parts.append(f"{exact(growing)} bytes of KV per token ({format_bytes(int(growing))})")
+    if windowed:
+        also = "and " if growing else ""
+        parts.append(f"{also}{exact(windowed)} more per token while windows fill")
+    if price.fixed_bytes:
+        parts.append(f"{exact(price.fixed_bytes)} bytes per sequence, whatever its length")
+    return f"{', '.join(parts) or 'no KV at all'}, in {SHORT_TYPES.get(price.kv_types.name, price.kv_types.name)}"
+
+
+def _layer_rows(price: ModelPrice) -> Iterator[tuple[str, ...]]:
+    fixed = any(row.fixed_bytes for row in price.layers)
+    for row in price.layers:
+        window = f" of {row.window_tokens:,}" if row.window_tokens else ""
+        width = row.head_dim
+        head = count(width) if row.value_head_dim in (None, width) else f"{count(width)}/{count(row.value_head_dim)}"
+        cells = [f"{row.layers} × {row.kind}{window}", count(row.kv_heads), head, exact(row.bytes_per_token)]
+        if fixed:
+            cells.append(count(row.fixed_bytes))
+        yield (*cells, row.formula)
+
+
+def _sequence_rows(price: ModelPrice) -> Iterator[tuple[str, ...]]:
+    yield ("holds", *(format_bytes(row.sequence_bytes) for row in price.sequences), "")
+    if any(row.gpu_bytes != row.sequence_bytes for row in price.sequences):
+        yield ("on one GPU", *(format_bytes(row.gpu_bytes) for row in price.sequences), "")

@@ -1,0 +1,103 @@
+"""Numbers as they are shown: rounded here and nowhere else."""
+
+from fractions import Fraction
+
+from kvplan.units import format_bytes
+
+__all__ = ["count", "exact", "format_bytes", "json_number", "parameters", "percent", "ratio", "seconds"]
+
+
+def count(value: int | None) -> str:
+    """Thousands apart; ``-`` where it is not known.
+
+    >>> count(131072), count(None)
+    ('131,072', '-')
+    """
+    return "-" if value is None else f"{value:,}"
+
+
+def exact(value: Fraction | int) -> str:
+    """A rate whose fraction is kept.
+
+    >>> exact(Fraction(131072)), exact(Fraction(73, 16))
+    ('131,072', '4.5625')
+    """
+    return f"{int(value):,}" if value == int(value) else f"{float(value):,.10g}"
+
+
+def ratio(value: Fraction | float, digits: int = 2) -> str:
+    """A plain number of a few digits.
+
+    >>> ratio(Fraction(10, 3)), ratio(1234.5)
+    ('3.33', '1,234')
+    """
+    number = float(value)
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.{digits}f}"
+
+
+def percent(share: float) -> str:
+    """A share of 0 to 1. Never rounds something into nothing, nor less than all into all.
+
+    >>> percent(0.81), percent(0.9981), percent(0.0004), percent(1.0), percent(0.0), percent(0.99999)
+    ('81 %', '99.8 %', '0.04 %', '100 %', '0', '> 99.9 %')
+    """
+    if share == 0:
+        return "0"
+    if share == 1:
+        return "100 %"
+    if 0.999 < share < 1:
+        return "> 99.9 %"
+    if 0 < share < 0.0001:
+        return "< 0.01 %"
+    value = share * 100
+    digits = 2 if value < 0.095 else 1 if value < 9.95 or 99 <= value < 100 else 0
+    text = f"{value:.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
+
+
+def seconds(value: float | None) -> str:
+    """A time, with two or three significant digits.
+
+    >>> seconds(0.0123), seconds(4.12), seconds(62.3), seconds(7500.0), seconds(None)
+    ('12 ms', '4.1 s', '62 s', '2.1 h', '-')
+    """
+    if value is None:
+        return "-"
+    if value >= 3600:
+        return f"{value / 3600:.1f} h"
+    if value >= 600:
+        return f"{value / 60:.0f} min"
+    if value >= 9.95:
+        return f"{value:.0f} s"
+    if value >= 0.9995:
+        return f"{value:.1f} s"
+    return f"{value * 1000:.0f} ms"
+
+
+def parameters(value: int | None) -> str | None:
+    """A parameter count as people say it; None where it is not known.
+
+    >>> parameters(8030261248), parameters(494032768), parameters(None)
+    ('8.03 B parameters', '494 M parameters', None)
+    """
+    if value is None:
+        return None
+    for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+        if value >= unit:
+            digits = 2 if value < 10 * unit else 1 if value < 100 * unit else 0
+            return f"{value / unit:.{digits}f} {name} parameters"
+    return f"{value:,} parameters"
+
+
+def json_number(value: Fraction | int | None) -> int | float | str | None:
+    """A number for JSON without loss: an integer where it is whole, a float where that is exact, else ``"a/b"``.
+
+    >>> json_number(Fraction(8)), json_number(Fraction(73, 16)), json_number(Fraction(1, 3)), json_number(None)
+    (8, 4.5625, '1/3', None)
+    """
+    if value is None or isinstance(value, int):
+        return value
+    if value.denominator == 1:
+        return value.numerator
+    near = value.numerator / value.denominator
+    return near if Fraction(near) == value else str(value)

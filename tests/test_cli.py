@@ -1,0 +1,170 @@
+"""The command line as a person and a script meet it: through ``main``, exit codes, errors, help, streams."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvplan
+from kvplan.cli import app, main
+from kvplan.cli.output import write_file
+from kvplan.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"kvplan {kvplan.__version__}\n"
+
+
+def test_help_names_every_command_and_ends_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert all(any(line.strip().startswith(f"{name} ") for line in lines) for name in app.COMMANDS)
+    assert lines[-1].strip().startswith("kvplan ")
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", list(app.COMMANDS))
+def test_help_of_a_command_ends_with_a_worked_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert lines[0].startswith(f"Usage: kvplan {command}")
+    assert lines[-1].strip().startswith(f"kvplan {command} ")
+    assert max(map(len, lines)) <= 80
+    assert {"--format", "--offline", "--profiles"} <= {word for line in lines for word in line.split()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lst"], "No such command 'lst'. Did you mean 'list'?"),
+        (["explain", "--formt", "json"], "No such option: --formt"),
+        (["list", "gpu"], "'gpu' is not one of"),
+        (["model", "x", "--tp", "two"], "--tp"),
+    ],
+)
+def test_a_command_line_that_cannot_be_parsed_is_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert "--help" in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_an_error_in_json_goes_to_both_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "widows", "--format", "json"]) == 3
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {
+        "schema": "kvplan.error",
+        "schema_version": 1,
+        "exit_code": 3,
+        "message": "there is no page on 'widows'",
+        "hint": "did you mean windows?",
+        "file": None,
+        "line": None,
+        "key": "topic",
+    }
+    assert captured.err == "error: topic: there is no page on 'widows'\n  try: did you mean windows?\n"
+
+
+def test_a_parse_error_in_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "gpu", "--format=json"]) == 2
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 2
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def test_a_bug_is_70_and_its_traceback_is_in_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("kvplan.explain.load_page", lambda topic: _raise(ZeroDivisionError("by zero")))
+    assert main(["explain", "mla"]) == 70
+    captured = capsys.readouterr()
+    (kept,) = tmp_path.iterdir()
+    assert captured.err == (
+        "error: a bug in kvplan, not in your input: ZeroDivisionError: by zero\n"
+        f"  try: the traceback is in {kept}; please report it with that file\n"
+    )
+    assert captured.out == ""
+    assert "ZeroDivisionError: by zero" in kept.read_text(encoding="utf-8")
+
+
+def test_an_interrupt_is_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvplan.explain.load_page", lambda topic: _raise(KeyboardInterrupt()))
+    assert main(["explain", "mla"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_reader_that_leaves_is_silent() -> None:
+    """``kvplan explain … | true``: the pipe is closed before anything is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from kvplan.cli import main; sys.exit(main(['explain', 'budget']))"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_colour_only_where_it_is_wanted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["explain", "mla"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(["explain", "mla"]) == 0
+    assert "\x1b[" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["explain", "mla"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_file_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "traffic.yaml"
+    write_file(path, "one\n", force=False)
+    with pytest.raises(InputError, match="exists") as caught:
+        write_file(path, "two\n", force=False)
+    assert "--force" in str(caught.value.hint)
+    assert path.read_text(encoding="utf-8") == "one\n"
+    write_file(path, "two\n", force=True)
+    assert path.read_text(encoding="utf-8") == "two\n"
+    with pytest.raises(InputError, match="is a folder"):
+        write_file(tmp_path, "three\n", force=True)
+
+
+def test_shell_completion_knows_commands_and_their_options(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_KVPLAN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "kvplan model --kv-d")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    with pytest.raises(SystemExit) as left:
+        main([])
+    assert left.value.code == 0
+    assert "--kv-dtype" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_what_a_light_command_does_not_import(arguments: list[str]) -> None:
+    """Start-up stays cheap because nothing heavy is imported for it."""
+    code = (
+        f"import sys; from kvplan.cli import main; main({arguments!r}); "
+        "print([name for name in ('rich', 'pydantic', 'numpy', 'yaml', 'kvplan.cli.model') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
