@@ -381,12 +381,16 @@ class GatedDeltaState(RecurrentLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class KdaState(RecurrentLayer):
-    """Kimi delta attention: conv over 3 × heads × dim channels, state heads × dim × dim in float32."""
+    """Kimi delta attention: conv over 3 × heads × dim channels, state heads × dim × dim in float32.
+
+    ``bounded_gate`` marks Kimi-K3's gate, whose prefill kernel can hand out states from within a chunk.
+    """
 
     kind: ClassVar[str] = "KDA state"
     heads: int
     dim: int
     conv_kernel: int
+    bounded_gate: bool = False
 
     def conv_shape(self) -> tuple[int, ...]:
         return (self.conv_kernel - 1, 3 * self.heads * self.dim)

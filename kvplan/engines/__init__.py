@@ -1,1 +1,55 @@
 """What an engine makes of layers and a GPU: pages, pools, budgets. One file or folder per engine."""
+
+import re
+from collections.abc import Callable
+
+from kvplan.engines.base import Deployment, Engine, EnginePlan, EngineVersion
+from kvplan.errors import InputError
+from kvplan.model import ModelSpec
+
+
+def _vllm() -> Engine:
+    from kvplan.engines.vllm import VLLM
+
+    return VLLM
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "vllm": _vllm,
+}
+"""Name → how to get the engine; each is imported only when asked for."""
+
+_ALIASES = {"tensorrt": "tensorrt-llm", "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp"}
+_VERSION = re.compile(r"v?([0-9]+(?:\.[0-9]+)*)(?:[.+\-]?[A-Za-z].*)?")
+
+
+def parse_engine(text: str) -> EngineVersion:
+    """The engine and release named by ``text``: ``vllm``, or ``vllm@0.20``.
+
+    Raises InputError for an engine that is not in the table and for a release that is not numbers.
+
+    >>> parse_engine("vllm@0.20").release, parse_engine("vllm").release
+    ((0, 20), None)
+    """
+    name, at, version = text.strip().partition("@")
+    name = _ALIASES.get(name.lower(), name.lower())
+    if name not in ENGINES:
+        raise InputError(
+            f"{name!r} is not an engine that kvplan knows", hint=f"one of {', '.join(ENGINES)}", key="engine"
+        )
+    if not at:
+        return EngineVersion(name=name)
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        raise InputError(f"{version!r} is not a release", hint=f"write it like {name}@0.20", key="engine")
+    return EngineVersion(name=name, release=tuple(int(part) for part in match[1].split(".")))
+
+
+def engine_plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
+    """What the engine of ``deployment`` makes of ``model``."""
+    name = deployment.engine.name
+    if name not in ENGINES:
+        raise InputError(
+            f"{name!r} is not an engine that kvplan knows", hint=f"one of {', '.join(ENGINES)}", key="engine"
+        )
+    return ENGINES[name]().plan(model, deployment)

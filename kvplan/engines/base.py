@@ -88,7 +88,8 @@ class CacheGroup:
     - ``chunked``: ceil(min(chunk + in_flight, L) / block)
     - ``fixed``: ``fixed_blocks``, whatever L (recurrent state, cross attention)
 
-    ``page_bytes`` is one block of all the group's layers on one rank.
+    ``page_bytes`` is one block of all the group's layers on one rank. ``token_shards``: ranks to which decode context
+    parallelism deals a sequence's tokens; one rank then holds ceil(L / shards) of them.
     """
 
     kind: str
@@ -98,12 +99,13 @@ class CacheGroup:
     page_bytes: int
     window_tokens: int | None = None
     fixed_blocks: int = 0
+    token_shards: int = 1
 
     def request_blocks(self, tokens: int, in_flight_tokens: int) -> int:
         """Blocks that the engine sets aside for a request of ``tokens`` tokens in this group."""
         if self.rule == "fixed":
             return self.fixed_blocks
-        held, extra = tokens, 0
+        held, extra = -(-tokens // self.token_shards), 0
         if self.rule == "sliding":
             assert self.window_tokens is not None
             held, extra = min(self.window_tokens - 1 + in_flight_tokens, tokens), 1
@@ -156,7 +158,11 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class EnginePlan:
-    """An engine's answer. ``budget`` is None when the pool's memory was given; ``kv_bytes`` is that of one rank."""
+    """An engine's answer. ``budget`` is None when the pool's memory was given; ``kv_bytes`` is that of one rank.
+
+    ``blocks`` includes the reserved ones. ``tokens`` is the figure that the engine prints for the pool where that is
+    not the concurrency × window of the plan (older releases); null means it is.
+    """
 
     settings: Settings
     kv_types: KvTypes
@@ -165,6 +171,7 @@ class EnginePlan:
     blocks: int
     budget: Budget | None
     findings: tuple[Finding, ...] = ()
+    tokens: int | None = None
 
 
 class Engine(Protocol):

@@ -1,0 +1,158 @@
+"""How many tokens a block of vLLM's cache holds: what the attention kernels demand, and what recurrent state demands.
+
+Source: vLLM 0.33, ``Platform.update_block_size_for_backend``, the choice of attention backends in ``platforms/cuda.py``
+and the block sizes each backend declares. Exact for compute capability 9.0.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.layers import (
+    CompressedKv,
+    CompressedWindow,
+    FullAttention,
+    GatedDeltaState,
+    IndexKeys,
+    KdaState,
+    KvTypes,
+    LatentAttention,
+    Layer,
+    Mamba2State,
+    RecurrentLayer,
+    SlidingAttention,
+)
+
+DEFAULT_BLOCK = 16
+FLASHINFER_GDN_ALIGNMENT = 64
+"""FlashInfer's gated delta net kernel hands out states at multiples of 64 tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelBlock:
+    """The block that the kernels take unasked, and the multiple that a block asked for must be."""
+
+    preferred: int
+    multiple: int
+
+
+def kernel_block(layers: Sequence[Layer], kv: KvTypes, capability: tuple[int, int]) -> KernelBlock:
+    """What the attention kernels of ``layers`` demand of a block, by attention kind, KV type and GPU generation.
+
+    Raises InputError where no kernel of the GPU takes the KV type.
+    """
+    kept = [layer for layer in layers if not isinstance(layer, RecurrentLayer)]
+    is_fp8 = kv.key.bytes_per_group == 1
+    if any(isinstance(layer, (CompressedKv, CompressedWindow)) for layer in kept):
+        return KernelBlock(preferred=256, multiple=256)
+    is_indexed = any(isinstance(layer, IndexKeys) for layer in kept)
+    if any(isinstance(layer, LatentAttention) for layer in kept):
+        if is_indexed:
+            return _sparse_latent_block(capability)
+        return _latent_block(kv, capability)
+    if is_indexed:
+        return KernelBlock(preferred=128, multiple=128)  # MiniMax-M3: a page is one block of its sparse attention
+    widest = max((layer.head_dim for layer in kept if isinstance(layer, (FullAttention, SlidingAttention))), default=0)
+    if is_fp8 and capability == (9, 0) and widest == 512:
+        return KernelBlock(preferred=64, multiple=64)  # FlashAttention 4 reads 8-bit KV of this width in tiles of 64
+    return KernelBlock(preferred=DEFAULT_BLOCK, multiple=16)
+
+
+def _latent_block(kv: KvTypes, capability: tuple[int, int]) -> KernelBlock:
+    """Dense MLA. Hopper: FlashAttention for 16-bit KV (16), FlashMLA for fp8 (64; Triton where 16 was asked for)."""
+    if kv.key.name == "fp8_e5m2":
+        raise InputError("no MLA kernel of vLLM stores KV in fp8_e5m2", hint="use fp8", key="kv_dtype")
+    if capability[0] == 10:
+        return KernelBlock(preferred=32, multiple=16)
+    if capability[0] == 9 and kv.key.bytes_per_group == 1:
+        return KernelBlock(preferred=64, multiple=16)
+    return KernelBlock(preferred=DEFAULT_BLOCK, multiple=16)
+
+
+def _sparse_latent_block(capability: tuple[int, int]) -> KernelBlock:
+    """Sparse MLA: the indexer reads pages of 64. Kernels exist for Hopper and newer only."""
+    if capability < (9, 0):
+        raise InputError(
+            f"vLLM has no sparse MLA kernel for compute capability {capability[0]}.{capability[1]}",
+            hint="sparse MLA models need Hopper or newer",
+            key="gpu",
+        )
+    return KernelBlock(preferred=64, multiple=64)
+
+
+def attention_block(block: KernelBlock, asked: int | None) -> int:
+    """The block asked for where the kernels take it, else the preferred one; InputError for another."""
+    if asked is None:
+        return block.preferred
+    if asked < 1 or asked % block.multiple:
+        raise InputError(
+            f"no attention kernel of vLLM takes blocks of {asked} tokens for this model",
+            hint=f"--block-size takes multiples of {block.multiple}",
+            key="block_size",
+        )
+    return asked
+
+
+def checkpoint_blocks(layer: RecurrentLayer, capability: tuple[int, int]) -> int:
+    """1 where the layer's prefill kernel can export a state from within a chunk, for the prefix cache; else 0.
+
+    Mamba-2 always; gated delta net on FlashInfer's kernel; Kimi-K3's KDA on FlashKDA.
+    """
+    if isinstance(layer, Mamba2State):
+        return 1
+    if isinstance(layer, GatedDeltaState):
+        return int(_has_flashinfer_gdn(layer, capability))
+    if isinstance(layer, KdaState):
+        return int(layer.bounded_gate and layer.dim == 128 and capability >= (9, 0))
+    return 0
+
+
+def _has_flashinfer_gdn(layer: GatedDeltaState, capability: tuple[int, int]) -> bool:
+    """Capability 9.0, or Blackwell (10.x, 12.x) with key heads of 128."""
+    return capability == (9, 0) or (capability[0] in (10, 12) and layer.key_dim == 128)
+
+
+def state_alignment(layers: Sequence[RecurrentLayer], capability: tuple[int, int]) -> int:
+    """Tokens of which a block must be a multiple so that a prefill can export states at block ends.
+
+    Only gated delta net asks for it, and only where every recurrent layer can export.
+    """
+    if all(isinstance(layer, GatedDeltaState) and _has_flashinfer_gdn(layer, capability) for layer in layers):
+        return FLASHINFER_GDN_ALIGNMENT
+    return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridBlock:
+    """A block long enough that one layer's attention page holds a layer's state, and that page."""
+
+    block_tokens: int
+    page_bytes: int
+
+
+def hybrid_block(
+    attention: Layer,
+    states: Sequence[RecurrentLayer],
+    kv: KvTypes,
+    *,
+    block_tokens: int,
+    prefix_caching: bool,
+    capability: tuple[int, int],
+) -> HybridBlock:
+    """Attention block = alignment × ceil(state bytes / (alignment × attention bytes per token of one layer)).
+
+    Alignment = the kernels' block; at least 128 where attention is MLA; with prefix caching the least common multiple
+    with what exporting states asks for. Worked case (Qwen3.5-9B): state 1,097,728 B in bf16 conv and float32 state,
+    attention 2 × 4 × 256 × 2 = 4,096 B a token, alignment 64: 64 × ceil(1,097,728 / 262,144) = 320.
+    """
+    alignment = max(block_tokens, 128) if isinstance(attention, LatentAttention) else block_tokens
+    if prefix_caching:
+        alignment = math.lcm(alignment, state_alignment(states, capability))
+    per_token = attention.growing_bytes_per_token(kv) or attention.windowed_bytes_per_token(kv)
+    if per_token.denominator != 1:
+        raise UnsupportedModelError("cannot tell: attention bytes per token of this hybrid are not whole")
+    state_bytes = max(layer.fixed_bytes(kv) for layer in states)
+    block = alignment * math.ceil(state_bytes / (alignment * per_token))
+    block = max(block_tokens, block)
+    return HybridBlock(block_tokens=block, page_bytes=block * int(per_token))

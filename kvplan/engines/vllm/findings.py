@@ -1,0 +1,74 @@
+"""What a reader of a vLLM plan should know: options that are not priced, and settings that the pool cannot carry."""
+
+from kvplan.engines.base import CacheLayout, Deployment, Finding, Settings
+from kvplan.engines.vllm.settings import capability_of
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.layers import RecurrentLayer
+from kvplan.model import ModelSpec
+
+
+def refuse_unmodelled(deployment: Deployment) -> None:
+    """Options of other engines are the user's mistake; options of vLLM that change the pool unpriced are refused."""
+    if deployment.cache_type_k is not None or deployment.cache_type_v is not None:
+        raise InputError(
+            "vLLM has one type for keys and values", hint="use --kv-dtype; cache types are llama.cpp's", key="kv_dtype"
+        )
+    if deployment.speculative_tokens:
+        raise UnsupportedModelError(
+            "cannot tell: draft models and speculative tokens change state, windows and weights of a vLLM plan",
+            hint="plan without them, and leave room for the draft model",
+            key="speculative_tokens",
+        )
+
+
+def layout_findings(
+    model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout, blocks: int
+) -> tuple[Finding, ...]:
+    """Findings that follow from pages and pool; those about memory come with the budget."""
+    findings: list[Finding] = []
+    usable = blocks - layout.reserved_blocks
+    least = layout.request_blocks(1)
+    if usable >= least and usable // least < settings.max_num_seqs:
+        findings.append(
+            Finding(
+                code="max-num-seqs-above-pool",
+                severity="warning",
+                message=f"the shortest request takes {least:,} of {usable:,} usable blocks, so at most "
+                f"{usable // least:,} can run; max_num_seqs is {settings.max_num_seqs:,}",
+                hint=f"--max-num-seqs {usable // least}",
+            )
+        )
+    if _mixes_kinds(model):
+        findings.append(
+            Finding(
+                code="hybrid-charges-more-than-stored",
+                severity="info",
+                message="a request of this hybrid is charged whole blocks of every group, and states and windows share "
+                "the page of the largest; what is stored is less",
+                hint="plan with the charged bytes; the logical ones say what the model itself would need",
+            )
+        )
+    if deployment.expert_parallel:
+        findings.append(
+            Finding(
+                code="expert-parallel-not-priced",
+                severity="warning",
+                message="cannot tell how expert parallelism moves weights between ranks; the pages are not touched",
+            )
+        )
+    if deployment.gpu is not None and capability_of(deployment) != (9, 0):
+        findings.append(
+            Finding(
+                code="gpu-generation-unchecked",
+                severity="info",
+                message=f"block sizes were checked on Hopper; {deployment.gpu.name} may choose other kernels",
+                hint="compare the block size and the KV cache size with a start-up log",
+            )
+        )
+    return tuple(findings)
+
+
+def _mixes_kinds(model: ModelSpec) -> bool:
+    """Whether recurrent state and attention share the pool."""
+    kept = [layer for layers in model.layers for layer in layers]
+    return 0 < sum(isinstance(layer, RecurrentLayer) for layer in kept) < len(kept)

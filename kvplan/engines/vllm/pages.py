@@ -1,0 +1,162 @@
+"""A model's layers on one rank as vLLM pages them: specs, groups, the bytes of one block of the shared pool."""
+
+from collections.abc import Sequence
+
+from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
+from kvplan.engines.stages import stage_layers
+from kvplan.engines.vllm.blocks import (
+    DEFAULT_BLOCK,
+    attention_block,
+    checkpoint_blocks,
+    hybrid_block,
+    kernel_block,
+)
+from kvplan.engines.vllm.groups import make_groups
+from kvplan.engines.vllm.settings import capability_of
+from kvplan.engines.vllm.specs import LATENT, PACKED_WINDOW, PageSpec, attention_spec, state_spec
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.layers import (
+    ChunkedAttention,
+    CrossAttention,
+    FullAttention,
+    IndexKeys,
+    KvTypes,
+    LatentAttention,
+    Layer,
+    RecurrentLayer,
+    RgLruState,
+    RwkvState,
+    SharedKv,
+    SlidingAttention,
+)
+from kvplan.model import ModelSpec
+
+
+def cache_layout(model: ModelSpec, deployment: Deployment, settings: Settings, kv: KvTypes) -> CacheLayout:
+    """The groups of the whole model and the block of its heaviest pipeline stage.
+
+    Groups are formed over all stages; a rank pages its own layers of each group, and the bytes of a block are those of
+    its largest group. Raises InputError for a parallelism or a block that vLLM refuses.
+    """
+    rank_layers = model.rank_layers(deployment.tensor_parallel)
+    block, specs = _specs(rank_layers, deployment, settings, kv)
+    if not specs:
+        raise UnsupportedModelError(f"cannot tell: {model.id} keeps no KV cache, so there is no pool to plan")
+    side_by_side = any(spec.family == PACKED_WINDOW for spec in specs)
+    groups = make_groups(specs, hybrid_manager=deployment.hybrid_kv_cache_manager, side_by_side=side_by_side)
+    _check_context_parallel(model, groups, deployment)
+    stages = stage_layers(len(model.layers), deployment.pipeline_parallel)
+    heaviest = max(stages, key=lambda stage: max(_page_bytes(group, stage) for group in groups))
+    return CacheLayout(
+        block_tokens=block,
+        bytes_per_block=max(_page_bytes(group, heaviest) for group in groups),
+        groups=tuple(_cache_group(group, heaviest, deployment.context_parallel) for group in groups),
+        in_flight_tokens=settings.in_flight_tokens,
+    )
+
+
+def _page_bytes(group: Sequence[PageSpec], stage: range) -> int:
+    """One block of the layers that ``stage`` holds of ``group``."""
+    return sum(spec.page_bytes for spec in group if spec.decoder_layer in stage)
+
+
+def _cache_group(group: Sequence[PageSpec], stage: range, context_parallel: int) -> CacheGroup:
+    """``group`` as a plan shows it: layers of all stages, page bytes of ``stage``.
+
+    A group of unlike pages is named by its first layer that is not an index.
+    """
+    named = next((spec for spec in group if not isinstance(spec.layer, IndexKeys)), group[0])
+    return CacheGroup(
+        kind=named.layer.kind if named.family != "full" else FullAttention.kind,
+        layers=len(group),
+        rule=named.rule,
+        block_tokens=named.block_tokens,
+        page_bytes=_page_bytes(group, stage),
+        window_tokens=named.window_tokens,
+        fixed_blocks=named.fixed_blocks,
+        token_shards=context_parallel if named.keeps_all_tokens else 1,
+    )
+
+
+def _specs(
+    rank_layers: Sequence[Sequence[Layer]], deployment: Deployment, settings: Settings, kv: KvTypes
+) -> tuple[int, list[PageSpec]]:
+    """The engine's block size, and every cache in layer order."""
+    kept = [layer for layers in rank_layers for layer in layers if not isinstance(layer, SharedKv)]
+    attention = [layer for layer in kept if not isinstance(layer, RecurrentLayer)]
+    states = [layer for layer in kept if isinstance(layer, RecurrentLayer)]
+    for state in states:
+        if isinstance(state, (RgLruState, RwkvState)):
+            raise UnsupportedModelError(f"vLLM has no class for models with {state.kind} layers")
+    capability = capability_of(deployment)
+    if attention:
+        block = attention_block(kernel_block(kept, kv, capability), deployment.block_size)
+    else:
+        block = deployment.block_size or DEFAULT_BLOCK
+    page: int | None = None
+    if attention and states:
+        hybrid = hybrid_block(
+            _typical(attention),
+            states,
+            kv,
+            block_tokens=block,
+            prefix_caching=settings.prefix_caching,
+            capability=capability,
+        )
+        block, page = hybrid.block_tokens, hybrid.page_bytes
+    state_block = block if settings.prefix_caching else settings.max_model_len
+    specs: list[PageSpec] = []
+    for index, layers in enumerate(rank_layers):
+        for layer in layers:
+            if isinstance(layer, RecurrentLayer):
+                specs.append(
+                    state_spec(
+                        layer,
+                        index,
+                        kv,
+                        block_tokens=state_block,
+                        page_bytes=layer.fixed_bytes(kv) if page is None else page,
+                        blocks=2 + checkpoint_blocks(layer, capability) if settings.prefix_caching else 1,
+                    )
+                )
+                continue
+            spec = attention_spec(layer, index, kv, block_tokens=block, encoder_tokens=settings.max_num_batched_tokens)
+            if spec is not None:
+                specs.append(spec)
+    return block, specs
+
+
+def _typical(attention: Sequence[Layer]) -> Layer:
+    """The layer by which a hybrid's block is measured: the first that keeps every token, else the first window."""
+    for kinds in ((FullAttention, LatentAttention), (SlidingAttention, ChunkedAttention), (CrossAttention,)):
+        for layer in attention:
+            if isinstance(layer, kinds):
+                return layer
+    raise UnsupportedModelError("cannot tell: how vLLM sizes the blocks of this hybrid is not known")
+
+
+def _check_context_parallel(model: ModelSpec, groups: Sequence[Sequence[PageSpec]], deployment: Deployment) -> None:
+    """Decode context parallelism deals tokens to ranks that would hold copies; windows cannot take part."""
+    ranks, tensor_parallel = deployment.context_parallel, deployment.tensor_parallel
+    if ranks == 1:
+        return
+    if tensor_parallel % ranks:
+        raise InputError(
+            f"context parallelism {ranks} does not divide tensor parallelism {tensor_parallel}", key="context_parallel"
+        )
+    families = {spec.family for group in groups for spec in group}
+    if not families <= {"full", LATENT, "state"}:
+        raise InputError(
+            "vLLM has no context parallelism for window, chunk, cross-attention or compressed layers",
+            key="context_parallel",
+        )
+    for layers in model.layers:
+        for layer in layers:
+            if isinstance(layer, FullAttention) and tensor_parallel // min(layer.kv_heads, tensor_parallel) < ranks:
+                raise InputError(
+                    f"context parallelism {ranks} needs {ranks} copies of the KV heads, but tensor parallelism "
+                    f"{tensor_parallel} makes {tensor_parallel // min(layer.kv_heads, tensor_parallel)} of "
+                    f"{layer.kv_heads}",
+                    hint=f"raise --tensor-parallel to {layer.kv_heads * ranks}",
+                    key="context_parallel",
+                )

@@ -1,0 +1,184 @@
+"""The settings that vLLM fills in by itself: sequences, batched tokens, utilisation, caching, async scheduling.
+
+Each rule names the releases it holds for; what is not known of an older release is priced as 0.33 and said so.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from kvplan.engines.base import Deployment, Finding, Settings
+from kvplan.errors import InputError
+from kvplan.layers import RecurrentLayer
+from kvplan.model import ModelSpec
+from kvplan.units import GIB
+
+CHECKED_RELEASE = (0, 33)
+"""The release whose figures were compared one by one; others are priced by the same rules, with a finding."""
+
+_FIRST_V1 = (0, 8)
+_FIRST_GRAPHS_INSIDE = (0, 21)
+_FIRST_LARGE_TIER = (0, 28)
+_FIRST_ASYNC = (0, 14)
+_LAST_PLAIN_TOKENS = (0, 20)
+
+H100_BYTES = 85_041_610_752  # 79.2 GiB, what the driver reports for an H100-80
+H100_CAPABILITY = (9, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """Defaults of one size of GPU: sequences, and tokens of one step when serving (the offline class has its own)."""
+
+    max_num_seqs: int
+    server_tokens: int
+    offline_tokens: int
+
+
+_SMALL = Tier(max_num_seqs=256, server_tokens=2048, offline_tokens=8192)
+_LARGE = Tier(max_num_seqs=1024, server_tokens=8192, offline_tokens=16384)
+_FIRST_LARGE = Tier(max_num_seqs=256, server_tokens=8192, offline_tokens=16384)
+_HUGE = Tier(max_num_seqs=1024, server_tokens=16384, offline_tokens=16384)
+
+
+def release_of(deployment: Deployment) -> tuple[int, ...]:
+    """The release whose rules are asked for; the newest known where none was named."""
+    return deployment.engine.release or CHECKED_RELEASE
+
+
+def device_bytes(deployment: Deployment) -> int:
+    """Memory of the smallest device, as the driver reports it; an H100-80's where no GPU was named."""
+    if deployment.gpu_memory_bytes:
+        return min(deployment.gpu_memory_bytes)
+    return deployment.gpu.memory_bytes if deployment.gpu is not None else H100_BYTES
+
+
+def capability_of(deployment: Deployment) -> tuple[int, int]:
+    """CUDA's compute capability of the device; an H100's where no GPU was named or it has none."""
+    if deployment.gpu is None or deployment.gpu.compute_capability is None:
+        return H100_CAPABILITY
+    return deployment.gpu.compute_capability
+
+
+def tier_of(deployment: Deployment) -> Tier:
+    """Which defaults the device gets: below 70 GiB, any A100 and GB10 the small ones; from 160 GiB the largest.
+
+    Source: vLLM 0.33, ``EngineArgs.get_batch_defaults``; the largest tier since 0.28.
+    """
+    memory_bytes, release = device_bytes(deployment), release_of(deployment)
+    name = "" if deployment.gpu is None else f"{deployment.gpu.name} {deployment.gpu.family}".lower()
+    if memory_bytes >= 160 * GIB and release >= _FIRST_LARGE_TIER:
+        return _HUGE
+    if memory_bytes < 70 * GIB or "a100" in name or capability_of(deployment) == (12, 1):
+        return _SMALL
+    return _LARGE if release > (*_FIRST_V1, 99) else _FIRST_LARGE
+
+
+def _default_tokens(deployment: Deployment, window: int) -> int:
+    """Tokens of one step by default, before the limits. V0: max(2,048, window), but 2,048 beyond 32,768 (chunked)."""
+    if release_of(deployment) < _FIRST_V1:
+        return 2048 if window > 32768 else max(2048, window)
+    return tier_of(deployment).server_tokens
+
+
+def _default_sequences(deployment: Deployment) -> int:
+    return 256 if release_of(deployment) < _FIRST_V1 else tier_of(deployment).max_num_seqs
+
+
+def default_utilization(release: tuple[int, ...]) -> Fraction:
+    """The share of the device asked for by default: 0.90, and 0.92 from the release that books graphs inside."""
+    return Fraction(92, 100) if release >= _FIRST_GRAPHS_INSIDE else Fraction(90, 100)
+
+
+def prints_plain_tokens(release: tuple[int, ...]) -> bool:
+    """Whether the release prints blocks × block / groups as its "GPU KV cache size" (up to about 0.20)."""
+    return release[:2] <= _LAST_PLAIN_TOKENS
+
+
+def is_attention_free(model: ModelSpec) -> bool:
+    """Whether every layer that keeps anything keeps a recurrent state."""
+    kept = [layer for layers in model.layers for layer in layers]
+    return bool(kept) and all(isinstance(layer, RecurrentLayer) for layer in kept)
+
+
+def window_of(model: ModelSpec, deployment: Deployment) -> int:
+    """The window asked for, or the model's own; InputError where it is beyond the model's or not known."""
+    native, asked = model.max_context_tokens, deployment.max_model_len
+    if asked is None:
+        if native is None:
+            raise InputError(
+                f"the config of {model.id} does not say how long its window is",
+                hint="say it: --max-model-len 8192",
+                key="max_model_len",
+            )
+        return native
+    if asked < 1:
+        raise InputError(f"a window of {asked} tokens is not possible", key="max_model_len")
+    if native is not None and asked > native:
+        raise InputError(
+            f"a window of {asked:,} tokens is longer than the {native:,} that {model.id} was made for",
+            hint=f"ask for at most --max-model-len {native}",
+            key="max_model_len",
+        )
+    return asked
+
+
+def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
+    """Every setting, the user's where given, else vLLM's default for the release and the GPU.
+
+    A default T is at most S × window; a default S is at most T; S above T is refused. In flight are T tokens for each
+    concurrent batch: the pipeline stages, and one more under async scheduling.
+    Source: vLLM 0.33, ``EngineArgs`` and ``VllmConfig.max_concurrent_batches``.
+    """
+    release, window = release_of(deployment), window_of(model, deployment)
+    sequences = deployment.max_num_seqs or _default_sequences(deployment)
+    tokens = deployment.max_num_batched_tokens or min(sequences * window, _default_tokens(deployment, window))
+    if deployment.max_num_seqs is None:
+        sequences = min(sequences, tokens)
+    if sequences > tokens:
+        raise InputError(
+            f"max_num_seqs {sequences:,} is above max_num_batched_tokens {tokens:,}: vLLM refuses to start",
+            hint="every running sequence needs one token of a step; raise --max-num-batched-tokens",
+            key="max_num_batched_tokens",
+        )
+    async_scheduling = deployment.async_scheduling
+    if async_scheduling is None:
+        async_scheduling = release >= _FIRST_ASYNC and not model.shape.is_pooling
+    prefix_caching = deployment.prefix_caching
+    if prefix_caching is None:
+        prefix_caching = release >= _FIRST_V1 and not (is_attention_free(model) or model.is_encoder_decoder)
+    batches = deployment.pipeline_parallel + int(async_scheduling)
+    return Settings(
+        max_model_len=window,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=tokens,
+        memory_utilization=deployment.memory_utilization or default_utilization(release),
+        async_scheduling=async_scheduling,
+        prefix_caching=prefix_caching,
+        in_flight_tokens=batches * tokens,
+    )
+
+
+def version_findings(deployment: Deployment) -> tuple[Finding, ...]:
+    """What the reader must know when the release is not the one that was checked."""
+    release = release_of(deployment)
+    if release[:2] == CHECKED_RELEASE:
+        return ()
+    asked = ".".join(map(str, release))
+    if release > CHECKED_RELEASE:
+        return (
+            Finding(
+                code="engine-version-unknown",
+                severity="warning",
+                message=f"vLLM {asked} is newer than 0.33, the newest release whose figures were checked",
+                hint="the plan uses the rules of 0.33; compare with a start-up log (kvplan calibrate)",
+            ),
+        )
+    return (
+        Finding(
+            code="engine-version-priced-as-0.33",
+            severity="info",
+            message=f"vLLM {asked}: defaults, utilisation, graphs and the printed tokens follow that release; "
+            "pages, groups and blocks are priced as 0.33",
+            hint="compare with a start-up log (kvplan calibrate)",
+        ),
+    )

@@ -1,0 +1,186 @@
+"""One cache of one layer on one rank, as vLLM pages it: how many tokens a page holds, how many bytes, and what of a
+request it keeps. Sources: vLLM 0.33, ``kv_cache_interface.py`` and each layer's ``get_kv_cache_spec``."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from kvplan.errors import UnsupportedModelError
+from kvplan.layers import (
+    ChunkedAttention,
+    CompressedKv,
+    CompressedWindow,
+    CompressorState,
+    CrossAttention,
+    FullAttention,
+    IndexKeys,
+    KvTypes,
+    LatentAttention,
+    Layer,
+    RecurrentLayer,
+    SharedKv,
+    SlidingAttention,
+)
+
+FULL, LATENT, SLIDING, CHUNKED, STATE, CROSS, PACKED_WINDOW = (
+    "full",
+    "latent",
+    "sliding",
+    "chunked",
+    "state",
+    "cross",
+    "packed window",
+)
+"""Families: which caches vLLM treats alike. ``full`` and ``latent`` keep every token and may share a group."""
+
+_RULES = {FULL: "full", LATENT: "full", SLIDING: "sliding", CHUNKED: "chunked", PACKED_WINDOW: "sliding"}
+
+PACKED_ALIGNMENT_BYTES = 576
+"""DeepSeek-V4: pages are whole rows of 576 B, so that several page sizes can lie side by side in a block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageSpec:
+    """One cache of one layer. ``layer`` is the rank's share: caches of equal layers page equally.
+
+    ``decoder_layer`` is the index of the decoder layer that owns it, for pipeline stages.
+    ``page_bytes`` may be padded; ``fixed_blocks`` is what a request takes where its length does not matter.
+    """
+
+    family: str
+    layer: Layer
+    decoder_layer: int
+    block_tokens: int
+    page_bytes: int
+    window_tokens: int | None = None
+    fixed_blocks: int = 0
+
+    @property
+    def rule(self) -> str:
+        """How a request is charged: see ``CacheGroup``."""
+        return _RULES.get(self.family, "fixed")
+
+    @property
+    def keeps_all_tokens(self) -> bool:
+        """Whether the cache grows with every token."""
+        return self.family in (FULL, LATENT)
+
+    @property
+    def sameness(self) -> tuple[object, ...]:
+        """What must be equal for caches to form one bucket."""
+        return (self.family, self.layer, self.block_tokens, self.page_bytes, self.window_tokens, self.fixed_blocks)
+
+    @property
+    def token_demand(self) -> tuple[object, ...]:
+        """What must be equal for caches of unlike pages to share one group: they need the same token slots."""
+        if self.keeps_all_tokens:
+            return ("all tokens", self.block_tokens)
+        if self.family == STATE:
+            return (self.family, self.block_tokens, self.page_bytes, self.fixed_blocks)
+        return (self.family, self.block_tokens, self.window_tokens)
+
+    def with_block(self, block_tokens: int) -> Self:
+        """The same cache with another page length; its bytes follow, a state's stay."""
+        assert self.page_bytes * block_tokens % self.block_tokens == 0
+        return replace(self, block_tokens=block_tokens, page_bytes=self.page_bytes * block_tokens // self.block_tokens)
+
+
+def padded(amount: int, alignment: int) -> int:
+    """``amount`` raised to a multiple of ``alignment``.
+
+    >>> padded(37376, 576)
+    37440
+    """
+    return -(-amount // alignment) * alignment
+
+
+def attention_spec(
+    layer: Layer, decoder_layer: int, kv: KvTypes, *, block_tokens: int, encoder_tokens: int
+) -> PageSpec | None:
+    """The cache of a layer that is not recurrent; None where it keeps nothing.
+
+    ``encoder_tokens`` is the token budget of the encoder, by which cross attention is sized.
+    Raises UnsupportedModelError for a kind that vLLM does not page.
+    """
+    family: str
+    window: int | None = None
+    blocks = 0
+    match layer:
+        case SharedKv():
+            return None
+        case FullAttention():
+            family = FULL
+            bytes_per_token = layer.growing_bytes_per_token(kv)
+        case SlidingAttention():
+            family, window = SLIDING, layer.window
+            bytes_per_token = layer.windowed_bytes_per_token(kv)
+        case ChunkedAttention():
+            family, window = CHUNKED, layer.chunk
+            bytes_per_token = layer.windowed_bytes_per_token(kv)
+        case LatentAttention():
+            family = LATENT
+            bytes_per_token = layer.growing_bytes_per_token(kv)
+        case IndexKeys() if layer.tokens_per_entry == 1:
+            family = LATENT
+            bytes_per_token = layer.growing_bytes_per_token(kv)
+        case CrossAttention():
+            family, blocks = CROSS, -(-encoder_tokens // block_tokens)
+            bytes_per_token = FullAttention(
+                kv_heads=layer.kv_heads, head_dim=layer.head_dim, value_head_dim=layer.value_head_dim
+            ).growing_bytes_per_token(kv)
+        case CompressedKv() | IndexKeys() | CompressedWindow() | CompressorState():
+            return _packed_spec(layer, decoder_layer, kv, block_tokens=block_tokens)
+        case _:
+            raise UnsupportedModelError(f"cannot tell: how vLLM pages {layer.kind} layers is not known")
+    page = bytes_per_token * block_tokens
+    assert page.denominator == 1, "vLLM's types have whole bytes"
+    return PageSpec(
+        family=family,
+        layer=layer,
+        decoder_layer=decoder_layer,
+        block_tokens=block_tokens,
+        page_bytes=page.numerator,
+        window_tokens=window,
+        fixed_blocks=blocks,
+    )
+
+
+def _packed_spec(layer: Layer, decoder_layer: int, kv: KvTypes, *, block_tokens: int) -> PageSpec:
+    """A cache of DeepSeek-V4's kind: a block counts tokens also where entries are compressed; pages are padded.
+
+    The window's block is 64 tokens; the compressor states' 4 and 8, so that their pages are about as large.
+    Source: vLLM 0.33, ``models/deepseek_v4`` (attention and compressor).
+    """
+    family, window, block = LATENT, None, block_tokens
+    match layer:
+        case CompressedWindow():
+            family, window, block = PACKED_WINDOW, layer.window, 64
+            page = layer.windowed_bytes_per_token(kv) * block
+        case CompressorState():
+            family, window, block = PACKED_WINDOW, layer.window, 4 if layer.window == 8 else 8
+            page = layer.windowed_bytes_per_token(kv) * block
+        case _:
+            page = layer.growing_bytes_per_token(kv) * block
+    assert page.denominator == 1, "a block holds whole entries"
+    return PageSpec(
+        family=family,
+        layer=layer,
+        decoder_layer=decoder_layer,
+        block_tokens=block,
+        page_bytes=padded(page.numerator, PACKED_ALIGNMENT_BYTES),
+        window_tokens=window,
+    )
+
+
+def state_spec(
+    layer: RecurrentLayer, decoder_layer: int, kv: KvTypes, *, block_tokens: int, page_bytes: int, blocks: int
+) -> PageSpec:
+    """The state of a recurrent layer in a page of ``page_bytes``, of which a request takes ``blocks``."""
+    assert page_bytes >= layer.fixed_bytes(kv)
+    return PageSpec(
+        family=STATE,
+        layer=layer,
+        decoder_layer=decoder_layer,
+        block_tokens=block_tokens,
+        page_bytes=page_bytes,
+        fixed_blocks=blocks,
+    )

@@ -1,0 +1,92 @@
+"""Which type vLLM stores keys and values in, from its own word for it (``--kv-cache-dtype``)."""
+
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.layers import (
+    BFLOAT16,
+    FLOAT16,
+    CompressedKv,
+    CompressedWindow,
+    IndexKeys,
+    KvTypes,
+    LatentAttention,
+    StoredType,
+)
+from kvplan.model import ModelSpec
+
+_TYPES = {
+    "bfloat16": BFLOAT16,
+    "float16": FLOAT16,
+    "fp8": StoredType(name="fp8", bytes_per_group=1),
+    "fp8_e4m3": StoredType(name="fp8_e4m3", bytes_per_group=1),
+    "fp8_e5m2": StoredType(name="fp8_e5m2", bytes_per_group=1),
+}
+_PACKED = "fp8_ds_mla"
+
+_NOT_MODELLED = frozenset(
+    {
+        "fp8_inc",
+        "nvfp4",
+        "nvfp4_4over6",
+        "nvfp4_ds_mla",
+        "int4_per_token_head",
+        "int8_per_token_head",
+        "fp8_per_token_head",
+        "turboquant_k8v4",
+        "turboquant_4bit_nc",
+        "turboquant_k3v4_nc",
+        "turboquant_3bit_nc",
+        "octave_k3v4",
+        "octave_k3v3",
+        "octave_k3v3_compact",
+        "ultraquant_4bit",
+    }
+)
+"""Words that vLLM 0.33 knows besides: their pages hold scales of their own, which kvplan does not price."""
+
+
+def kv_types(model: ModelSpec, kv_dtype: str = "auto") -> KvTypes:
+    """The stored types of ``model`` under the engine's word ``kv_dtype``.
+
+    ``auto`` follows the checkpoint's KV scheme, else the model's own type. Sparse MLA stores 8-bit KV packed
+    (``fp8_ds_mla``, 656 B per token and layer); compressed KV always is. Classes that ignore the word stay 16-bit.
+    Source: vLLM 0.33, ``CacheDType``, ``MLAAttentionSpec`` and the sparse MLA backends.
+    """
+    kept = [layer for layers in model.layers for layer in layers]
+    if kv_dtype not in ("auto", _PACKED) and kv_dtype not in _TYPES:
+        _refuse(kv_dtype)
+    if any(isinstance(layer, (CompressedKv, CompressedWindow)) for layer in kept):
+        return _packed()
+    is_latent = any(isinstance(layer, LatentAttention) for layer in kept)
+    is_sparse = is_latent and any(isinstance(layer, IndexKeys) for layer in kept)
+    if kv_dtype == _PACKED and not is_sparse:
+        raise InputError(
+            f"{_PACKED} is the layout of sparse MLA, which {model.id} does not use", hint="use fp8", key="kv_dtype"
+        )
+    word = kv_dtype
+    if word == "auto":
+        word = model.kv_scheme or model.dtype
+    if word == "fp8_ds_mla" or (is_sparse and word.startswith("fp8")):
+        if word == "fp8_e5m2":
+            raise InputError("sparse MLA cannot store KV in fp8_e5m2", hint="use fp8", key="kv_dtype")
+        return _packed()
+    if model.ignores_kv_dtype:
+        word = model.dtype
+    if word not in _TYPES:
+        _refuse(word)
+    return KvTypes(key=_TYPES[word], value=_TYPES[word])
+
+
+def _packed() -> KvTypes:
+    return KvTypes(key=_TYPES["fp8"], value=_TYPES["fp8"], packed=_PACKED)
+
+
+def _refuse(word: str) -> None:
+    if word in _NOT_MODELLED:
+        raise UnsupportedModelError(
+            f"cannot tell: KV in {word} is stored with scales that kvplan does not price",
+            hint="plan with auto, bfloat16 or fp8",
+            key="kv_dtype",
+        )
+    raise InputError(
+        f"{word!r} is not a KV type of vLLM", hint=f"one of auto, {', '.join([*_TYPES, _PACKED])}", key="kv_dtype"
+    )
