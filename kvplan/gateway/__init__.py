@@ -1,0 +1,25 @@
+"""The plan, enforced: an ASGI middleware that admits a request only while its worst case fits, and a reverse proxy
+built on it. Needs the extra ``gateway``; nothing of it is imported by the planner."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvplan.gateway.admit import Admission, Promise
+    from kvplan.gateway.middleware import AdmissionMiddleware
+
+__all__ = ["Admission", "AdmissionMiddleware", "Promise"]
+
+_HOMES = {
+    "Admission": "kvplan.gateway.admit",
+    "AdmissionMiddleware": "kvplan.gateway.middleware",
+    "Promise": "kvplan.gateway.admit",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,103 @@
+"""How many tokens a text can become at most, without a tokenizer.
+
+A byte-level or byte-fallback tokenizer never makes more tokens than the text has UTF-8 bytes; where it normalises
+first (NFKC), the normalised text counts. "characters ÷ 4" is an average, and no bound.
+"""
+
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+TOKENS_PER_MESSAGE = 16
+"""Allowance for a chat template's marks around one message (role header, separators; Llama 3 uses 5, ChatML 5)."""
+
+TOKENS_PER_PROMPT = 64
+"""Allowance for begin-of-sequence, the generation prompt and a template's fixed preamble beside a system message."""
+
+_TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "refusal")
+_PRINTED_PARTS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "reasoning")
+_MEDIA_PARTS = {
+    "image_url": "image",
+    "input_image": "image",
+    "image": "image",
+    "image_embeds": "image",
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "audio": "audio",
+    "video_url": "video",
+    "video": "video",
+    "input_video": "video",
+}
+
+
+class UnpricedPartError(Exception):
+    """A part of a prompt that has no price: an unknown kind, or a medium for which the operator set no maximum."""
+
+    def __init__(self, part: str, message: str) -> None:
+        super().__init__(message)
+        self.part = part
+
+
+def text_bound(text: str) -> int:
+    """Tokens that ``text`` can become at most: its UTF-8 bytes, or those of its NFKC form where that is longer.
+
+    >>> text_bound("hello"), text_bound("é"), text_bound("ﷺ")
+    (5, 2, 33)
+    """
+    if text.isascii():
+        return len(text)
+    plain = len(text.encode("utf-8", "surrogatepass"))
+    return max(plain, len(unicodedata.normalize("NFKC", text).encode("utf-8", "surrogatepass")))
+
+
+def json_bound(value: object) -> int:
+    """Tokens that ``value`` can become when a template prints it as JSON, at most with an indent of four."""
+    return text_bound(json.dumps(value, ensure_ascii=False, indent=4)) if value is not None else 0
+
+
+def content_bound(content: object, media_tokens: Mapping[str, int]) -> int:
+    """Bound of one message's ``content``: a text, a list of typed parts, or nothing.
+
+    Media are priced at ``media_tokens[medium]``, the engine's maximum per item. Raises UnpricedPartError otherwise.
+    """
+    if content is None:
+        return 0
+    if isinstance(content, str):
+        return text_bound(content)
+    if not isinstance(content, Sequence):
+        raise UnpricedPartError("content", "content must be a string or a list of parts")
+    return sum(text_bound(part) if isinstance(part, str) else _part_bound(part, media_tokens) for part in content)
+
+
+def _part_bound(part: object, media_tokens: Mapping[str, int]) -> int:
+    """Bound of one typed part. Parts that a template prints are bounded by their JSON; others need a maximum."""
+    if not isinstance(part, Mapping):
+        raise UnpricedPartError("content", "a content part must be an object")
+    kind = part.get("type", "text")
+    if kind in _TEXT_PARTS:
+        return sum(text_bound(value) if isinstance(value, str) else json_bound(value) for value in part.values())
+    if kind in _PRINTED_PARTS:
+        nested = part.get("content")
+        rest = {name: value for name, value in part.items() if name != "content"}
+        return json_bound(rest) + content_bound(nested, media_tokens)
+    medium = _MEDIA_PARTS.get(kind) if isinstance(kind, str) else None
+    if medium is None or medium not in media_tokens:
+        raise UnpricedPartError(
+            "content", f"a part of type {kind!r} has no price here: the server sets no maximum for it"
+        )
+    return media_tokens[medium]
+
+
+def messages_bound(messages: Sequence[object], media_tokens: Mapping[str, int]) -> int:
+    """Bound of a rendered chat: every message's content, every other value in it as JSON, and the allowances."""
+    total = TOKENS_PER_PROMPT
+    for message in messages:
+        if not isinstance(message, Mapping):
+            raise UnpricedPartError("messages", "each message must be an object")
+        if message.get("type") == "item_reference":
+            raise UnpricedPartError("input", "a reference to a stored item cannot be priced here; send the item itself")
+        total += TOKENS_PER_MESSAGE + content_bound(message.get("content"), media_tokens)
+        for name, value in message.items():
+            if name != "content" and value is not None:
+                total += text_bound(value) if isinstance(value, str) else json_bound(value)
+    return total

@@ -1,0 +1,98 @@
+"""What the running engine says of its own pool, held against the plan before the first request is admitted."""
+
+import re
+from dataclasses import dataclass
+
+import aiohttp
+
+from kvplan.errors import InputError
+
+_CACHE_INFO = re.compile(rb"^vllm:cache_config_info\{(?P<labels>.*)\}\s", re.MULTILINE)
+_LABEL = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
+_TIMEOUT = aiohttp.ClientTimeout(total=10.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedPool:
+    """A pool as the engine reports it: blocks of ``block_tokens``, the reserved one included; or tokens."""
+
+    engine: str
+    tokens: int | None
+    blocks: int | None = None
+    block_tokens: int | None = None
+
+
+def read_vllm_metrics(text: bytes) -> ReportedPool | None:
+    """The pool in vLLM's Prometheus text (``vllm:cache_config_info``), or None where it does not say.
+
+    >>> read_vllm_metrics(b'vllm:cache_config_info{block_size="16",num_gpu_blocks="2588"} 1.0').blocks
+    2588
+    """
+    line = _CACHE_INFO.search(text)
+    if line is None:
+        return None
+    labels = {name: value for name, value in _LABEL.findall(line["labels"])}
+    blocks, block_tokens = _whole(labels.get(b"num_gpu_blocks")), _whole(labels.get(b"block_size"))
+    if blocks is None or block_tokens is None:
+        return None
+    return ReportedPool(engine="vllm", tokens=blocks * block_tokens, blocks=blocks, block_tokens=block_tokens)
+
+
+def _whole(value: bytes | None) -> int | None:
+    return int(value) if value is not None and value.isdigit() else None
+
+
+def read_sglang_info(info: object) -> ReportedPool | None:
+    """The pool in SGLang's ``/get_server_info`` (``max_total_num_tokens``), or None where it does not say."""
+    if not isinstance(info, dict):
+        return None
+    tokens = info.get("max_total_num_tokens")
+    return ReportedPool(engine="sglang", tokens=tokens) if isinstance(tokens, int) else None
+
+
+async def fetch_reported_pool(base_url: str) -> ReportedPool | None:
+    """Ask the engine behind ``base_url`` for its pool; None where it answers but does not say.
+
+    Raises InputError when nobody answers.
+    """
+    base = base_url.rstrip("/")
+    async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+        try:
+            async with session.get(f"{base}/metrics") as response:
+                pool = read_vllm_metrics(await response.read()) if response.status == 200 else None
+            if pool is None:
+                async with session.get(f"{base}/get_server_info") as response:
+                    pool = read_sglang_info(await response.json()) if response.status == 200 else None
+        except (aiohttp.ClientConnectionError, TimeoutError) as error:
+            raise InputError(
+                f"the engine at {base} does not answer ({type(error).__name__})",
+                hint="start the engine first, or correct --upstream",
+            ) from error
+        except (aiohttp.ClientError, ValueError):
+            return None
+    return pool
+
+
+def check_pool(*, planned_blocks: int, block_tokens: int, reported: ReportedPool | None) -> str:
+    """One line that says the plan holds; InputError where it promises more than the engine has.
+
+    >>> check_pool(planned_blocks=100, block_tokens=16, reported=ReportedPool(engine="vllm", tokens=3200, blocks=200))
+    'the engine has 200 blocks, the plan uses 100'
+    """
+    if reported is None:
+        raise InputError(
+            "the engine does not say how large its KV pool is",
+            hint="check that --upstream is the engine itself and exports metrics, or accept the plan with --trust-plan",
+        )
+    if reported.blocks is not None and reported.block_tokens in (None, block_tokens):
+        has, plans, unit = reported.blocks, planned_blocks, "blocks"
+    else:
+        assert reported.tokens is not None
+        has, plans, unit = reported.tokens, planned_blocks * block_tokens, "tokens"
+    if plans > has:
+        raise InputError(
+            f"the plan promises {plans:,} {unit}; the engine has {has:,}",
+            hint="plan with kv_pool: {blocks: …} from the engine's own log, or accept the plan with --trust-plan",
+            key="kv_pool",
+        )
+    return f"the engine has {has:,} {unit}, the plan uses {plans:,}"
