@@ -65,7 +65,8 @@ class ModelSpec:
     ``max_context_tokens`` is null where the config does not say; ``query_heads`` holds every query-head count that
     must divide among tensor-parallel ranks. ``dtype`` is the type vLLM would run the model in ("bfloat16" where the
     config is silent or says float32); ``kv_scheme`` is the KV type that the checkpoint asks for under ``auto``.
-    ``ignores_kv_dtype`` marks the classes whose cache stays 16-bit whatever type is asked for (Falcon).
+    ``ignores_kv_dtype`` marks the classes whose cache stays 16-bit whatever type is asked for (Falcon). ``notes`` says
+    in words what the source leaves open.
     """
 
     id: str
@@ -80,6 +81,7 @@ class ModelSpec:
     kv_scheme: str | None = None
     ignores_kv_dtype: bool = False
     is_encoder_decoder: bool = False
+    notes: tuple[str, ...] = ()
 
     def rank_layers(self, tensor_parallel: int) -> tuple[tuple[Layer, ...], ...]:
         """The share of one tensor-parallel rank of every layer; InputError where the heads cannot be shared out."""

@@ -1,0 +1,85 @@
+"""GGUF files (llama.cpp, Ollama): the model they describe, read from the header alone, here or over the network."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from kvplan.errors import InputError
+from kvplan.gguf.header import GgufHeader, Reader, read_header
+from kvplan.gguf.metadata import read_gguf_metadata
+from kvplan.model import ModelSpec, Source
+
+__all__ = ["Reader", "read_gguf", "read_gguf_metadata", "read_header"]
+
+_SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+def read_gguf(
+    file: Path | Reader,
+    *,
+    model_id: str | None = None,
+    source: Source | None = None,
+    size_bytes: int | None = None,
+    weight_bytes: int | None = None,
+) -> ModelSpec:
+    """The model behind a GGUF file: a path, or a function that reads a range of bytes (``read(offset, length)``).
+
+    ``size_bytes`` is the file's size where a reader knows it; ``weight_bytes`` replaces the sum over the tensors (for a
+    model split over several files, whose first holds the keys). Shards beside a local path are added up.
+    Raises InputError for a damaged or foreign file.
+    """
+    if isinstance(file, Path):
+        name = model_id or file.name
+        header = _read_local(file)
+        others = [_read_local(shard) for shard in _other_shards(file)]
+    else:
+        name = model_id or "model.gguf"
+        header = read_header(file, file=name, size_bytes=size_bytes)
+        others = []
+    parameters: int | None = sum(part.parameters for part in (header, *others))
+    stored = [part.stored_bytes for part in (header, *others)]
+    total = weight_bytes if weight_bytes is not None else sum(size for size in stored if size is not None)
+    shards = header.metadata.get("split.count", 1)
+    is_partial = isinstance(shards, int) and shards > 1 + len(others)
+    if weight_bytes is None and (None in stored or is_partial):
+        total = 0
+    if is_partial or not parameters:
+        parameters = None
+    model = read_gguf_metadata(
+        header.metadata,
+        model_id=name,
+        source=source or Source(name=f"header of {name}"),
+        parameters=parameters,
+        stored_bytes=total or None,
+    )
+    if is_partial and weight_bytes is None:
+        note = f"one of {shards} files: the weights of the others are not counted"
+        model = replace(model, notes=(*model.notes, note))
+    return model
+
+
+def _read_local(path: Path) -> GgufHeader:
+    """The header of a file on disk."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not a GGUF file", hint="name the .gguf file in it", file=str(path))
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+
+            def read(offset: int, length: int) -> bytes:
+                stream.seek(offset)
+                return stream.read(length)
+
+            return read_header(read, file=str(path), size_bytes=size)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}", file=str(path)) from error
+
+
+def _other_shards(path: Path) -> list[Path]:
+    """The other files of a split model that lie beside ``path``; none where one is missing."""
+    match = _SHARD.fullmatch(path.name)
+    if match is None:
+        return []
+    names = [f"{match['stem']}-{number + 1:05d}-of-{match['count']}.gguf" for number in range(int(match["count"]))]
+    shards = [path.with_name(name) for name in names if name != path.name]
+    return shards if all(shard.is_file() for shard in shards) else []

@@ -1,0 +1,240 @@
+"""The header of a GGUF file: its keys and its tensors' shapes, read without touching the weights.
+
+Layout (GGUF 2 and 3, little-endian): magic, version, tensor count, key count; keys; tensor descriptions; padding; data.
+Source: ggml's ``gguf.cpp`` and the format's published description.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvplan.errors import InputError
+from kvplan.gguf.tensor_types import tensor_bytes
+
+Reader = Callable[[int, int], bytes]
+"""Bytes of a file from an offset: ``read(offset, length)``; fewer where the file ends, none past its end."""
+
+_SCALARS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+_STRING, _ARRAY = 8, 9
+_MOST_KEYS = 1 << 16
+_MOST_TENSORS = 1 << 20
+_MOST_ELEMENTS = 1 << 30
+_LONGEST_KEPT_ARRAY = 4096
+_FIRST_READ_BYTES = 8 << 20
+_LARGEST_HEADER_BYTES = 512 << 20
+_DEFAULT_ALIGNMENT = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongArray:
+    """An array that was skipped (vocabularies, merges): only its length is kept."""
+
+    elements: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """One tensor as the header describes it; ``offset_bytes`` counts from the start of the data."""
+
+    name: str
+    shape: tuple[int, ...]
+    type_number: int
+    offset_bytes: int
+
+    @property
+    def elements(self) -> int:
+        """Product of the shape."""
+        product = 1
+        for side in self.shape:
+            product *= side
+        return product
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes in the file, or None where the type is not known."""
+        return tensor_bytes(self.elements, self.type_number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufHeader:
+    """Keys and tensors of one GGUF file. ``data_offset_bytes`` is where the tensors' data begins."""
+
+    version: int
+    metadata: dict[str, object]
+    tensors: tuple[Tensor, ...]
+    data_offset_bytes: int
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all tensors."""
+        return sum(tensor.elements for tensor in self.tensors)
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """Bytes of all tensors, or None where one has a type that is not known."""
+        sizes = [tensor.bytes for tensor in self.tensors]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    @property
+    def file_bytes(self) -> int | None:
+        """Bytes that the whole file must have: the data's start plus the furthest end of a tensor."""
+        ends = [tensor.offset_bytes + tensor.bytes for tensor in self.tensors if tensor.bytes is not None]
+        return self.data_offset_bytes + max(ends, default=0)
+
+
+class _Cursor:
+    """Walks a file front to back and asks its reader for more as it goes: 8 MiB first, then four times as much."""
+
+    def __init__(self, read: Reader, file: str, size_bytes: int | None) -> None:
+        self._read = read
+        self._file = file
+        self._size = size_bytes
+        self._buffer = b""
+        self._next_read = _FIRST_READ_BYTES
+        self.position = 0
+
+    def fail(self, what: str, hint: str | None = None, key: str | None = None) -> InputError:
+        return InputError(f"{self._file} is not a usable GGUF file: {what}", hint=hint, file=self._file, key=key)
+
+    def take(self, length: int) -> bytes:
+        """The next ``length`` bytes; InputError when the file or any sane header ends before."""
+        end = self.position + length
+        while end > len(self._buffer):
+            if end > _LARGEST_HEADER_BYTES:
+                raise self.fail(f"its header would be larger than {_LARGEST_HEADER_BYTES >> 20} MiB")
+            wanted = max(self._next_read, end - len(self._buffer))
+            if self._size is not None:
+                wanted = min(wanted, self._size - len(self._buffer))
+            more = self._read(len(self._buffer), wanted) if wanted > 0 else b""
+            if not more:
+                raise self.fail(
+                    f"it ends after {len(self._buffer):,} bytes, in the middle of its header",
+                    hint="download it again: the transfer was cut",
+                )
+            self._buffer += more
+            self._next_read *= 4
+        taken = self._buffer[self.position : end]
+        self.position = end
+        return taken
+
+    def skip_texts(self, count: int, what: str) -> None:
+        """Steps over ``count`` texts without making them (a vocabulary has a quarter of a million)."""
+        length_of = struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            if self.position + 8 > len(self._buffer):
+                self.take(8)
+                self.position -= 8
+            (length,) = length_of(self._buffer, self.position)
+            if length > _MOST_ELEMENTS:
+                raise self.fail(
+                    f"it claims {length:,} bytes in {what}", hint="the header is damaged; download it again"
+                )
+            self.position += 8 + length
+
+    def number(self, code: str) -> int | float | bool:
+        value: int | float | bool = struct.unpack(code, self.take(struct.calcsize(code)))[0]
+        return value
+
+    def count(self, code: str, what: str, most: int) -> int:
+        value = self.number(code)
+        if value > most:
+            raise self.fail(f"it claims {value:,} {what}", hint="the header is damaged; download the file again")
+        return int(value)
+
+    def text(self, what: str) -> str:
+        length = self.count("<Q", f"bytes for {what}", _MOST_ELEMENTS)
+        return self.take(length).decode("utf-8", errors="replace")
+
+
+def read_header(read: Reader, *, file: str, size_bytes: int | None = None) -> GgufHeader:
+    """The header behind ``read``, in as few reads as it takes (8 MiB, then 32, 128 …).
+
+    ``size_bytes`` is the file's size where it is known: counts that cannot fit in it are refused, and so is a file that
+    ends before its last tensor. Raises InputError naming ``file``.
+    """
+    cursor = _Cursor(read, file, size_bytes)
+    magic = cursor.take(4)
+    if magic != b"GGUF":
+        raise cursor.fail(
+            f"it begins with {magic!r}, not with b'GGUF'", hint="give a .gguf file, a config.json or a Hub id"
+        )
+    version = int(cursor.number("<I"))
+    if version and version & 0xFFFF == 0:
+        raise cursor.fail(
+            "it is big-endian", hint="convert it with gguf-py's gguf_convert_endian, or take another file"
+        )
+    if version == 1:
+        raise cursor.fail(
+            "it is GGUF version 1", hint="convert the model again: versions 2 and 3 are in use since 2023"
+        )
+    if version not in (2, 3):
+        raise cursor.fail(f"its version {version} is not known (2 and 3 are)")
+    tensor_count = cursor.count("<Q", "tensors", _MOST_TENSORS)
+    key_count = cursor.count("<Q", "keys", _MOST_KEYS)
+    metadata: dict[str, object] = {}
+    for _ in range(key_count):
+        key = cursor.text("a key")
+        if key in metadata:
+            raise cursor.fail(f"the key {key!r} appears twice", key=key)
+        metadata[key] = _value(cursor, int(cursor.number("<I")), key)
+    tensors = tuple(_tensor(cursor) for _ in range(tensor_count))
+    alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment <= 0:
+        raise cursor.fail(f"general.alignment is {alignment!r}", key="general.alignment")
+    data_offset = -(-cursor.position // alignment) * alignment
+    header = GgufHeader(version=version, metadata=metadata, tensors=tensors, data_offset_bytes=data_offset)
+    needed = header.file_bytes
+    if tensors and size_bytes is not None and needed is not None and size_bytes < needed:
+        raise cursor.fail(
+            f"its tensors end at byte {needed:,}, the file at {size_bytes:,}",
+            hint="download it again: the transfer was cut",
+        )
+    return header
+
+
+def _value(cursor: _Cursor, type_number: int, key: str) -> object:
+    """One value; long arrays are skipped and keep their length only."""
+    if type_number in _SCALARS:
+        return cursor.number(_SCALARS[type_number])
+    if type_number == _STRING:
+        return cursor.text(f"the value of {key}")
+    if type_number != _ARRAY:
+        raise cursor.fail(f"the key {key!r} has the unknown type {type_number}", key=key)
+    element_type = int(cursor.number("<I"))
+    count = cursor.count("<Q", f"elements in {key}", _MOST_ELEMENTS)
+    if element_type == _STRING:
+        if count <= _LONGEST_KEPT_ARRAY:
+            return [cursor.text(f"an element of {key}") for _ in range(count)]
+        cursor.skip_texts(count, f"an element of {key}")
+        return LongArray(elements=count)
+    if element_type not in _SCALARS:
+        raise cursor.fail(f"the array {key!r} holds the unknown type {element_type}", key=key)
+    code = _SCALARS[element_type]
+    raw = cursor.take(count * struct.calcsize(code))
+    if count > _LONGEST_KEPT_ARRAY:
+        return LongArray(elements=count)
+    return list(struct.unpack(f"<{count}{code[1]}", raw))
+
+
+def _tensor(cursor: _Cursor) -> Tensor:
+    name = cursor.text("a tensor's name")
+    dimensions = cursor.count("<I", f"dimensions for the tensor {name!r}", 4)
+    shape = tuple(int(cursor.number("<Q")) for _ in range(dimensions))
+    return Tensor(
+        name=name,
+        shape=shape,
+        type_number=int(cursor.number("<I")),
+        offset_bytes=int(cursor.number("<Q")),
+    )
