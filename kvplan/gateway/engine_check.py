@@ -31,7 +31,7 @@ def read_vllm_metrics(text: bytes) -> ReportedPool | None:
     line = _CACHE_INFO.search(text)
     if line is None:
         return None
-    labels = {name: value for name, value in _LABEL.findall(line["labels"])}
+    labels = dict(_LABEL.findall(line["labels"]))
     blocks, block_tokens = _whole(labels.get(b"num_gpu_blocks")), _whole(labels.get(b"block_size"))
     if blocks is None or block_tokens is None:
         return None
