@@ -1,0 +1,229 @@
+"""From the shape of the file to the values inside: units read, relations between keys checked."""
+
+from pathlib import Path
+
+from kvplan.errors import InputError
+from kvplan.traffic import arrivals as processes
+from kvplan.traffic import distributions as laws
+from kvplan.traffic import file_shape as shapes
+from kvplan.traffic.kinds import (
+    AdmissionPlan,
+    KvPool,
+    Limit,
+    PlannedDeployment,
+    RetryAfter,
+    ServiceTime,
+    TraceFile,
+    Traffic,
+    TrafficClass,
+)
+from kvplan.traffic.load import Places
+from kvplan.traffic.yaml_text import KeyPath
+from kvplan.units import parse_bytes, parse_per_second, parse_seconds
+
+_CLASSES: KeyPath = ("traffic", "classes")
+
+
+def convert(shape: shapes.FileShape, places: Places) -> Traffic:
+    """The frozen values that a validated file stands for; InputError where two keys contradict each other."""
+    mix = shape.traffic
+    classes = tuple(_traffic_class(entry, places, (*_CLASSES, index)) for index, entry in enumerate(mix.classes))
+    names = [entry.name for entry in classes]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise places.error((*_CLASSES, index, "name"), f"two classes are called {name!r}")
+    duration_s = None if mix.duration is None else _positive_seconds(mix.duration, places, ("traffic", "duration"))
+    if duration_s is None and any(entry.trace is None for entry in classes):
+        raise places.error(("traffic",), "the key 'traffic.duration' is missing", "for how long: 30m, 600s")
+    if mix.ramp is not None and duration_s is None:
+        raise places.error(("traffic", "ramp"), "a ramp needs a traffic.duration")
+    return Traffic(
+        file=places.file,
+        classes=classes,
+        duration_s=duration_s,
+        seed=mix.seed,
+        ramp=None if mix.ramp is None else processes.Ramp(start=mix.ramp.start, end=mix.ramp.end),
+        model=shape.model,
+        deployment=_deployment(shape.deployment, places),
+        admission=_admission(shape.admission),
+        reservation_quantile=shape.reservation_quantile,
+        limits=_limits(shape, names, places),
+    )
+
+
+def _positive_seconds(text: str, places: Places, path: KeyPath) -> float:
+    seconds = places.at(path, parse_seconds, text)
+    if seconds <= 0:
+        raise places.error(path, f"{'.'.join(map(str, path))}: {text} is no time at all")
+    return seconds
+
+
+def _traffic_class(entry: shapes.ClassShape, places: Places, path: KeyPath) -> TrafficClass:
+    timeout_s = None if entry.timeout is None else _positive_seconds(entry.timeout, places, (*path, "timeout"))
+    if entry.trace is not None:
+        return TrafficClass(
+            name=entry.name,
+            max_tokens=_cap(entry.max_tokens),
+            client=entry.client,
+            timeout_s=timeout_s,
+            cancel_share=entry.cancel_share,
+            trace=TraceFile(
+                path=_beside(places, entry.trace, (*path, "trace")),
+                format=entry.format,
+                scale=entry.scale,
+                hash_block_tokens=entry.hash_block_tokens,
+            ),
+        )
+    assert entry.rate is not None
+    assert entry.prompt_tokens is not None
+    assert entry.output_tokens is not None
+    rate_per_s = places.at((*path, "rate"), parse_per_second, entry.rate)
+    if rate_per_s <= 0:
+        raise places.error((*path, "rate"), f"the rate of class {entry.name!r} is zero", "leave the class out instead")
+    return TrafficClass(
+        name=entry.name,
+        rate_per_s=rate_per_s * entry.scale,
+        arrivals=_arrivals(entry.arrivals, places, (*path, "arrivals")),
+        prompt_tokens=_length(entry.prompt_tokens),
+        output_tokens=_length(entry.output_tokens),
+        max_tokens=_cap(entry.max_tokens),
+        client=entry.client,
+        timeout_s=timeout_s,
+        cancel_share=entry.cancel_share,
+    )
+
+
+def _beside(places: Places, name: str, path: KeyPath) -> str:
+    """A trace's path, taken from the folder of the traffic file."""
+    found = Path(places.file).parent / Path(name).expanduser()
+    if not found.exists():
+        raise places.error(path, f"there is no trace {found}", "a relative path starts at the traffic file's folder")
+    if found.is_dir():
+        raise places.error(path, f"{found} is a folder, not a trace")
+    return str(found)
+
+
+def _length(shape: shapes.LengthShape) -> laws.Distribution:
+    if shape.value is not None:
+        return laws.Constant(value=shape.value)
+    if shape.lognormal is not None:
+        low, high = shape.lognormal.min, shape.lognormal.max
+        return laws.Lognormal(p50=shape.lognormal.p50, p95=shape.lognormal.p95, minimum=low, maximum=high)
+    if shape.exponential is not None:
+        low, high = shape.exponential.min, shape.exponential.max
+        return laws.Exponential(average=shape.exponential.mean, minimum=low, maximum=high)
+    if shape.uniform is not None:
+        return laws.Uniform(minimum=shape.uniform.min, maximum=shape.uniform.max)
+    if shape.choices is not None:
+        chosen = tuple(laws.Choice(value=choice.value or laws.UNSET, share=choice.share) for choice in shape.choices)
+        return laws.Choices(choices=chosen)
+    if shape.histogram is not None:
+        return laws.histogram(tuple(shape.histogram.edges), tuple(shape.histogram.shares))
+    assert shape.quantiles is not None
+    points = sorted((shapes.quantile_of(name), tokens) for name, tokens in shape.quantiles.items())
+    return laws.Quantiles(points=tuple(points))
+
+
+def _cap(shape: shapes.CapShape | None) -> laws.Distribution:
+    return laws.Constant(value=laws.UNSET) if shape is None or shape.unset else _length(shape)
+
+
+def _arrivals(shape: shapes.ArrivalShape | None, places: Places, path: KeyPath) -> processes.ArrivalProcess:
+    if shape is None or shape.poisson is not None:
+        return processes.Poisson()
+    if shape.constant is not None:
+        return processes.Evenly()
+    if shape.gamma is not None:
+        return processes.Gamma(cv=shape.gamma.cv)
+    if shape.weibull is not None:
+        return processes.Weibull(cv=shape.weibull.cv)
+    if shape.on_off is not None:
+        inner = (*path, "on_off")
+        return processes.OnOff(
+            on_s=_positive_seconds(shape.on_off.on, places, (*inner, "on")),
+            off_s=_positive_seconds(shape.on_off.off, places, (*inner, "off")),
+            off_share=shape.on_off.off_share,
+        )
+    assert shape.diurnal is not None
+    inner = (*path, "diurnal")
+    return processes.Diurnal(
+        period_s=_positive_seconds(shape.diurnal.period, places, (*inner, "period")),
+        peak_to_mean=shape.diurnal.peak_to_mean,
+        peak_at_s=places.at((*inner, "peak_at"), parse_seconds, shape.diurnal.peak_at),
+    )
+
+
+_RENAMED = {"gpu_memory", "watermark", "weight_bytes", "kv_pool", "service"}
+
+
+def _deployment(shape: shapes.DeploymentShape, places: Places) -> PlannedDeployment:
+    """Most keys carry their name over; those with a unit are read here."""
+    path: KeyPath = ("deployment",)
+    plain = {name: getattr(shape, name) for name in shapes.DeploymentShape.model_fields if name not in _RENAMED}
+    memory = shape.gpu_memory
+    texts = [] if memory is None else memory.split(",") if isinstance(memory, str) else memory
+    memory_bytes = tuple(places.at((*path, "gpu_memory"), parse_bytes, text.strip()) for text in texts)
+    weights = shape.weight_bytes
+    pool, service = shape.kv_pool, shape.service
+    memory_path = (*path, "kv_pool", "memory")
+    return PlannedDeployment(
+        **plain,
+        gpu_memory_bytes=memory_bytes or None,
+        watermark_share=shape.watermark,
+        weight_bytes=places.at((*path, "weight_bytes"), parse_bytes, weights) if isinstance(weights, str) else weights,
+        kv_pool=None
+        if pool is None
+        else KvPool(
+            blocks=pool.blocks,
+            block_tokens=pool.block_tokens,
+            memory_bytes=None if pool.memory is None else places.at(memory_path, parse_bytes, pool.memory),
+        ),
+        service=None if service is None else ServiceTime(**service.model_dump()),
+    )
+
+
+def _admission(shape: shapes.AdmissionShape) -> AdmissionPlan:
+    answer = shape.retry_after or shapes.RetryAfterShape(estimate="drain")
+    jitter_share = answer.jitter if answer.jitter is not None else 0.0 if answer.seconds is not None else 0.25
+    return AdmissionPlan(
+        policy=shape.policy,
+        safety_fraction=shape.safety_fraction,
+        default_max_tokens=shape.default_max_tokens,
+        concurrency=shape.concurrency,
+        retry_after=RetryAfter(seconds=answer.seconds, jitter_share=jitter_share),
+    )
+
+
+def _limits(shape: shapes.FileShape, names: list[str], places: Places) -> tuple[Limit, ...]:
+    found = []
+    for name, given in shape.limits.items():
+        path: KeyPath = ("limits", name)
+        for limit in given if isinstance(given, list) else [given]:
+            if limit.class_name is not None and limit.class_name not in names:
+                raise places.error(
+                    path, f"limits.{name}: there is no class {limit.class_name!r}", f"classes: {', '.join(names)}"
+                )
+            low, high = _bound(name, limit.min, places, path), _bound(name, limit.max, places, path)
+            found.append(
+                Limit(name=name, minimum=low, maximum=high, class_name=limit.class_name, line=places.line(path))
+            )
+    return tuple(found)
+
+
+def _bound(name: str, value: float | str | None, places: Places, path: KeyPath) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if not name.endswith("_bytes"):
+            raise places.error(path, f"limits.{name}: {value!r} is not a number")
+        return float(places.at(path, parse_bytes, value))
+    if name.endswith("_bytes"):
+        raise places.error(path, f"limits.{name}: {value!r} has no unit", "write it like 40GiB")
+    if name.endswith("_share") and value > 1:
+        raise InputError(
+            f"limits.{name}: a share lies between 0 and 1, not {value:g}",
+            file=places.file,
+            line=places.line(path),
+            key=".".join(map(str, path)),
+        )
+    return float(value)

@@ -1,0 +1,177 @@
+"""What a traffic file says, once it has been read: frozen values, units in their names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvplan.traffic.arrivals import ArrivalProcess, Poisson, Ramp
+from kvplan.traffic.distributions import Constant, Distribution
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvPool:
+    """A pool that was measured: blocks as the engine prints them (the reserved one included), or bytes per GPU.
+
+    ``block_tokens`` given: one full-attention group of that block size. Not given: the model's own groups.
+    """
+
+    blocks: int | None = None
+    block_tokens: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceTime:
+    """Seconds of one engine step: base + prefill × tokens + decode × sequences + kv × context tokens attended."""
+
+    base_s: float
+    prefill_token_s: float
+    decode_sequence_s: float
+    kv_token_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedDeployment:
+    """The file's ``deployment``: names and figures as written, for the engine that the plan asks. None: its default."""
+
+    gpu: str | None = None
+    gpu_memory_bytes: tuple[int, ...] | None = None
+    engine: str = "vllm"
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    context_parallel: int = 1
+    expert_parallel: bool = False
+    replicas: int = 1
+    router: str = "round_robin"
+    kv_dtype: str = "auto"
+    cache_type_k: str | None = None
+    cache_type_v: str | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    async_scheduling: bool | None = None
+    prefix_caching: bool | None = None
+    hybrid_kv_cache_manager: bool = True
+    block_size: int | None = None
+    enforce_eager: bool = False
+    speculative_tokens: int = 0
+    weight_bytes: int | None = None
+    watermark_share: float = 0.0
+    long_prefill_token_threshold: int = 0
+    max_queued_requests: int | None = None
+    max_queued_tokens: int | None = None
+    kv_pool: KvPool | None = None
+    service: ServiceTime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryAfter:
+    """What a refusal tells the client: ``seconds``, or None for the ledger's expected drain; spread by the jitter."""
+
+    seconds: float | None = None
+    jitter_share: float = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionPlan:
+    """The front door. ``concurrency`` None means the engine's max_num_seqs; ``default_max_tokens`` None means none."""
+
+    policy: str = "worst_case"
+    safety_fraction: float = 1.0
+    default_max_tokens: int | None = None
+    concurrency: int | None = None
+    retry_after: RetryAfter = field(default_factory=RetryAfter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceFile:
+    """A recorded trace that a class replays. ``scale`` multiplies its rate."""
+
+    path: str
+    format: str = "auto"
+    scale: float = 1.0
+    hash_block_tokens: int | None = None
+    loop: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficClass:
+    """Requests of one kind: either drawn (``rate_per_s`` and the lengths) or replayed (``trace``)."""
+
+    name: str
+    rate_per_s: float = 0.0
+    arrivals: ArrivalProcess = field(default_factory=Poisson)
+    prompt_tokens: Distribution | None = None
+    output_tokens: Distribution | None = None
+    max_tokens: Distribution = field(default_factory=lambda: Constant(value=0))
+    client: str | None = None
+    timeout_s: float | None = None
+    cancel_share: float = 0.0
+    trace: TraceFile | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """One line of ``limits``: a measure, perhaps of one class, and the bound it must keep."""
+
+    name: str
+    minimum: float | None = None
+    maximum: float | None = None
+    class_name: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """A whole traffic file. ``file`` is where it came from; ``duration_s`` None: a trace runs whole and drains."""
+
+    file: str
+    classes: tuple[TrafficClass, ...]
+    duration_s: float | None
+    seed: int = 0
+    ramp: Ramp | None = None
+    model: str | None = None
+    deployment: PlannedDeployment = field(default_factory=PlannedDeployment)
+    admission: AdmissionPlan = field(default_factory=AdmissionPlan)
+    reservation_quantile: float = 0.95
+    limits: tuple[Limit, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefixes:
+    """Shared prompt prefixes: request i's block ids are ``ids[offsets[i]:offsets[i + 1]]``, each of
+    ``block_tokens`` prompt tokens; equal ids at equal places mean equal content."""
+
+    ids: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    block_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Arrivals:
+    """One drawing of a traffic file: a row per request, in order of arrival.
+
+    ``max_tokens`` 0 means that the client sent none. ``cancel_after_s`` is when its user walks away (infinite: never).
+    ``class_index`` points into ``classes``, ``client_index`` into ``clients``.
+    """
+
+    arrival_s: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    max_tokens: NDArray[np.int64]
+    class_index: NDArray[np.int64]
+    client_index: NDArray[np.int64]
+    timeout_s: NDArray[np.float64]
+    cancel_draw: NDArray[np.float64]
+    classes: tuple[str, ...]
+    clients: tuple[str, ...]
+    duration_s: float
+    prefixes: Prefixes | None = None
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)

@@ -1,0 +1,177 @@
+"""Draws a traffic file: one random stream per class and purpose, so that request i always takes its i-th draw."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvplan.traffic.arrivals import arrival_times
+from kvplan.traffic.kinds import Arrivals, Prefixes, Traffic, TrafficClass
+
+# The place in this tuple is part of a stream's seed: append, never reorder.
+PURPOSES = ("arrivals", "rate", "prompt", "output", "max_tokens", "cancel")
+
+
+def stream(seed: int, class_index: int, purpose: str) -> np.random.Generator:
+    """The random stream of one purpose of one class."""
+    return np.random.default_rng([seed, class_index, PURPOSES.index(purpose)])
+
+
+def sample(traffic: Traffic, seed: int, *, scale: float = 1.0) -> Arrivals:
+    """One drawing of ``traffic``, merged over its classes in order of arrival (equal stamps keep the classes' order).
+
+    ``scale`` multiplies every rate: gaps shrink, lengths and the order of draws stay.
+    """
+    drawn = [
+        _replay(traffic, entry, index, seed, scale)
+        if entry.trace is not None
+        else _draw(traffic, entry, index, seed, scale)
+        for index, entry in enumerate(traffic.classes)
+    ]
+    return _merge(drawn, traffic.duration_s)
+
+
+def _draw(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: float) -> Arrivals:
+    assert traffic.duration_s is not None
+    assert entry.prompt_tokens is not None
+    assert entry.output_tokens is not None
+    arrival_s = arrival_times(
+        entry.arrivals,
+        rate_per_s=entry.rate_per_s * scale,
+        duration_s=traffic.duration_s,
+        gap_rng=stream(seed, index, "arrivals"),
+        curve_rng=stream(seed, index, "rate"),
+        ramp=traffic.ramp,
+    )
+    count = len(arrival_s)
+    return Arrivals(
+        arrival_s=arrival_s,
+        prompt_tokens=entry.prompt_tokens.draw(stream(seed, index, "prompt"), count),
+        output_tokens=entry.output_tokens.draw(stream(seed, index, "output"), count),
+        max_tokens=entry.max_tokens.draw(stream(seed, index, "max_tokens"), count),
+        class_index=np.zeros(count, np.int64),
+        client_index=np.zeros(count, np.int64),
+        timeout_s=_timeouts(entry, count),
+        cancel_draw=_cancels(entry, index, seed, count),
+        classes=(entry.name,),
+        clients=(entry.client or "",),
+        duration_s=traffic.duration_s,
+    )
+
+
+def _timeouts(entry: TrafficClass, count: int) -> NDArray[np.float64]:
+    return np.full(count, np.inf if entry.timeout_s is None else entry.timeout_s)
+
+
+def _cancels(entry: TrafficClass, index: int, seed: int, count: int) -> NDArray[np.float64]:
+    """For each request the share of its answer after which its user walks away; infinite for those who stay."""
+    draws = stream(seed, index, "cancel").random((count, 2))
+    return np.where(draws[:, 0] < entry.cancel_share, draws[:, 1], np.inf)
+
+
+def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: float) -> Arrivals:
+    """A trace's rows as they stand: stamps divided by the scales, caps drawn where the row has none."""
+    from kvplan.traffic.traces import load_trace
+
+    assert entry.trace is not None
+    trace = load_trace(entry.trace.path, format=entry.trace.format)
+    arrival_s = trace.arrival_s / (entry.trace.scale * scale)
+    if traffic.ramp is not None:
+        assert traffic.duration_s is not None
+        arrival_s = _ramped(arrival_s, traffic)
+    duration_s = traffic.duration_s if traffic.duration_s is not None else float(arrival_s[-1]) if len(trace) else 0.0
+    kept = slice(0, len(trace) if traffic.duration_s is None else int(np.searchsorted(arrival_s, duration_s)))
+    count = len(arrival_s[kept])
+    drawn = entry.max_tokens.draw(stream(seed, index, "max_tokens"), count)
+    asked = trace.max_tokens[kept]
+    labels = tuple(f"{entry.name}/{label}" if label else entry.name for label in trace.classes)
+    clients = tuple(label or entry.client or "" for label in trace.clients)
+    prefixes = trace.prefixes
+    if prefixes is not None:
+        prefixes = replace(
+            prefixes,
+            block_tokens=entry.trace.hash_block_tokens or prefixes.block_tokens,
+            ids=prefixes.ids[: prefixes.offsets[count]],
+            offsets=prefixes.offsets[: count + 1],
+        )
+    return Arrivals(
+        arrival_s=arrival_s[kept],
+        prompt_tokens=trace.prompt_tokens[kept],
+        output_tokens=trace.output_tokens[kept],
+        max_tokens=np.where(asked > 0, asked, drawn),
+        class_index=trace.class_index[kept],
+        client_index=trace.client_index[kept],
+        timeout_s=_timeouts(entry, count),
+        cancel_draw=_cancels(entry, index, seed, count),
+        classes=labels,
+        clients=clients,
+        duration_s=duration_s,
+        prefixes=prefixes,
+        skipped=trace.skipped,
+    )
+
+
+def _ramped(arrival_s: NDArray[np.float64], traffic: Traffic) -> NDArray[np.float64]:
+    """Stamps bent so that their rate is multiplied by the ramp: the solution u of R(u) = t, a quadratic in u."""
+    assert traffic.ramp is not None
+    assert traffic.duration_s is not None
+    grid = np.linspace(0.0, traffic.duration_s, 4097)
+    reached = traffic.ramp.integral(grid, traffic.duration_s)
+    bent: NDArray[np.float64] = np.interp(arrival_s, reached, grid, right=np.inf)
+    return bent
+
+
+def _merge(parts: Sequence[Arrivals], duration_s: float | None) -> Arrivals:
+    if len(parts) == 1:
+        return parts[0]
+    clients = tuple(dict.fromkeys(client for part in parts for client in part.clients))
+    class_offsets = np.cumsum([0, *(len(part.classes) for part in parts)])
+    order = np.argsort(np.concatenate([part.arrival_s for part in parts]), kind="stable")
+
+    def joined(name: str) -> NDArray[np.float64]:
+        both: NDArray[np.float64] = np.concatenate([getattr(part, name) for part in parts])[order]
+        return both
+
+    def whole(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+        return np.concatenate(columns)[order]
+
+    places = [np.array([clients.index(client) for client in part.clients], np.int64) for part in parts]
+    return Arrivals(
+        arrival_s=joined("arrival_s"),
+        prompt_tokens=whole([part.prompt_tokens for part in parts]),
+        output_tokens=whole([part.output_tokens for part in parts]),
+        max_tokens=whole([part.max_tokens for part in parts]),
+        class_index=whole([part.class_index + shift for part, shift in zip(parts, class_offsets, strict=False)]),
+        client_index=whole([place[part.client_index] for part, place in zip(parts, places, strict=True)]),
+        timeout_s=joined("timeout_s"),
+        cancel_draw=joined("cancel_draw"),
+        classes=tuple(name for part in parts for name in part.classes),
+        clients=clients,
+        duration_s=duration_s if duration_s is not None else max(part.duration_s for part in parts),
+        prefixes=_merge_prefixes(parts, order),
+        skipped={name: sum(part.skipped.get(name, 0) for part in parts) for part in parts for name in part.skipped},
+    )
+
+
+def _merge_prefixes(parts: Sequence[Arrivals], order: NDArray[np.int64]) -> Prefixes | None:
+    """Block ids of several traces side by side; each trace keeps ids of its own."""
+    if all(part.prefixes is None for part in parts):
+        return None
+    block_tokens = {part.prefixes.block_tokens for part in parts if part.prefixes is not None}
+    assert len(block_tokens) == 1
+    lengths, starts, ids, shift, place = [], [], [], 0, 0
+    for part in parts:
+        if part.prefixes is None:
+            lengths.append(np.zeros(len(part), np.int64))
+            starts.append(np.zeros(len(part), np.int64))
+            continue
+        lengths.append(np.diff(part.prefixes.offsets))
+        starts.append(part.prefixes.offsets[:-1] + place)
+        ids.append(part.prefixes.ids + shift)
+        place += len(part.prefixes.ids)
+        shift += int(part.prefixes.ids.max(initial=-1)) + 1
+    length, start = np.concatenate(lengths)[order], np.concatenate(starts)[order]
+    offsets = np.concatenate([[0], np.cumsum(length)])
+    picks = np.repeat(start - offsets[:-1], length) + np.arange(offsets[-1])
+    return Prefixes(ids=np.concatenate(ids)[picks], offsets=offsets, block_tokens=block_tokens.pop())

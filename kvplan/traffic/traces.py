@@ -1,0 +1,269 @@
+"""Recorded traces, row by row or as arrays: Azure, BurstGPT, Mooncake, Bailian and kvplan's plain form.
+
+Files are streamed (gzip or not); rows that cannot be read are counted by reason, never silently dropped.
+"""
+
+import csv
+import gzip
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvplan.errors import InputError
+from kvplan.traffic.kinds import Prefixes
+from kvplan.traffic.trace_formats import FORMATS, TraceFormat, TraceRow, recognise
+
+_BAD_SHARE = 0.5
+_CHUNK = 1 << 16
+
+
+@dataclass(kw_only=True)
+class TraceNotes:
+    """What was odd in a file: rows skipped by reason, and how the stamps lie. Filled while the rows go by."""
+
+    skipped: Counter[str] = field(default_factory=Counter)
+    first_bad_line: int | None = None
+    rows: int = 0
+    unsorted: int = 0
+    equal_stamps: int = 0
+    ends_without_newline: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trace:
+    """A whole trace as arrays, sorted by arrival, the first at 0. ``max_tokens`` 0: the client sent none."""
+
+    format: str
+    arrival_s: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    max_tokens: NDArray[np.int64]
+    class_index: NDArray[np.int64]
+    client_index: NDArray[np.int64]
+    classes: tuple[str, ...]
+    clients: tuple[str, ...]
+    prefixes: Prefixes | None
+    skipped: Mapping[str, int]
+    notes: TraceNotes
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+
+def read_trace(path: str | Path, *, format: str = "auto", notes: TraceNotes | None = None) -> Iterator[TraceRow]:  # noqa: A002
+    """The rows of a trace in the file's order, one at a time; what was skipped is counted in ``notes``.
+
+    Raises InputError for a folder, an unknown or empty file, and for a file of which more than half cannot be read.
+    """
+    notes = notes if notes is not None else TraceNotes()
+    with _opened(Path(path)) as stream:
+        yield from _rows(stream, str(path), format, notes)
+
+
+def load_trace(path: str | Path, *, format: str = "auto") -> Trace:  # noqa: A002
+    """The whole trace, sorted by arrival (equal stamps keep their order) and shifted to start at 0."""
+    notes = TraceNotes()
+    columns = _Columns()
+    kind = ""
+    with _opened(Path(path)) as stream:
+        for row in _rows(stream, str(path), format, notes):
+            columns.add(row)
+            kind = kind or row.format
+    if not notes.rows:
+        raise InputError(f"{path} holds no request that can be replayed", hint=_skip_text(notes), file=str(path))
+    return columns.trace(kind, notes)
+
+
+def _skip_text(notes: TraceNotes) -> str | None:
+    return ", ".join(f"{count:,} × {reason}" for reason, count in notes.skipped.items()) or None
+
+
+def _rows(stream: io.TextIOBase, file: str, name: str, notes: TraceNotes) -> Iterator[TraceRow]:
+    if name not in ("auto", *FORMATS):
+        raise InputError(f"{name!r} is no trace format", hint=f"formats: {', '.join(FORMATS)}", key="format")
+    lines = _counted(stream, notes)
+    first = next((line for line in lines if line.strip()), None)
+    if first is None:
+        raise InputError(f"{file} is empty", hint=_PLAIN_HINT, file=file)
+    records = _json_records(first, lines, notes) if first.lstrip().startswith("{") else _csv_records(first, lines)
+    head = next(records, None)
+    if head is None:
+        raise InputError(f"{file} has a header and no rows", file=file)
+    chosen = recognise(head[1]) if name == "auto" else FORMATS[name]
+    if chosen is None:
+        raise InputError(
+            f"{file}: no known trace has the columns {', '.join(map(str, head[1]))}",
+            hint=_PLAIN_HINT,
+            file=file,
+            line=1,
+        )
+    yield from _checked(head, records, chosen, file, notes)
+
+
+_PLAIN_HINT = "the plain form is arrival_s,prompt_tokens,output_tokens[,max_tokens][,class][,client][,hash_ids]"
+
+
+def _checked(
+    head: tuple[int, Mapping[str, object]],
+    records: Iterator[tuple[int, Mapping[str, object]]],
+    chosen: TraceFormat,
+    file: str,
+    notes: TraceNotes,
+) -> Iterator[TraceRow]:
+    last_s = -np.inf
+    seen = 0
+    for line, record in _chain(head, records):
+        seen += 1
+        row = chosen.read(record)
+        if isinstance(row, str):
+            notes.skipped[row] += 1
+            notes.first_bad_line = notes.first_bad_line or line
+            continue
+        notes.rows += 1
+        notes.unsorted += row.arrival_s < last_s
+        notes.equal_stamps += row.arrival_s == last_s
+        last_s = row.arrival_s
+        yield row
+    bad = notes.skipped.total() - notes.skipped["no output (a failed request)"]
+    if bad > _BAD_SHARE * seen:
+        raise InputError(
+            f"{file}: {bad:,} of {seen:,} rows cannot be read as {chosen.name}",
+            hint=_skip_text(notes),
+            file=file,
+            line=notes.first_bad_line,
+        )
+
+
+def _chain(
+    head: tuple[int, Mapping[str, object]], rest: Iterator[tuple[int, Mapping[str, object]]]
+) -> Iterator[tuple[int, Mapping[str, object]]]:
+    yield head
+    yield from rest
+
+
+def _counted(stream: io.TextIOBase, notes: TraceNotes) -> Iterator[str]:
+    line = "\n"
+    for line in stream:
+        yield line
+    notes.ends_without_newline = not line.endswith("\n")
+
+
+def _csv_records(header: str, lines: Iterator[str]) -> Iterator[tuple[int, Mapping[str, object]]]:
+    names = [name.strip().lstrip("\ufeff") for name in next(csv.reader([header]))]
+    for number, cells in enumerate(csv.reader(lines), start=2):
+        if cells:
+            yield number, dict(zip(names, cells, strict=False))
+
+
+def _json_records(first: str, lines: Iterator[str], notes: TraceNotes) -> Iterator[tuple[int, Mapping[str, object]]]:
+    for number, line in enumerate(_with_first(first, lines), start=1):
+        text = line.strip()
+        if not text:
+            continue
+        try:
+            record = json.loads(text)
+        except ValueError:
+            record = None
+        if isinstance(record, dict):
+            yield number, record
+        else:
+            notes.skipped["not a JSON object"] += 1
+            notes.first_bad_line = notes.first_bad_line or number
+
+
+def _with_first(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[io.TextIOBase]:
+    """A text stream of the file, unpacked where it starts with gzip's magic number."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not a trace", file=str(path))
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+        opener = gzip.open if packed else io.open
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as stream:
+            yield stream
+    except FileNotFoundError as error:
+        raise InputError(f"there is no trace {path}", file=str(path)) from error
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise InputError(f"{path} is a truncated or damaged gzip file", file=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text", file=str(path)) from error
+    except csv.Error as error:
+        raise InputError(f"{path} is not CSV: {error}", file=str(path)) from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}", file=str(path)) from error
+
+
+class _Columns:
+    """Rows gathered into arrays piece by piece, so that a large trace costs eight bytes a figure."""
+
+    def __init__(self) -> None:
+        self._pieces: list[NDArray[np.float64]] = []
+        self._rows: list[tuple[float, int, int, int, int, int]] = []
+        self._classes: dict[str, int] = {}
+        self._clients: dict[str, int] = {}
+        self._ids: list[NDArray[np.int64]] = []
+        self._id_counts: list[int] = []
+        self._block_tokens = 512
+        self._has_ids = False
+
+    def add(self, row: TraceRow) -> None:
+        class_index = self._classes.setdefault(row.class_name, len(self._classes))
+        client_index = self._clients.setdefault(row.client, len(self._clients))
+        self._rows.append(
+            (row.arrival_s, row.prompt_tokens, row.output_tokens, row.max_tokens, class_index, client_index)
+        )
+        if row.hash_ids:
+            self._has_ids, self._block_tokens = True, row.hash_block_tokens
+            self._ids.append(np.array(row.hash_ids, np.int64))
+        self._id_counts.append(len(row.hash_ids))
+        if len(self._rows) >= _CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._pieces.append(np.array(self._rows, np.float64))
+            self._rows = []
+
+    def trace(self, kind: str, notes: TraceNotes) -> Trace:
+        self._flush()
+        table = np.concatenate(self._pieces)
+        self._pieces = []
+        order = np.argsort(table[:, 0], kind="stable") if notes.unsorted else np.arange(len(table))
+        arrival_s = table[order, 0]
+        whole = [table[order, column].astype(np.int64) for column in range(1, 6)]
+        return Trace(
+            format=kind,
+            arrival_s=arrival_s - arrival_s[0],
+            prompt_tokens=whole[0],
+            output_tokens=whole[1],
+            max_tokens=whole[2],
+            class_index=whole[3],
+            client_index=whole[4],
+            classes=tuple(self._classes),
+            clients=tuple(self._clients),
+            prefixes=self._prefixes(order) if self._has_ids else None,
+            skipped=dict(notes.skipped),
+            notes=notes,
+        )
+
+    def _prefixes(self, order: NDArray[np.int64]) -> Prefixes:
+        counts = np.array(self._id_counts, np.int64)
+        starts = np.concatenate([[0], np.cumsum(counts)])[:-1]
+        flat = np.concatenate(self._ids)
+        lengths = counts[order]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        picks = np.repeat(starts[order] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Prefixes(ids=flat[picks], offsets=offsets, block_tokens=self._block_tokens)

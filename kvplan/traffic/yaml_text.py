@@ -1,0 +1,131 @@
+"""YAML text to plain values with the line of every key, by YAML 1.2's rules for numbers and words.
+
+PyYAML reads ``on`` as true, ``1:30`` as ninety and ``4e-5`` as text; a traffic file means none of these.
+"""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvplan.errors import InputError
+
+LARGEST_FILE_BYTES = 4 * 2**20
+KeyPath = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader with the core schema's scalars only."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - the base class's shape
+
+
+_CORE_SCHEMA = (
+    ("tag:yaml.org,2002:bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    ("tag:yaml.org,2002:null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:int", r"^[-+]?[0-9]+$", "-+0123456789"),
+    (
+        "tag:yaml.org,2002:float",
+        r"^(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        "-+.0123456789",
+    ),
+)
+for _tag, _pattern, _first in _CORE_SCHEMA:
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), list(_first))
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file; InputError for a folder, a missing or unreadable file, or one far too large."""
+    file = str(path)
+    if path.is_dir():
+        raise InputError(f"{file} is a folder, not a traffic file", hint="name the YAML file inside it", file=file)
+    try:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise InputError(
+                f"{file} has {path.stat().st_size:,} bytes: that is no traffic file",
+                hint="a recorded trace is named inside a traffic file; kvplan trace FILE writes one",
+                file=file,
+            )
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {file}", hint="kvplan init writes one that runs", file=file) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 text", file=file) from error
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}", file=file) from error
+
+
+def parse_mapping(text: str, file: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    r"""The mapping that ``text`` holds, and the line (from 1) of every key and list entry by its path.
+
+    >>> values, lines = parse_mapping("a:\n  - b: 4e-5\n    c: on\n", "x.yaml")
+    >>> values, lines["a", 0, "c"]
+    ({'a': [{'b': 4e-05, 'c': 'on'}]}, 3)
+    """
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            lines: dict[KeyPath, int] = {}
+            values = None if node is None else _construct(loader, node, (), lines, file)
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        raise _unreadable(error, text, file) from error
+    except RecursionError as error:
+        raise InputError("the file is nested too deeply", file=file) from error
+    if values is None:
+        raise InputError(
+            "the file is empty", hint="kvplan init writes a traffic file that runs as it stands", file=file
+        )
+    if not isinstance(values, dict):
+        raise InputError("the file holds no keys and values", hint="kvplan init writes an example", file=file, line=1)
+    return values, lines
+
+
+def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], file: str) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise InputError("a key must be a word", file=file, line=line)
+            key = str(key_node.value)
+            if key in found:
+                raise InputError(
+                    f"the key {key!r} stands twice (first on line {lines[(*path, key)]})",
+                    hint="remove one of them",
+                    file=file,
+                    line=line,
+                    key=".".join(map(str, (*path, key))),
+                )
+            lines[(*path, key)] = line
+            found[key] = _construct(loader, value_node, (*path, key), lines, file)
+        return found
+    if isinstance(node, yaml.SequenceNode):
+        entries = []
+        for index, entry in enumerate(node.value):
+            lines[(*path, index)] = entry.start_mark.line + 1
+            entries.append(_construct(loader, entry, (*path, index), lines, file))
+        return entries
+    value = loader.construct_object(node)
+    if isinstance(value, float) and not math.isfinite(value):
+        key = ".".join(map(str, path))
+        raise InputError(
+            f"{key}: {node.value} is not a finite number", file=file, line=node.start_mark.line + 1, key=key
+        )
+    return value
+
+
+def _unreadable(error: yaml.YAMLError, text: str, file: str) -> InputError:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    line = None if mark is None else mark.line + 1
+    if line is None and getattr(error, "position", None) is not None:
+        line = text.count("\n", 0, error.position) + 1  # type: ignore[attr-defined]
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
+    shown = text.splitlines()[line - 1] if line is not None and line <= text.count("\n") + 1 and text else ""
+    if "\t" in shown[: len(shown) - len(shown.lstrip())] or "'\\t'" in str(problem):
+        return InputError("a tab is used for indentation", hint="YAML wants spaces", file=file, line=line)
+    return InputError(f"not valid YAML: {problem}", file=file, line=line)
