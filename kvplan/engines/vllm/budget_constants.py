@@ -1,0 +1,82 @@
+"""What vLLM's start-up takes beside weights and KV, as constants with a physical meaning; fitted on start-up logs.
+
+Every figure is a least-squares or central value over real logs of vLLM 0.6 to 0.29 (T4 to H100); the error that remains
+is printed by ``tests/budget_table.py``, and the relative uncertainties below make the band around a budget.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from kvplan.units import GIB, MIB
+
+
+def _gib(amount: str) -> int:
+    """Bytes of a decimal number of GiB."""
+    return int(Fraction(amount) * GIB)
+
+
+# The sampler at start-up sees logits of min(S, T) rows. Counted in float32 copies of [rows, vocabulary]:
+SAMPLER_COPIES_TORCH = Fraction(96, 10)
+"""Sorting top-k/top-p in PyTorch: the logits twice (16 and 32 bit), sorted values, 64-bit indices, the sort's own
+workspace, probabilities, their sum and masks. Printed activation peaks lie between 9.6 and 9.8 copies."""
+SAMPLER_COPIES_TRITON = Fraction(6)
+"""The Triton top-k/top-p sampler (0.17 and later on NVIDIA) works on the logits without sorting indices."""
+SAMPLER_COPIES_FLASHINFER = Fraction(3)
+"""FlashInfer's sampling kernels: the logits, their probabilities and one working copy."""
+FIRST_TRITON_SAMPLER = (0, 17)
+
+FORWARD_INTERMEDIATES = 3
+"""Vectors of the MLP's width alive at once: gate, up and their product (a model without a gate has fewer)."""
+FORWARD_HIDDENS = 3
+"""Vectors of hidden width alive at once: residual, the layer's input and its output."""
+EXPERT_HIDDENS = 2
+"""Hidden vectors per routed token: the copy that was sorted to its expert, and the expert's output."""
+ACTIVATION_BYTES = 2
+
+NON_TORCH_BEFORE_CONTEXT_SMALL = _gib("0.06")
+NON_TORCH_BEFORE_CONTEXT_LARGE = _gib("0.12")
+"""CUDA modules and library workspaces loaded while profiling; the memory was first measured after the CUDA context was
+made. Large cards (more multiprocessors, more kernels' local memory) need more."""
+NON_TORCH_WITH_CONTEXT = _gib("0.33")
+NON_TORCH_WITH_CONTEXT_TURING = _gib("0.10")
+"""From 0.19 the first measurement is before the CUDA context, which then counts; on a T4 it is smaller."""
+FIRST_CONTEXT_COUNTED = (0, 19)
+LARGE_CARD_BYTES = 39 * GIB
+NON_TORCH_UNIFIED = _gib("2.5")
+"""Unified memory (GB10): what the engine's own processes hold in host memory counts as used on the device."""
+
+COMMUNICATION: Mapping[int, int] = {1: 0, 2: _gib("0.15"), 4: _gib("0.2"), 8: _gib("2.5")}
+"""NCCL channels and all-reduce buffers by tensor-parallel size (printed pools of 7B to 32B models at TP 1, 2, 4, 8)."""
+COMMUNICATION_PER_NODE_PAIR = _gib("1.5")
+"""Network transport buffers of one GPU where its ranks span two nodes or more."""
+GPUS_PER_NODE = 8
+
+GRAPH_BASE = _gib("0.10")
+GRAPH_EACH = int(Fraction("0.0042") * GIB)
+"""A captured CUDA graph keeps its launch parameters and workspaces; the pool has a fixed part."""
+FIRST_GRAPHS_INSIDE = (0, 21)
+
+FLASHINFER_WORKSPACE = 394 * MIB
+"""``VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE``; FlashInfer attention is the default from compute capability 10."""
+SPARSE_PREFILL_FACTOR = 5
+"""Sparse MLA gathers up to factor × window latents of 16 bit for a prefill (``sparse_mla_prefill_workspace_factor``)."""
+SPARSE_LOGITS = 512 * MIB
+"""Upper bound of the indexer's score matrix (``VLLM_SPARSE_INDEXER_MAX_LOGITS_MB``)."""
+LATENT_CONTEXT_TOKENS = 64 * 1024
+"""MLA's prefill turns at most this many cached latents into K and V at a time."""
+
+ENCODER_MERGE = 4
+"""Image patches per token of the language model: 2 × 2 are merged in every current encoder."""
+ENCODER_WIDTH = 3 * 4304 + 3 * 1152
+"""Values per patch alive in the encoder, as in a decoder layer: the ViT (So400m) that most vision models use."""
+
+# Relative and absolute uncertainties of the terms, from the residuals of the same logs.
+SAMPLER_SHARE = Fraction(15, 100)
+FORWARD_SHARE = Fraction(35, 100)
+ENCODER_SHARE = Fraction(1)
+GRAPH_SHARE = Fraction(1)
+NON_TORCH_BAND = _gib("0.4")
+COMMUNICATION_SHARE = Fraction(50, 100)
+UNIFIED_BAND = _gib("2.0")
+ARITHMETIC_WEIGHT_SHARE = Fraction(1, 100)
+QUANTIZED_WEIGHT_SHARE = Fraction(4, 100)

@@ -1,0 +1,241 @@
+"""One rank's budget from plain numbers: every term with its formula, the pool that is left, and its band."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from kvplan.engines.base import Budget, BudgetTerm
+from kvplan.engines.vllm import budget_constants as c
+from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes
+from kvplan.units import GIB, format_bytes
+
+_SAMPLER_COPIES = {
+    "torch": c.SAMPLER_COPIES_TORCH,
+    "triton": c.SAMPLER_COPIES_TRITON,
+    "flashinfer": c.SAMPLER_COPIES_FLASHINFER,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFacts:
+    """What one rank's start-up depends on. Widths are the whole model's; ``weight_bytes`` are this rank's.
+
+    ``sampler``: torch, triton or flashinfer where it is known (a log says so), else None: the release's default.
+    ``latent_context_width``: K and V values per token that this rank's MLA heads make of a latent, 0 without MLA.
+    ``sparse_latent_width``: width of a sparse MLA's latent, else 0. ``weight_share_unsure``: relative uncertainty of
+    the weights.
+    """
+
+    release: tuple[int, ...]
+    total_bytes: int
+    utilization: Fraction
+    weight_bytes: int
+    sequences: int
+    batched_tokens: int
+    window_tokens: int
+    hidden: int
+    vocabulary: int = 0
+    intermediate: int = 0
+    experts_per_token: int = 0
+    expert_intermediate: int = 0
+    tensor_parallel: int = 1
+    gpus: int = 1
+    rank: int = 0
+    vendor: str = "nvidia"
+    capability: tuple[int, int] | None = None
+    unified_memory: bool = False
+    sampler: str | None = None
+    runs_sampler: bool = True
+    has_encoder: bool = False
+    enforce_eager: bool = False
+    query_tokens: int = 1
+    latent_context_width: int = 0
+    sparse_latent_width: int = 0
+    speculative_bytes: int = 0
+    lora_bytes: int = 0
+    weight_share_unsure: Fraction = Fraction(0)
+
+
+def requested_bytes(total_bytes: int, utilization: Fraction) -> int:
+    """ceil(total × utilisation). Source: vLLM, ``request_memory``."""
+    return math.ceil(total_bytes * utilization)
+
+
+def sampler_copies(facts: RankFacts) -> Fraction:
+    """Float32 copies of the logits that the start-up run's sampler holds; 0 where the rank does not sample."""
+    if not facts.runs_sampler:
+        return Fraction(0)
+    if facts.sampler is not None:
+        return _SAMPLER_COPIES[facts.sampler]
+    triton = facts.vendor == "nvidia" and facts.release >= c.FIRST_TRITON_SAMPLER
+    return c.SAMPLER_COPIES_TRITON if triton else c.SAMPLER_COPIES_TORCH
+
+
+def sampler_bytes(facts: RankFacts) -> int:
+    """Copies × min(S, T) × vocabulary × 4 B."""
+    rows = min(facts.sequences, facts.batched_tokens)
+    return int(sampler_copies(facts) * rows * facts.vocabulary * 4)
+
+
+def forward_width(facts: RankFacts) -> int:
+    """Values per token alive at the peak of a layer.
+
+    Dense: 3 × intermediate / tp + 3 × hidden. Experts: top_k × (3 × expert width / tp + 2 × hidden) + 3 × hidden.
+    """
+    hidden = c.FORWARD_HIDDENS * facts.hidden
+    if facts.experts_per_token:
+        routed = c.FORWARD_INTERMEDIATES * facts.expert_intermediate // facts.tensor_parallel
+        return facts.experts_per_token * (routed + c.EXPERT_HIDDENS * facts.hidden) + hidden
+    return c.FORWARD_INTERMEDIATES * facts.intermediate // facts.tensor_parallel + hidden
+
+
+def forward_bytes(facts: RankFacts) -> int:
+    """T × 2 B × width, and for MLA the K and V of up to 65,536 cached tokens that a prefill turns back from latents."""
+    latent = c.LATENT_CONTEXT_TOKENS if facts.latent_context_width else 0
+    context = min(latent, 8 * facts.window_tokens) * facts.latent_context_width
+    return c.ACTIVATION_BYTES * (facts.batched_tokens * forward_width(facts) + context)
+
+
+def encoder_bytes(facts: RankFacts) -> int:
+    """The largest batch of images: T tokens are T × 4 patches × 2 B × encoder width."""
+    return c.ENCODER_MERGE * facts.batched_tokens * c.ACTIVATION_BYTES * c.ENCODER_WIDTH if facts.has_encoder else 0
+
+
+def non_torch_bytes(facts: RankFacts) -> int:
+    """CUDA's and the libraries' own memory on this device, by release and size of the device."""
+    if facts.unified_memory:
+        return c.NON_TORCH_UNIFIED
+    if facts.release >= c.FIRST_CONTEXT_COUNTED:
+        turing = facts.capability is not None and facts.capability < (8, 0)
+        return c.NON_TORCH_WITH_CONTEXT_TURING if turing else c.NON_TORCH_WITH_CONTEXT
+    large = facts.total_bytes >= c.LARGE_CARD_BYTES
+    return c.NON_TORCH_BEFORE_CONTEXT_LARGE if large else c.NON_TORCH_BEFORE_CONTEXT_SMALL
+
+
+def communication_bytes(facts: RankFacts) -> int:
+    """NCCL and all-reduce buffers: the next measured tensor-parallel size, and transport buffers across nodes."""
+    sizes = sorted(c.COMMUNICATION)
+    nearest = next((size for size in sizes if size >= facts.tensor_parallel), sizes[-1])
+    network = c.COMMUNICATION_PER_NODE_PAIR if facts.gpus > c.GPUS_PER_NODE else 0
+    return c.COMMUNICATION[nearest] + network
+
+
+def workspace_bytes(facts: RankFacts) -> int:
+    """Buffers that attention kernels keep: sparse MLA's gathered latents and scores, FlashInfer's own."""
+    sparse = 0
+    if facts.sparse_latent_width:
+        gathered = c.SPARSE_PREFILL_FACTOR * facts.window_tokens * facts.sparse_latent_width * c.ACTIVATION_BYTES
+        sparse = gathered + c.SPARSE_LOGITS
+    flashinfer = facts.vendor == "nvidia" and facts.capability is not None and facts.capability >= (10, 0)
+    return sparse + (c.FLASHINFER_WORKSPACE if flashinfer else 0)
+
+
+def cuda_graph_bytes(facts: RankFacts) -> int:
+    """Memory of the captured graphs; none in eager mode."""
+    if facts.enforce_eager:
+        return 0
+    return graph_bytes(captured_graphs(facts.sequences, facts.query_tokens))
+
+
+def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
+    """Every term, in the order in which it is taken. Sampler and encoder only count for what they need above the
+    forward pass: they run after and before it, so the peak is the largest of the three."""
+    forward, sampler, encoder = forward_bytes(facts), sampler_bytes(facts), encoder_bytes(facts)
+    rows = min(facts.sequences, facts.batched_tokens)
+    copies, peak = sampler_copies(facts), max(forward, sampler)
+    graphs = cuda_graph_bytes(facts)
+    count = 0 if facts.enforce_eager else captured_graphs(facts.sequences, facts.query_tokens)
+    terms = [
+        BudgetTerm(name="weights", bytes=facts.weight_bytes, formula="weights of this rank"),
+        BudgetTerm(
+            name="non_torch", bytes=non_torch_bytes(facts), formula="CUDA context and libraries, by release and device"
+        ),
+        BudgetTerm(
+            name="communication",
+            bytes=communication_bytes(facts),
+            formula=f"NCCL and all-reduce buffers at tensor parallelism {facts.tensor_parallel}",
+        ),
+        BudgetTerm(
+            name="activation_forward",
+            bytes=forward,
+            formula=f"{facts.batched_tokens:,} tokens × 2 B × {forward_width(facts):,} values"
+            + (f" + {facts.latent_context_width:,} × cached latents" if facts.latent_context_width else ""),
+        ),
+        BudgetTerm(
+            name="activation_sampler",
+            bytes=max(0, sampler - forward),
+            formula=f"{float(copies):g} × {rows:,} rows × {facts.vocabulary:,} × 4 B = {format_bytes(sampler)}, "
+            "above the forward pass",
+        ),
+        BudgetTerm(
+            name="activation_encoder",
+            bytes=max(0, encoder - peak),
+            formula=f"{c.ENCODER_MERGE} patches × {facts.batched_tokens:,} tokens × 2 B × {c.ENCODER_WIDTH:,} = "
+            f"{format_bytes(encoder)}, above the other two",
+        ),
+        BudgetTerm(
+            name="attention_workspace",
+            bytes=workspace_bytes(facts),
+            formula="buffers of sparse MLA (5 × window × latent × 2 B + 512 MiB) and of FlashInfer (394 MiB)",
+        ),
+        BudgetTerm(name="speculative", bytes=facts.speculative_bytes, formula="weights of draft or MTP layers"),
+        BudgetTerm(name="lora", bytes=facts.lora_bytes, formula="slots × rank × widths of the adapted matrices × 2 B"),
+        BudgetTerm(
+            name="cuda_graphs",
+            bytes=graphs,
+            formula=f"0.10 GiB + 0.0042 GiB × {count} graphs" if count else "eager mode: none",
+            inside_fraction=facts.release >= c.FIRST_GRAPHS_INSIDE,
+        ),
+        BudgetTerm(
+            name="log_probabilities",
+            bytes=rows * facts.vocabulary * 4 if facts.runs_sampler else 0,
+            formula=f"{rows:,} rows × {facts.vocabulary:,} × 4 B, once requests ask for log-probabilities",
+            inside_fraction=False,
+        ),
+    ]
+    return tuple(term for term in terms if term.bytes or term.name in {"weights", "non_torch", "cuda_graphs"})
+
+
+def band_bytes(facts: RankFacts) -> int:
+    """Half width of the band: root of the summed squares of what each term is unsure of.
+
+    The terms are independent causes, so their errors add in squares.
+    """
+    forward, sampler, encoder = forward_bytes(facts), sampler_bytes(facts), encoder_bytes(facts)
+    inside = facts.release >= c.FIRST_GRAPHS_INSIDE
+    parts = (
+        c.SAMPLER_SHARE * sampler if sampler >= forward else 0,
+        c.FORWARD_SHARE * forward,
+        c.ENCODER_SHARE * max(0, encoder - max(forward, sampler)),
+        c.GRAPH_SHARE * cuda_graph_bytes(facts) if inside else 0,
+        c.COMMUNICATION_SHARE * communication_bytes(facts),
+        c.UNIFIED_BAND if facts.unified_memory else c.NON_TORCH_BAND,
+        facts.weight_share_unsure * facts.weight_bytes,
+    )
+    return math.isqrt(sum(int(part) ** 2 for part in parts))
+
+
+def rank_budget(facts: RankFacts) -> Budget:
+    """KV = requested − the terms inside the fraction; negative where they need more."""
+    requested = requested_bytes(facts.total_bytes, facts.utilization)
+    terms = rank_terms(facts)
+    left = requested - sum(term.bytes for term in terms if term.inside_fraction)
+    half = band_bytes(facts)
+    return Budget(
+        rank=facts.rank,
+        total_bytes=facts.total_bytes,
+        requested_bytes=requested,
+        terms=terms,
+        kv_bytes=left,
+        kv_bytes_low=left - half,
+        kv_bytes_high=left + half,
+    )
+
+
+def gib(amount: float | str) -> int:
+    """Bytes of a figure printed in GiB.
+
+    >>> gib("0.5")
+    536870912
+    """
+    return int(Fraction(str(amount)) * GIB)

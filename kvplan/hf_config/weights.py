@@ -1,0 +1,107 @@
+"""Config to weights: parameters by what tensor parallelism does to them, and the type each part is stored in."""
+
+from collections.abc import Callable, Mapping
+
+from kvplan.hf_config.weights_attention import attention_parts, hybrid_pattern_parts, latent_attention_parts
+from kvplan.hf_config.weights_facts import Config, Decoder, linear, read_decoder, whole
+from kvplan.hf_config.weights_layers import mixers, nemotron_pattern
+from kvplan.hf_config.weights_mlp import dense_parts, is_mixture, mixture_parts
+from kvplan.hf_config.weights_recurrent import (
+    gated_delta_parts,
+    kda_parts,
+    lightning_parts,
+    mamba1_parts,
+    mamba2_parts,
+    rg_lru_parts,
+    short_convolution_parts,
+)
+from kvplan.model import WeightPart, Weights
+
+_MIXERS: Mapping[str, Callable[[Decoder, int], list[WeightPart]]] = {
+    "latent": latent_attention_parts,
+    "mamba1": mamba1_parts,
+    "mamba2": mamba2_parts,
+    "delta": gated_delta_parts,
+    "kda": kda_parts,
+    "lightning": lightning_parts,
+    "convolution": short_convolution_parts,
+    "rg_lru": rg_lru_parts,
+}
+
+
+def read_weights(
+    config: Config,
+    *,
+    text: Config,
+    quantization: Config | None = None,
+    parameters: int | None = None,
+    stored_bytes: int | None = None,
+) -> Weights:
+    """What is known of the weights: published totals as given, and parts where the architecture can be computed.
+
+    ``text`` is the nested text config, or the config itself.
+    """
+    method = None
+    decoder = read_decoder(config, text)
+    parts = tuple(decoder_parts(decoder)) if decoder is not None else ()
+    return Weights(parameters=parameters, stored_bytes=stored_bytes, parts=parts, quantization=method)
+
+
+def decoder_parts(decoder: Decoder) -> list[WeightPart]:
+    """Embedding, layers, last norm, head."""
+    parts = _ends(decoder)
+    pattern = nemotron_pattern(decoder)
+    for layer, kind in enumerate(mixers(decoder)):
+        parts += _mixer(decoder, layer, kind)
+        if pattern is None or pattern[layer] in "-E":
+            parts += _feed_forward(decoder, layer, mixture=pattern[layer] == "E" if pattern else None)
+        norms = decoder.traits.layer_norms * decoder.traits.norm_vectors
+        if norms:
+            parts.append(linear("norms", norms, decoder.hidden, "none", layer))
+    return parts
+
+
+def _ends(decoder: Decoder) -> list[WeightPart]:
+    """The embedding, the last norm and the head (none of its own where tied)."""
+    traits, hidden = decoder.traits, decoder.hidden
+    parts = [linear("embed_tokens", decoder.vocabulary, hidden, "vocabulary")]
+    if not decoder.tied:
+        parts.append(linear("lm_head", decoder.vocabulary, hidden, "vocabulary"))
+    if traits.head_bias:
+        parts.append(linear("lm_head.bias", 1, decoder.vocabulary, "vocabulary"))
+    if traits.position_rows is not None:
+        rows = whole(decoder.config, "n_positions", "max_position_embeddings", "n_ctx") or 0
+        parts.append(linear("positions", rows + traits.position_rows, hidden, "none"))
+    if traits.norm_vectors:
+        vectors = traits.norm_vectors * (2 if traits.embedding_norm else 1)
+        parts.append(linear("final_norm", vectors, hidden, "none"))
+    return parts
+
+
+def _mixer(decoder: Decoder, layer: int, kind: str) -> list[WeightPart]:
+    """The token-mixing half of one layer."""
+    if kind == "none":
+        return []
+    if kind == "attention":
+        return _attention(decoder, layer)
+    if kind == "both":
+        return _attention(decoder, layer) + mamba2_parts(decoder, layer)
+    return _MIXERS[kind](decoder, layer)
+
+
+def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """Plain attention with what some classes add: an output gate, other widths on sliding layers."""
+    if "hybrid_layer_pattern" in decoder.config:
+        return hybrid_pattern_parts(decoder, layer)
+    gated = bool(decoder.config.get("attn_output_gate", decoder.model_type == "qwen3_next"))
+    return attention_parts(decoder, layer, query_factor=2 if gated else 1)
+
+
+def _feed_forward(decoder: Decoder, layer: int, *, mixture: bool | None = None) -> list[WeightPart]:
+    """The feed-forward half of one layer."""
+    if is_mixture(decoder, layer) if mixture is None else mixture:
+        return mixture_parts(decoder, layer)
+    width = whole(decoder.config, "intermediate_size_mlp") or decoder.intermediate
+    if width is None or decoder.model_type in {"mamba", "mamba2", "falcon_mamba"}:
+        return []
+    return dense_parts(decoder, layer, width)

@@ -1,0 +1,138 @@
+"""Parameters of the feed-forward half: a dense MLP, or experts with their router and shared experts."""
+
+from collections.abc import Sequence
+
+from kvplan.hf_config.weights_facts import Decoder, linear, numbers, switch, whole, words
+from kvplan.layers import FLOAT32
+from kvplan.model import WeightPart
+
+
+def dense_parts(
+    decoder: Decoder, layer: int, width: int, *, name: str = "mlp", gated: bool | None = None
+) -> list[WeightPart]:
+    """Hidden × width × (3 with a gate, else 2), split by columns; biases of the first matrices split, the last not."""
+    matrices = 3 if (decoder.traits.gated if gated is None else gated) else 2
+    parts = [linear(f"{name}.proj", matrices * decoder.hidden, width, "columns", layer)]
+    if decoder.mlp_bias:
+        parts.append(linear(f"{name}.bias", matrices - 1, width, "columns", layer))
+        parts.append(linear(f"{name}.out_bias", 1, decoder.hidden, "none", layer))
+    return parts
+
+
+def experts(decoder: Decoder) -> int:
+    """Routed experts of a mixture layer; 0 for a dense model."""
+    return (
+        whole(
+            decoder.config,
+            "n_routed_experts",
+            "num_experts",
+            "num_local_experts",
+            "moe_num_experts",
+        )
+        or 0
+    )
+
+
+def expert_width(decoder: Decoder) -> int | None:
+    """Width of one routed expert; the dense width where no key of its own is given (Mixtral)."""
+    return whole(decoder.config, "moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size") or (
+        decoder.intermediate
+    )
+
+
+def is_mixture(decoder: Decoder, layer: int) -> bool:
+    """Whether ``layer`` has experts: by list, by its place after the first dense layers, or by a period."""
+    config = decoder.config
+    if not experts(decoder):
+        return False
+    types = words(config, "mlp_layer_types")
+    if types is not None and layer < len(types):
+        return types[layer] != "dense"
+    frequency = numbers(config, "moe_layer_freq") or numbers(config, "moe_layers_freq")
+    if frequency is not None and layer < len(frequency):
+        return bool(frequency[layer])
+    if layer in (numbers(config, "mlp_only_layers") or ()):
+        return False
+    listed = numbers(config, "moe_layers")
+    if listed is not None:
+        return layer in listed
+    if layer < (whole(config, "first_k_dense_replace", "num_dense_layers") or 0):
+        return False
+    if (period := whole(config, "expert_layer_period")) is not None:  # Jamba
+        return layer % period == (whole(config, "expert_layer_offset") or 0)
+    if (period := whole(config, "interleave_moe_layer_step")) is not None:  # Llama 4, ERNIE 4.5: the last of a period
+        return (layer + 1) % period == 0
+    if (period := whole(config, "decoder_sparse_step")) is not None:  # Qwen
+        return (layer + 1) % period == 0
+    return layer % (whole(config, "moe_layer_freq") or 1) == 0
+
+
+def mixture_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """Experts of one layer: count × 3 × hidden × width (columns; whole experts under expert parallelism), a router of
+    hidden × count on every rank, and the shared experts' MLP.
+
+    A DeepSeek router has one float32 correction per expert (``e_score_correction_bias``).
+    """
+    config, hidden = decoder.config, decoder.hidden
+    count, width = experts(decoder), expert_width(decoder) or 0
+    matrices = 3 if decoder.traits.gated else 2
+    latent = whole(config, "moe_latent_size")
+    parts = [
+        linear("mlp.experts", count * matrices * (latent or hidden), width, "columns", layer),
+        linear("mlp.gate", hidden, count, "none", layer),
+    ]
+    if latent:
+        parts.append(linear("mlp.latent_proj", 2 * hidden, latent, "none", layer))
+    if _has_correction(decoder):
+        parts.append(
+            WeightPart(name="mlp.gate_correction", parameters=count, split="none", layer=layer, stored=FLOAT32)
+        )
+    if decoder.mlp_bias or decoder.model_type == "gpt_oss":
+        parts.append(linear("mlp.expert_bias", count, (matrices - 1) * width, "columns", layer))
+        parts.append(linear("mlp.expert_out_bias", count, hidden, "none", layer))
+    shared = shared_width(decoder)
+    if shared:
+        parts += dense_parts(decoder, layer, shared, name="mlp.shared_experts")
+    if whole(config, "shared_expert_intermediate_size"):
+        parts.append(linear("mlp.shared_expert_gate", hidden, 1, "none", layer))
+    return parts
+
+
+def _has_correction(decoder: Decoder) -> bool:
+    """Whether the router adds a learned correction: DeepSeek-V3's ``noaux_tc`` line and classes that took it over."""
+    config = decoder.config
+    if switch(config, "use_routing_bias", default=False) or config.get("topk_method") == "noaux_tc":
+        return True
+    return decoder.model_type in {
+        "deepseek_v3",
+        "deepseek_v32",
+        "glm4_moe",
+        "glm4v_moe_text",
+        "glm_moe_dsa",
+        "kimi_k2",
+        "kimi_linear",
+        "minimax_m2",
+        "nemotron_h",
+        "lfm2_moe",
+    }
+
+
+def shared_width(decoder: Decoder) -> int:
+    """Width of the shared experts together; 0 without any."""
+    config = decoder.config
+    stated = whole(
+        config,
+        "shared_expert_intermediate_size",
+        "shared_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "share_expert_dim",
+    )
+    if stated is not None:
+        return stated
+    if decoder.model_type == "llama4_text":
+        return decoder.intermediate or 0
+    count = config.get("n_shared_experts") or config.get("num_shared_experts") or config.get("num_shared_expert")
+    count = count or config.get("moe_num_shared_experts") or 0
+    if isinstance(count, Sequence) and not isinstance(count, str):
+        count = count[0] if count else 0
+    return int(count) * (expert_width(decoder) or 0) if isinstance(count, int) else 0

@@ -1,0 +1,145 @@
+"""What a config leaves to its class when weights are counted: gates, biases, norms, tying; one row per model type.
+
+Sources: the modules of each class in vLLM 0.33 (``model_executor/models``) and transformers 5.24. ``None`` means that
+the config's own key decides (``attention_bias``, ``mlp_bias``, ``tie_word_embeddings``; absent: no bias, not tied).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """Tensors that a decoder class has beside the big matrices.
+
+    ``gated``: the MLP has gate, up and down instead of up and down. ``head_norms``: ``head`` one norm of head_dim each
+    for Q and K, ``full`` one over all heads' width, ``per_head`` a separate one for every head. ``norm_vectors``:
+    vectors of hidden width in a norm (weight and bias: 2; a norm without parameters: 0). ``position_rows`` are the rows
+    added to a learned position table beyond the context; None where positions are not learned.
+    """
+
+    gated: bool = True
+    qkv_bias: bool | None = None
+    out_bias: bool | None = None
+    mlp_bias: bool | None = None
+    head_bias: bool = False
+    layer_norms: int = 2
+    norm_vectors: int = 1
+    head_norms: str | None = None
+    tied: bool = False
+    position_rows: int | None = None
+    embedding_norm: bool = False
+
+
+_PLAIN = Traits()
+_BIASED = Traits(gated=False, qkv_bias=True, out_bias=True, mlp_bias=True, norm_vectors=2)
+_QWEN2 = Traits(qkv_bias=True, out_bias=False)
+_QWEN3 = Traits(head_norms="head")
+_COHERE = Traits(layer_norms=1, tied=True)
+_ONE_NORM = Traits(layer_norms=1)
+_UNBIASED = Traits(qkv_bias=False, out_bias=False, mlp_bias=False)
+
+TRAITS: Mapping[str, Traits] = {
+    "apertus": Traits(gated=False, head_norms="head"),
+    "arcee": Traits(gated=False),
+    "aria_text": _PLAIN,
+    "baichuan": _PLAIN,
+    "bamba": _PLAIN,
+    "bloom": replace(_BIASED, tied=True, embedding_norm=True),
+    "chatglm": _PLAIN,
+    "cohere": _COHERE,
+    "cohere2": _COHERE,
+    "dbrx": Traits(),
+    "deepseek": _PLAIN,
+    "deepseek_v2": _PLAIN,
+    "deepseek_v3": _PLAIN,
+    "deepseek_v32": _PLAIN,
+    "dots1": _QWEN3,
+    "ernie4_5": Traits(tied=True),
+    "ernie4_5_moe": Traits(tied=True),
+    "exaone": _PLAIN,
+    "exaone4": _QWEN3,
+    "falcon": Traits(
+        gated=False, qkv_bias=False, out_bias=False, mlp_bias=False, layer_norms=1, norm_vectors=2, tied=True
+    ),
+    "falcon_h1": _PLAIN,
+    "falcon_mamba": _ONE_NORM,
+    "gemma": Traits(tied=True),
+    "gemma2": Traits(tied=True, layer_norms=4),
+    "gemma3_text": Traits(tied=True, layer_norms=4, head_norms="head"),
+    "gemma4_text": Traits(tied=True, layer_norms=4, head_norms="head"),
+    "glm": _PLAIN,
+    "glm4": Traits(layer_norms=4, out_bias=False),
+    "glm4_moe": Traits(out_bias=False),
+    "glm4v_moe_text": Traits(out_bias=False),
+    "glm_moe_dsa": _PLAIN,
+    "gpt2": replace(_BIASED, tied=True, position_rows=0),
+    "gpt_bigcode": replace(_BIASED, tied=True, position_rows=0),
+    "gpt_neox": _BIASED,
+    "gpt_oss": _PLAIN,
+    "gptj": replace(_BIASED, qkv_bias=False, out_bias=False, layer_norms=1, head_bias=True),
+    "granite": _PLAIN,
+    "granitemoe": _PLAIN,
+    "granitemoeshared": _PLAIN,
+    "granitemoehybrid": _PLAIN,
+    "helium": _PLAIN,
+    "hunyuan": _QWEN3,
+    "hunyuan_v1_dense": _QWEN3,
+    "hunyuan_v1_moe": _QWEN3,
+    "internlm": _PLAIN,
+    "internlm2": _PLAIN,
+    "internlm3": _PLAIN,
+    "jamba": Traits(tied=False),
+    "kimi_k2": _PLAIN,
+    "kimi_linear": _PLAIN,
+    "lfm2": Traits(tied=True, head_norms="head"),
+    "lfm2_moe": Traits(tied=True, head_norms="head"),
+    "llama": _PLAIN,
+    "llama4_text": _PLAIN,
+    "mamba": Traits(layer_norms=1, tied=True),
+    "mamba2": Traits(layer_norms=1, tied=False),
+    "mimo": _QWEN2,
+    "minicpm": Traits(tied=True),
+    "minicpm3": Traits(tied=True),
+    "minimax_m1": _PLAIN,
+    "minimax_m2": Traits(head_norms="full"),
+    "minimax_text_01": _PLAIN,
+    "ministral3": _UNBIASED,
+    "mistral": _UNBIASED,
+    "mixtral": _UNBIASED,
+    "molmo": Traits(qkv_bias=True),
+    "mpt": Traits(gated=False, norm_vectors=1, tied=True),
+    "nemotron": Traits(gated=False, norm_vectors=2),
+    "nemotron-nas": _PLAIN,
+    "nemotron_h": Traits(gated=False, layer_norms=1),
+    "olmo": Traits(norm_vectors=0),
+    "olmo2": Traits(head_norms="full"),
+    "olmo3": Traits(head_norms="full"),
+    "olmoe": Traits(head_norms="full"),
+    "opt": replace(_BIASED, tied=True, position_rows=2),
+    "orion": Traits(norm_vectors=2),
+    "phi": replace(_BIASED, layer_norms=1, head_bias=True),
+    "phi-msft": replace(_BIASED, layer_norms=1, head_bias=True),
+    "phi3": _PLAIN,
+    "phi3small": Traits(qkv_bias=True, out_bias=True, mlp_bias=True, norm_vectors=2, tied=True),
+    "phimoe": Traits(norm_vectors=2),
+    "qwen": Traits(qkv_bias=True, out_bias=False, mlp_bias=False),
+    "qwen2": _QWEN2,
+    "qwen2_5_vl": _QWEN2,
+    "qwen2_moe": _QWEN2,
+    "qwen2_vl": _QWEN2,
+    "qwen3": _QWEN3,
+    "qwen3_5_moe_text": _QWEN3,
+    "qwen3_5_text": _QWEN3,
+    "qwen3_asr_text": _QWEN3,
+    "qwen3_moe": _QWEN3,
+    "qwen3_next": _QWEN3,
+    "qwen3_vl_moe_text": _QWEN3,
+    "qwen3_vl_text": _QWEN3,
+    "recurrent_gemma": Traits(tied=True),
+    "seed_oss": _PLAIN,
+    "smollm3": Traits(tied=True),
+    "stablelm": Traits(norm_vectors=2),
+    "starcoder2": replace(_BIASED, tied=True),
+    "yuan": _PLAIN,
+}
