@@ -52,3 +52,21 @@ class ClientProfile:
     jitter_on_header: bool = False
     timeout_s: float | None = None
     notes: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundledModel:
+    """A published model as facts: the keys of its config.json that size KV, state and weights, in their own nesting.
+
+    ``quantization`` is what the repository's ``hf_quant_config.json`` says. ``parameters`` and ``weight_bytes`` are
+    published totals, null where none is known (then the config arithmetic answers).
+    """
+
+    id: str
+    sources: tuple[str, ...]
+    checked: str
+    config: Mapping[str, object]
+    quantization: Mapping[str, object] | None = None
+    parameters: int | None = None
+    weight_bytes: int | None = None
+    notes: str | None = None

@@ -1,0 +1,99 @@
+"""The Hub's cache folder, read as it lies on disk, and kvplan's own facts kept beside it.
+
+Reading the layout (``models--org--name/refs``, ``snapshots``) needs no third-party import, so a cached model costs
+little more than opening its config.json.
+"""
+
+import json
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+from urllib.parse import quote
+
+from kvplan.checkpoint import Checkpoint, read_folder
+from kvplan.errors import InputError
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def hub_home() -> Path:
+    """``HF_HOME``, as huggingface_hub finds it (its ``constants.py``)."""
+    home = os.environ.get("HF_HOME")
+    if home is None:
+        home = str(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface")
+    return Path(os.path.expandvars(home)).expanduser()
+
+
+def hub_cache_folder() -> Path:
+    """Where the Hub's client keeps repositories: ``HF_HUB_CACHE``, else ``HF_HOME/hub``."""
+    given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(os.path.expandvars(given)).expanduser() if given else hub_home() / "hub"
+
+
+def is_offline() -> bool:
+    """True where ``HF_HUB_OFFLINE`` (or ``TRANSFORMERS_OFFLINE``) forbids the network."""
+    value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return value.upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def cached_facts(model_id: str, revision: str | None) -> tuple[Checkpoint, str] | None:
+    """The facts in the cache at the revision asked for, and the commit they are of."""
+    kept = _kept_facts(model_id, revision)
+    folder = hub_cache_folder() / _folder_name(model_id)
+    commit = _commit(folder, revision)
+    snapshot = folder / "snapshots" / (commit or "-")
+    if commit is None or not (snapshot / "config.json").is_file():
+        return kept
+    found = read_folder(snapshot)
+    if found.weight_bytes is None and kept is not None and kept[1] == commit:
+        return kept
+    return found, commit
+
+
+def keep_facts(model_id: str, revision: str | None, facts: Checkpoint, commit: str) -> None:
+    """Keeps what the Hub answered, in its folder for other libraries' assets; a read-only one is left be."""
+    path = _kept_path(model_id, revision)
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps({"commit": commit, **asdict(facts)}), encoding="utf-8")
+        partial.replace(path)
+    except OSError:  # a full or read-only disk costs the next run a request, not this one its answer
+        return
+
+
+def _kept_facts(model_id: str, revision: str | None) -> tuple[Checkpoint, str] | None:
+    try:
+        found = json.loads(_kept_path(model_id, revision).read_text(encoding="utf-8"))
+        commit = found.pop("commit")
+        return Checkpoint(**found), str(commit)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not there, or not one of ours
+        return None
+
+
+def _kept_path(model_id: str, revision: str | None) -> Path:
+    assets = os.environ.get("HF_ASSETS_CACHE") or os.environ.get("HUGGINGFACE_ASSETS_CACHE")
+    folder = Path(os.path.expandvars(assets)).expanduser() if assets else hub_home() / "assets"
+    return folder / "kvplan" / _folder_name(model_id) / f"{quote(revision or 'main', safe='')}.json"
+
+
+def _folder_name(model_id: str) -> str:
+    return f"models--{model_id.replace('/', '--')}"
+
+
+def _commit(folder: Path, revision: str | None) -> str | None:
+    """The commit that a branch, tag or commit names in this cache."""
+    if revision is not None and _COMMIT.fullmatch(revision):
+        return revision
+    try:
+        commit = (folder / "refs" / (revision or "main")).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    if not _COMMIT.fullmatch(commit):
+        raise InputError(
+            f"the cache names no commit for {revision or 'main'}",
+            hint="remove this file; the next run fetches it again",
+            file=str(folder / "refs" / (revision or "main")),
+        )
+    return commit

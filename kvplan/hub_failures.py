@@ -1,0 +1,163 @@
+"""Every way in which the Hub gives no answer, as one message each with the next step to take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvplan.errors import ModelUnavailableError
+
+
+class HubUnavailableError(ModelUnavailableError):
+    """No facts from the Hub. ``reason`` is short, for a line that names another source; None when none was asked.
+
+    ``catalogue_may_answer``: bundled facts may stand in. Not so for a repository, revision or file that the Hub says
+    is not there: something else under the same name would be a wrong answer.
+    """
+
+    def __init__(self, message: str, *, hint: str, reason: str | None, catalogue_may_answer: bool) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+        self.catalogue_may_answer = catalogue_may_answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What was asked of the Hub: enough to say in an error what to do next."""
+
+    model_id: str
+    revision: str | None
+    endpoint: str
+    with_token: bool
+
+    @property
+    def page(self) -> str:
+        return f"{self.endpoint}/{self.model_id}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.model_id}@{self.revision}" if self.revision else self.model_id
+
+
+_LOCAL = "or give a local config.json"
+_GATED_HINT = "accept its terms on {page}, then set a token (HF_TOKEN) or run: hf auth login; " + _LOCAL
+
+
+def offline(asked: Asked) -> HubUnavailableError:
+    """The network is forbidden and the cache holds nothing."""
+    at = f" {asked.revision}" if asked.revision else ""
+    return HubUnavailableError(
+        f"{asked.name} is not in the Hub's cache, and offline mode forbids asking the Hub",
+        hint=f"on a machine with network: hf download {asked.model_id} config.json"
+        f"{' --revision' + at if at else ''}, and copy HF_HOME; {_LOCAL}",
+        reason=None,
+        catalogue_may_answer=True,
+    )
+
+
+def unreachable(asked: Asked, what: str) -> HubUnavailableError:
+    """No connection: an unknown name, a refused or broken connection, a proxy or certificate that is not right."""
+    certificate = "CERTIFICATE" in what.upper()
+    way = (
+        "point SSL_CERT_FILE to your company's certificates"
+        if certificate
+        else "set HF_ENDPOINT (a mirror) or HTTPS_PROXY, or use --offline for the cache and bundled models"
+    )
+    return HubUnavailableError(
+        f"the Hub at {asked.endpoint} cannot be reached: {what}",
+        hint=f"{way}; {_LOCAL}",
+        reason="the Hub cannot be reached",
+        catalogue_may_answer=True,
+    )
+
+
+def timed_out(asked: Asked, seconds: float) -> HubUnavailableError:
+    """Connected, but no answer in time."""
+    return HubUnavailableError(
+        f"the Hub at {asked.endpoint} did not answer within {seconds:g} s",
+        hint=f"try again, allow more (HF_HUB_DOWNLOAD_TIMEOUT=60), use a mirror (HF_ENDPOINT) or --offline; {_LOCAL}",
+        reason="the Hub timed out",
+        catalogue_may_answer=True,
+    )
+
+
+def broken_off(asked: Asked, file: str, what: str) -> HubUnavailableError:
+    """A body that ends early, or is something else than was asked for (a proxy's page)."""
+    return HubUnavailableError(
+        f"the answer of {asked.endpoint} for {file} is not usable, the download broke off or a proxy answered: {what}",
+        hint=f"try again, or see what {asked.page} shows in a browser; {_LOCAL}",
+        reason="the Hub's answer was cut short",
+        catalogue_may_answer=True,
+    )
+
+
+def no_config(asked: Asked, names: tuple[str, ...]) -> HubUnavailableError:
+    """The repository is there, but holds no config.json."""
+    gguf = next((name for name in names if name.endswith(".gguf")), None)
+    hint = (
+        f"it holds GGUF files: download one (hf download {asked.model_id} {gguf}) and give its path"
+        if gguf
+        else "give the id of a repository in the Transformers format, or a local config.json"
+    )
+    return HubUnavailableError(
+        f"{asked.name} has no config.json", hint=hint, reason="no config.json", catalogue_may_answer=False
+    )
+
+
+def refused(asked: Asked, status: int, headers: Mapping[str, str]) -> HubUnavailableError:
+    """An HTTP status that is not success. ``X-Error-Code`` is the Hub's own word for the cause."""
+    code, said = headers.get("x-error-code", ""), headers.get("x-error-message", "")
+    if status == 401:
+        return _unauthorised(asked, code, said)
+    if status == 403:
+        return _forbidden(asked, code, said)
+    if status == 404 or code in {"RepoNotFound", "RevisionNotFound", "EntryNotFound"}:
+        return _not_found(asked, code)
+    if status == 429:
+        after = headers.get("retry-after")
+        when = f"in {after} s" if after and after.isdecimal() else f"after {after}" if after else "in a few minutes"
+        more = "" if asked.with_token else "set a token (HF_TOKEN) for a higher limit, "
+        return HubUnavailableError(
+            f"the Hub limits how often it is asked (429); it may be asked again {when}",
+            hint=f"wait, {more}or use --offline; {_LOCAL}",
+            reason="the Hub answered 429",
+            catalogue_may_answer=True,
+        )
+    kind = "has a fault of its own" if status >= 500 else "gave an answer that is not understood"
+    return HubUnavailableError(
+        f"the Hub at {asked.endpoint} {kind} ({status}){f': {said}' if said else ''}",
+        hint=f"try again later, or use --offline for the cache and bundled models; {_LOCAL}",
+        reason=f"the Hub answered {status}",
+        catalogue_may_answer=True,
+    )
+
+
+def _unauthorised(asked: Asked, code: str, said: str) -> HubUnavailableError:
+    if asked.with_token and code != "GatedRepo":
+        message = f"the Hub does not accept the token, or {asked.name} does not exist (401)"
+        hint = f"renew the token (HF_TOKEN, or hf auth login) and check the name; {_LOCAL}"
+    elif code == "GatedRepo" or "gated" in said.lower() or "restricted" in said.lower():
+        message = f"{asked.name} is gated, and the Hub was asked without a token that opens it (401)"
+        hint = _GATED_HINT.format(page=asked.page)
+    else:
+        message = f"{asked.name} is private, gated or does not exist: the Hub wants to know who asks (401)"
+        hint = f"check the name; if it is right, set a token (HF_TOKEN) or run: hf auth login; {_LOCAL}"
+    return HubUnavailableError(message, hint=hint, reason="the Hub answered 401", catalogue_may_answer=True)
+
+
+def _forbidden(asked: Asked, code: str, said: str) -> HubUnavailableError:
+    if code == "GatedRepo":
+        message = f"{asked.name} is gated, and this token's account has not been given access (403)"
+        hint = f"ask for access on {asked.page}, with the account that HF_TOKEN belongs to; {_LOCAL}"
+    else:
+        message = f"access to {asked.name} is forbidden (403){f': {said}' if said else ''}"
+        hint = f"give the token (HF_TOKEN) read access to this repository, or ask who runs the proxy; {_LOCAL}"
+    return HubUnavailableError(message, hint=hint, reason="the Hub answered 403", catalogue_may_answer=True)
+
+
+def _not_found(asked: Asked, code: str) -> HubUnavailableError:
+    if asked.revision is not None and code != "RepoNotFound":
+        message = f"{asked.model_id} has no revision {asked.revision!r} (404)"
+        hint = f"its branches and tags are on {asked.page}/tree/main; without @{asked.revision} main is used"
+    else:
+        message = f"there is no model {asked.model_id} at {asked.endpoint} (404)"
+        hint = f"check the name on {asked.endpoint}/models; {_LOCAL}"
+    return HubUnavailableError(message, hint=hint, reason="the Hub answered 404", catalogue_may_answer=False)

@@ -1,0 +1,114 @@
+"""A catalogue file to a frozen dataclass and back: strict about keys and types, canonical in form.
+
+The dataclasses in ``kinds`` are the one definition. Fields are read with the standard library, because a validator
+takes longer to import than the whole command that looks up one file.
+"""
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from datetime import date
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from kvplan.errors import InputError
+from kvplan.profiles.quantities import key_of, unit_of
+from kvplan.profiles.yaml_text import line_of, read_mapping, write_mapping
+
+Profile = TypeVar("Profile")
+
+
+def read_profile(kind: type[Profile], text: str, file: str) -> Profile:
+    """The ``kind`` that ``text`` describes; InputError names ``file``, line and key."""
+    found = read_mapping(text, file)
+    by_key = {key_of(field.name): field for field in fields(kind)}  # type: ignore[arg-type]
+    for key in found:
+        if key not in by_key:
+            near = get_close_matches(str(key), list(by_key), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(by_key)}"
+            raise InputError(f"unknown key {key!r}", hint=hint, file=file, line=line_of(text, str(key)), key=str(key))
+    values: dict[str, object] = {}
+    for key, field in by_key.items():
+        if key in found:
+            try:
+                values[field.name] = _read_value(field.type, found[key], field.name)
+            except InputError as error:
+                raise InputError(
+                    f"{key}: {error.message}", hint=error.hint, file=file, line=line_of(text, key), key=key
+                ) from error
+        elif _is_required(field):
+            raise InputError(f"the key {key!r} is missing", file=file, key=key)
+    return kind(**values)
+
+
+def write_profile(profile: object, sort: str) -> str:
+    """The canonical text of a profile: fields in their order, defaults left out, quantities with their unit."""
+    values: dict[str, object] = {}
+    for field in fields(profile):  # type: ignore[arg-type]
+        value = getattr(profile, field.name)
+        if _is_required(field) or value != _default(field):
+            values[key_of(field.name)] = _plain(value, field.name)
+    return f"# yaml-language-server: $schema=../schema/{sort}.json\n{write_mapping(values)}"
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _default(field: Field[Any]) -> object:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def _plain(value: object, name: str) -> object:
+    unit = unit_of(name)
+    if name == "checked" and isinstance(value, str):
+        return date.fromisoformat(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(inner, name) if unit else inner for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return list(value)
+    return unit.format(value) if unit and isinstance(value, int | float) else value
+
+
+def _read_value(kind: object, value: object, name: str) -> object:
+    """``value`` as the type ``kind`` of field ``name``; quantities are text with a unit."""
+    arguments, origin = typing.get_args(kind), typing.get_origin(kind)
+    if origin is types.UnionType:
+        inner = [argument for argument in arguments if argument is not types.NoneType]
+        return None if value is None else _read_value(inner[0], value, name)
+    if origin is tuple:
+        return _read_tuple(arguments, value, name)
+    if origin is Mapping:
+        if not isinstance(value, dict):
+            raise InputError(f"{value!r} is not a mapping")
+        unit_value = unit_of(name) is not None
+        return {
+            str(key): _read_value(arguments[1], inner, name) if unit_value else inner for key, inner in value.items()
+        }
+    unit = unit_of(name)
+    if unit is not None:
+        if not isinstance(value, str):
+            raise InputError(f"{value!r} has no unit", hint=f"write it like {unit.example}")
+        return unit.parse(value)
+    return _read_scalar(kind, value)
+
+
+def _read_tuple(arguments: tuple[Any, ...], value: object, name: str) -> tuple[object, ...]:
+    if not isinstance(value, list):
+        raise InputError(f"{value!r} is not a list")
+    if arguments[-1] is not Ellipsis and len(arguments) != len(value):
+        raise InputError(f"{value!r} does not have {len(arguments)} entries")
+    return tuple(_read_value(arguments[0], inner, name) for inner in value)
+
+
+def _read_scalar(kind: object, value: object) -> object:
+    if kind is str and isinstance(value, date):  # YAML reads 2026-11-28 as a date
+        return value.isoformat()
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    assert isinstance(kind, type)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        words = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
+        raise InputError(f"{value!r} is not {words[kind.__name__]}")
+    return value

@@ -1,0 +1,149 @@
+"""Looks up one thing in the catalogues: one file is opened, whatever their size.
+
+Folders, first found wins: the one given, ``KVPLAN_PROFILES``, the wheel's, the checkout's.
+"""
+
+import json
+import os
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeVar
+
+from kvplan.errors import InputError
+from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
+
+Profile = TypeVar("Profile", GpuProfile, ClientProfile, BundledModel)
+
+SORTS = ("gpus", "engines", "models", "clients", "traffic")
+ALIASES_FILE = "aliases.json"
+_PACKAGE = Path(__file__).resolve().parent.parent
+_VENDOR_WORDS = re.compile(r"^(nvidia|amd|intel|geforce|tesla|quadro|instinct)-")
+
+
+def profile_folders(extra_folder: str | Path | None = None) -> tuple[Path, ...]:
+    """The folders that are searched, in order; InputError for one that the user named and that is not there."""
+    folders = []
+    for given, name in ((extra_folder, "--profiles"), (os.environ.get("KVPLAN_PROFILES"), "KVPLAN_PROFILES")):
+        if given:
+            folder = Path(given)
+            if not folder.is_dir():
+                raise InputError(
+                    f"{name}: {folder} is not a folder",
+                    hint="it holds gpus/, models/, clients/ or traffic/ with one YAML file a thing",
+                    file=str(folder),
+                )
+            folders.append(folder)
+    own = (_PACKAGE / "_profiles", _PACKAGE.parent / "profiles")
+    return (*folders, *(folder for folder in own if folder.is_dir()))
+
+
+def load_gpu(name: str, *, extra_folder: str | Path | None = None) -> GpuProfile:
+    """The GPU called ``name``: its file name, an alias, or the name that the driver prints.
+
+    >>> load_gpu("h100").name, load_gpu("NVIDIA H100 80GB HBM3").name
+    ('h100-80gb-sxm', 'h100-80gb-sxm')
+    """
+    return _load(GpuProfile, "gpus", plain_name(name), name, extra_folder)
+
+
+def load_client(name: str, *, extra_folder: str | Path | None = None) -> ClientProfile:
+    """The client library called ``name``."""
+    return _load(ClientProfile, "clients", plain_name(name), name, extra_folder)
+
+
+def load_model_facts(model_id: str, *, extra_folder: str | Path | None = None) -> BundledModel | None:
+    """The bundled facts of a Hub id (in any case), or None."""
+    wanted = f"{model_id.replace('/', '--')}.yaml"
+    for folder in profile_folders(extra_folder):
+        path = folder / "models" / wanted
+        if not path.is_file():
+            path = next((file for file in _files(folder, "models") if file.name.lower() == wanted.lower()), path)
+        if path.is_file():
+            return _read(BundledModel, path)
+    return None
+
+
+def traffic_path(name: str, *, extra_folder: str | Path | None = None) -> Path | None:
+    """The file of the bundled traffic mix ``name``, or None."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        return None
+    paths = (folder / "traffic" / f"{name}.yaml" for folder in profile_folders(extra_folder))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def list_names(sort: str, *, extra_folder: str | Path | None = None) -> tuple[str, ...]:
+    """The names in a catalogue, sorted; a model's is its Hub id."""
+    if sort not in SORTS:
+        raise InputError(f"there is no catalogue {sort!r}", hint=f"catalogues: {', '.join(SORTS)}")
+    names = {file.stem for folder in profile_folders(extra_folder) for file in _files(folder, sort)}
+    if sort == "models":
+        names = {name.replace("--", "/", 1) for name in names}
+    return tuple(sorted(names, key=str.lower))
+
+
+def nearest_names(sort: str, name: str, *, extra_folder: str | Path | None = None) -> tuple[str, ...]:
+    """At most five names of a catalogue that look like ``name``."""
+    names = {known.lower(): known for known in list_names(sort, extra_folder=extra_folder)}
+    short = {known.rpartition("/")[2]: known for known in names} if sort == "models" else {}
+    wanted = name.lower()
+    near = get_close_matches(wanted, list(names), 5, 0.5)
+    near += [short[found] for found in get_close_matches(wanted.rpartition("/")[2], list(short), 5, 0.6)]
+    inside = [known for known in names if wanted and wanted in known]
+    return tuple(names[found] for found in dict.fromkeys([*inside, *near]))[:5]
+
+
+def plain_name(name: str) -> str:
+    """A name as aliases are stored: lower case, dashes, without the maker's name.
+
+    >>> plain_name("NVIDIA GeForce RTX 4090"), plain_name("NVIDIA A100-SXM4-80GB"), plain_name("H100")
+    ('rtx-4090', 'a100-sxm4-80gb', 'h100')
+    """
+    plain = re.sub(r"[\s_/]+", "-", name.strip().lower())
+    while _VENDOR_WORDS.match(plain):
+        plain = _VENDOR_WORDS.sub("", plain)
+    return plain
+
+
+def alias_table(folder: Path, sort: str) -> dict[str, str]:
+    """Every alias of a folder's GPUs → the name of its file, from the files themselves."""
+    if sort != "gpus":
+        return {}
+    profiles = [_read(GpuProfile, file) for file in _files(folder, sort)]
+    return {plain_name(alias): profile.name for profile in profiles for alias in profile.aliases}
+
+
+def _files(folder: Path, sort: str) -> list[Path]:
+    return sorted((folder / sort).glob("*.yaml"))
+
+
+def _aliases(folder: Path, sort: str) -> dict[str, str]:
+    """The alias table: kept in a file where the folder is kvplan's own, else read from the user's few files."""
+    kept = folder / sort / ALIASES_FILE
+    if kept.is_file() and folder.parent in (_PACKAGE, _PACKAGE.parent):
+        table: dict[str, str] = json.loads(kept.read_text(encoding="utf-8"))
+        return table
+    return alias_table(folder, sort)
+
+
+def _load(kind: type[Profile], sort: str, plain: str, name: str, extra_folder: str | Path | None) -> Profile:
+    for folder in profile_folders(extra_folder):
+        path = folder / sort / f"{plain}.yaml"
+        if not path.is_file():
+            path = folder / sort / f"{_aliases(folder, sort).get(plain, plain)}.yaml"
+        if path.is_file():
+            return _read(kind, path)
+    thing = {"gpus": "GPU", "clients": "client"}[sort]
+    near = ", ".join(nearest_names(sort, plain, extra_folder=extra_folder)) or f"see kvplan list {sort}"
+    more = " (or give its memory: --gpu-memory 79.18GiB)" if sort == "gpus" else ""
+    raise InputError(f"{name!r} is not a known {thing}", hint=f"nearest: {near}{more}", key=thing.lower())
+
+
+def _read(kind: type[Profile], path: Path) -> Profile:
+    from kvplan.profiles.codec import read_profile  # here, so that a Hub or local model never imports YAML
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", file=str(path)) from error
+    return read_profile(kind, text, str(path))

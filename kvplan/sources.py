@@ -1,0 +1,135 @@
+"""Which source answers for MODEL: a local path, the Hub's cache, the Hub, then the bundled catalogue."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from kvplan.checkpoint import Checkpoint, read_folder, read_json_object
+from kvplan.errors import InputError, ModelUnavailableError
+from kvplan.hub import HubUnavailableError, fetch_facts
+from kvplan.model import ModelSpec, Source
+from kvplan.profiles.loader import load_model_facts, nearest_names
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+_LOOKS_LOCAL = re.compile(r"^[./~\\]|^[A-Za-z]:\\|\.(json|gguf|safetensors)$|/$|/.*/")
+
+
+def read_model(
+    reference: str,
+    *,
+    offline: bool = False,
+    profiles_folder: str | Path | None = None,
+    token: str | None = None,
+) -> ModelSpec:
+    """The model that ``reference`` names: a folder, a config.json, a .gguf file, or ``org/name[@revision]``.
+
+    A local path uses no network at all. ``token`` wins over the environment's.
+    """
+    if not reference.strip():
+        raise InputError("no model was named", hint="give org/name, a folder, a config.json or a .gguf file")
+    path = Path(reference).expanduser()
+    if path.exists():
+        return _read_local(path, reference)
+    if _LOOKS_LOCAL.search(reference):
+        raise InputError(f"there is no file or folder {reference}", hint="check the path", file=reference)
+    model_id, revision = split_reference(reference)
+    try:
+        facts = fetch_facts(model_id, revision=revision, offline=offline, token=token)
+    except HubUnavailableError as error:
+        return _read_bundled(model_id, revision, error, profiles_folder)
+    found = Checkpoint(
+        config=facts.config,
+        quantization=facts.quantization,
+        parameters=facts.parameters,
+        weight_bytes=facts.weight_bytes,
+    )
+    return _spec(found, model_id, facts.source)
+
+
+def split_reference(reference: str) -> tuple[str, str | None]:
+    """The Hub id and the revision after ``@``, if there is one.
+
+    >>> split_reference("org/name@refs/pr/1"), split_reference("gpt2")
+    (('org/name', 'refs/pr/1'), ('gpt2', None))
+    """
+    model_id, at, revision = reference.partition("@")
+    if not _HUB_ID.fullmatch(model_id) or ".." in model_id or "--" in model_id:
+        raise InputError(
+            f"{model_id!r} is neither a file nor a Hub id",
+            hint="a Hub id is org/name, such as meta-llama/Llama-3.1-8B-Instruct",
+        )
+    if at and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", revision):
+        raise InputError(f"{revision!r} is not a revision", hint="a branch, a tag or a commit follows the @")
+    return model_id, revision or None
+
+
+def _read_local(path: Path, reference: str) -> ModelSpec:
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InputError(
+                f"the folder {reference} has no config.json",
+                hint=_hint_for_folder(path),
+                file=str(path / "config.json"),
+            )
+        return _spec(read_folder(path), reference, Source(name="local folder"))
+    if path.suffix.lower() == ".gguf":
+        from kvplan.gguf import read_gguf
+
+        return read_gguf(path)
+    return _spec(Checkpoint(config=read_json_object(path)), reference, Source(name="local file"))
+
+
+def _hint_for_folder(folder: Path) -> str:
+    """What to give instead of a folder without a config.json."""
+    names = sorted(entry.name for entry in folder.iterdir())
+    gguf = next((name for name in names if name.endswith(".gguf")), None)
+    if gguf is not None:
+        return f"it holds a GGUF file: give {folder / gguf}"
+    if "adapter_config.json" in names:
+        return "it holds an adapter: give the base model that adapter_config.json names"
+    if "params.json" in names:
+        return "it holds a checkpoint in its vendor's own format: give the config.json of the Transformers format"
+    inside = next((entry for entry in sorted(folder.glob("*/config.json"))), None)
+    if inside is not None:
+        return f"one lies a folder deeper: give {inside.parent}"
+    return "give the folder of one checkpoint, or its config.json"
+
+
+def _read_bundled(
+    model_id: str, revision: str | None, error: HubUnavailableError, profiles_folder: str | Path | None
+) -> ModelSpec:
+    """The bundled facts where they may answer for the Hub; else the Hub's error, with the nearest bundled names."""
+    bundled = load_model_facts(model_id, extra_folder=profiles_folder) if error.catalogue_may_answer else None
+    if bundled is None:
+        near = nearest_names("models", model_id, extra_folder=profiles_folder)
+        others = f"; bundled models with a similar name: {', '.join(near)}" if near else ""
+        raise ModelUnavailableError(error.message, hint=f"{error.hint}{others}") from error
+    if revision is not None:
+        raise ModelUnavailableError(
+            f"{error.message}; the bundled facts of {model_id} do not say which revision they are of",
+            hint=f"ask without @{revision} to use them, or: {error.hint}",
+        ) from error
+    facts = Checkpoint(
+        config=bundled.config,
+        quantization=bundled.quantization,
+        parameters=bundled.parameters,
+        weight_bytes=bundled.weight_bytes,
+    )
+    why = f" ({error.reason})" if error.reason else ""
+    return _spec(facts, bundled.id, Source(name=f"bundled facts{why}", checked=bundled.checked))
+
+
+def _spec(facts: Checkpoint, model_id: str, source: Source) -> ModelSpec:
+    from kvplan.hf_config import read_config
+
+    quantization: Mapping[str, object] | None = facts.quantization
+    spec = read_config(
+        facts.config,
+        model_id=model_id,
+        source=source,
+        quantization=quantization,
+        parameters=facts.parameters,
+        weight_bytes=facts.weight_bytes,
+    )
+    return spec if spec.source == source else replace(spec, source=source)
