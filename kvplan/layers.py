@@ -356,7 +356,10 @@ class Mamba2State(RecurrentLayer):
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaState(RecurrentLayer):
     """Gated delta net (Qwen3-Next, Qwen3.5): conv over 2 × key heads × key dim + value heads × value dim channels,
-    state value heads × value dim × key dim."""
+    state value heads × value dim × key dim.
+
+    ``negative_eigenvalues`` marks OLMo-hybrid's variant, whose kernel cannot hand out states from within a chunk.
+    """
 
     kind: ClassVar[str] = "gated delta state"
     key_heads: int
@@ -364,6 +367,7 @@ class GatedDeltaState(RecurrentLayer):
     value_heads: int
     value_dim: int
     conv_kernel: int
+    negative_eigenvalues: bool = False
 
     def conv_shape(self) -> tuple[int, ...]:
         return (self.conv_kernel - 1, 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim)

@@ -109,7 +109,9 @@ def checkpoint_blocks(layer: RecurrentLayer, capability: tuple[int, int]) -> int
 
 
 def _has_flashinfer_gdn(layer: GatedDeltaState, capability: tuple[int, int]) -> bool:
-    """Capability 9.0, or Blackwell (10.x, 12.x) with key heads of 128."""
+    """Capability 9.0, or Blackwell (10.x, 12.x) with key heads of 128; not OLMo-hybrid's variant."""
+    if layer.negative_eigenvalues:
+        return False
     return capability == (9, 0) or (capability[0] in (10, 12) and layer.key_dim == 128)
 
 
