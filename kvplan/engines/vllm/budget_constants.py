@@ -59,7 +59,7 @@ FIRST_GRAPHS_INSIDE = (0, 21)
 FLASHINFER_WORKSPACE = 394 * MIB
 """``VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE``; FlashInfer attention is the default from compute capability 10."""
 SPARSE_PREFILL_FACTOR = 5
-"""Sparse MLA gathers up to factor × window latents of 16 bit for a prefill (``sparse_mla_prefill_workspace_factor``)."""
+"""Sparse MLA gathers up to 5 × window latents of 16 bit for a prefill (``sparse_mla_prefill_workspace_factor``)."""
 SPARSE_LOGITS = 512 * MIB
 """Upper bound of the indexer's score matrix (``VLLM_SPARSE_INDEXER_MAX_LOGITS_MB``)."""
 LATENT_CONTEXT_TOKENS = 64 * 1024
@@ -75,8 +75,9 @@ SAMPLER_SHARE = Fraction(15, 100)
 FORWARD_SHARE = Fraction(35, 100)
 ENCODER_SHARE = Fraction(1)
 GRAPH_SHARE = Fraction(1)
-NON_TORCH_BAND = _gib("0.4")
-COMMUNICATION_SHARE = Fraction(50, 100)
+NON_TORCH_BAND_BEFORE_CONTEXT = _gib("0.45")
+NON_TORCH_BAND_WITH_CONTEXT = _gib("0.7")
+COMMUNICATION_SHARE = Fraction(35, 100)
 UNIFIED_BAND = _gib("2.0")
 ARITHMETIC_WEIGHT_SHARE = Fraction(1, 100)
 QUANTIZED_WEIGHT_SHARE = Fraction(4, 100)

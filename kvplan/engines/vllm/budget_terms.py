@@ -54,6 +54,7 @@ class RankFacts:
     speculative_bytes: int = 0
     lora_bytes: int = 0
     weight_share_unsure: Fraction = Fraction(0)
+    weight_formula: str = "as given"
 
 
 def requested_bytes(total_bytes: int, utilization: Fraction) -> int:
@@ -146,7 +147,7 @@ def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
     graphs = cuda_graph_bytes(facts)
     count = 0 if facts.enforce_eager else captured_graphs(facts.sequences, facts.query_tokens)
     terms = [
-        BudgetTerm(name="weights", bytes=facts.weight_bytes, formula="weights of this rank"),
+        BudgetTerm(name="weights", bytes=facts.weight_bytes, formula=facts.weight_formula),
         BudgetTerm(
             name="non_torch", bytes=non_torch_bytes(facts), formula="CUDA context and libraries, by release and device"
         ),
@@ -209,10 +210,18 @@ def band_bytes(facts: RankFacts) -> int:
         c.ENCODER_SHARE * max(0, encoder - max(forward, sampler)),
         c.GRAPH_SHARE * cuda_graph_bytes(facts) if inside else 0,
         c.COMMUNICATION_SHARE * communication_bytes(facts),
-        c.UNIFIED_BAND if facts.unified_memory else c.NON_TORCH_BAND,
+        _non_torch_band(facts),
         facts.weight_share_unsure * facts.weight_bytes,
     )
     return math.isqrt(sum(int(part) ** 2 for part in parts))
+
+
+def _non_torch_band(facts: RankFacts) -> int:
+    """The printed non-torch figures spread this far around the constants; from 0.19 kernels' choice adds to it."""
+    if facts.unified_memory:
+        return c.UNIFIED_BAND
+    counted = facts.release >= c.FIRST_CONTEXT_COUNTED
+    return c.NON_TORCH_BAND_WITH_CONTEXT if counted else c.NON_TORCH_BAND_BEFORE_CONTEXT
 
 
 def rank_budget(facts: RankFacts) -> Budget:

@@ -1,11 +1,31 @@
 """Bytes of weights on each rank: what tensor, pipeline and expert parallelism leave of a model's parts."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.model import WeightPart
+from kvplan.errors import UnsupportedModelError
+from kvplan.model import ModelSpec, WeightPart
 
-VOCABULARY_PADDING = 64  # rows; vLLM 0.33, ``DEFAULT_VOCAB_PADDING_SIZE``
-_BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
+VOCABULARY_PADDING = 64
+"""Rows of an embedding are padded to a multiple of this (vLLM 0.33, ``DEFAULT_VOCAB_PADDING_SIZE``)."""
+
+BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
+MTP_NAMES = "mtp."
+"""Parts of multi-token prediction layers: stored in the checkpoint, loaded only for speculation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankWeights:
+    """Bytes on one rank; ``speculative_bytes`` are those of multi-token prediction layers, beside ``bytes``.
+
+    ``unsure_share`` is the relative uncertainty that the way of counting leaves.
+    """
+
+    bytes: int
+    speculative_bytes: int
+    unsure_share: Fraction
+    formula: str
 
 
 def padded_vocabulary(vocabulary: int) -> int:
@@ -17,11 +37,12 @@ def padded_vocabulary(vocabulary: int) -> int:
     return -(-vocabulary // VOCABULARY_PADDING) * VOCABULARY_PADDING
 
 
-def rank_share(part: WeightPart, tensor_parallel: int, vocabulary: int | None) -> Fraction:
+def rank_share(part: WeightPart, tensor_parallel: int, vocabulary: int | None, *, expert_ranks: int = 0) -> Fraction:
     """Parameters of ``part`` on one tensor-parallel rank.
 
     heads, columns: parameters / tp. kv_heads: parameters × max(1, kv_heads // tp) / kv_heads. vocabulary: parameters ×
-    padded vocabulary / vocabulary / tp. none: all.
+    padded vocabulary / vocabulary / tp. none: all. Experts are divided over ``expert_ranks`` = tp × dp where given:
+    as slices of every expert, or as whole experts under expert parallelism, which takes the same bytes.
     """
     if part.split == "none":
         return Fraction(part.parameters)
@@ -30,6 +51,8 @@ def rank_share(part: WeightPart, tensor_parallel: int, vocabulary: int | None) -
         return Fraction(part.parameters * max(1, heads // tensor_parallel), heads)
     if part.split == "vocabulary" and vocabulary and part.parameters % vocabulary == 0:
         return Fraction(part.parameters // vocabulary * padded_vocabulary(vocabulary), tensor_parallel)
+    if expert_ranks and part.name.endswith("mlp.experts"):
+        return Fraction(part.parameters, expert_ranks)
     return Fraction(part.parameters, tensor_parallel)
 
 
@@ -37,4 +60,129 @@ def part_bytes(part: WeightPart, elements: Fraction, dtype: str) -> Fraction:
     """Bytes of ``elements`` elements in the part's own type, or in the model's."""
     if part.stored is not None:
         return elements * part.stored.bytes_per_group / part.stored.elements_per_group
-    return elements * _BYTES_PER_ELEMENT.get(dtype, 2)
+    return elements * BYTES_PER_ELEMENT.get(dtype, 2)
+
+
+def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Decoder layers of each pipeline stage: equal, the remainder to the last stages but the very last.
+
+    Source: vLLM 0.33, ``get_pp_indices``.
+
+    >>> stage_layers(32, 2), stage_layers(61, 4)
+    ((16, 16), (15, 15, 16, 15))
+    """
+    counts = [layers // stages] * stages
+    for place in range(2, layers % stages + 2):
+        counts[-place] += 1
+    return tuple(counts)
+
+
+def stage_parts(parts: Iterable[WeightPart], layers: int, stages: int, stage: int) -> list[WeightPart]:
+    """The parts that pipeline stage ``stage`` holds: its layers, the embedding first, norm and head last.
+
+    A tied head is a copy of the embedding on the last stage.
+    """
+    if stages == 1:
+        return list(parts)
+    counts = stage_layers(layers, stages)
+    first = sum(counts[:stage])
+    mine = range(first, first + counts[stage])
+    kept = list(parts)
+    ends = {part.name for part in kept if part.layer is None}
+    last_names = {"lm_head", "lm_head.bias", "final_norm"} | ({"embed_tokens"} if "lm_head" not in ends else set())
+    return [
+        part
+        for part in kept
+        if (part.layer in mine if part.layer is not None else False)
+        or (part.layer is None and stage == stages - 1 and part.name in last_names)
+        or (part.layer is None and stage == 0 and part.name not in last_names - {"embed_tokens"})
+    ]
+
+
+def rank_weights(
+    model: ModelSpec,
+    *,
+    tensor_parallel: int,
+    pipeline_parallel: int = 1,
+    stage: int = 0,
+    data_parallel: int = 1,
+    given_bytes: int | None = None,
+) -> RankWeights:
+    """Weights on a rank of one pipeline stage.
+
+    ``given_bytes`` (all ranks together) and a quantised checkpoint's file sizes are shared out in proportion to the
+    parts; a 16-bit model is counted from its parts; without parts bytes are published size / ranks.
+    """
+    weights, dtype, vocabulary = model.weights, model.dtype, model.shape.vocabulary
+    ranks = tensor_parallel * pipeline_parallel
+    experts = tensor_parallel * data_parallel
+
+    def of_rank(parts: Iterable[WeightPart]) -> tuple[Fraction, Fraction]:
+        loaded, drafted = Fraction(0), Fraction(0)
+        for part in parts:
+            amount = part_bytes(part, rank_share(part, tensor_parallel, vocabulary, expert_ranks=experts), dtype)
+            if part.name.startswith(MTP_NAMES):
+                drafted += amount
+            else:
+                loaded += amount
+        return loaded, drafted
+
+    if not weights.parts:
+        return _without_parts(model, ranks, given_bytes)
+    layers = len(model.layers)
+    mine, drafted = of_rank(stage_parts(weights.parts, layers, pipeline_parallel, stage))
+    if given_bytes is not None:
+        whole = sum(
+            (
+                of_rank(stage_parts(weights.parts, layers, pipeline_parallel, each))[0]
+                for each in range(pipeline_parallel)
+            ),
+            Fraction(0),
+        )
+        return RankWeights(
+            bytes=int(given_bytes * mine / (whole * tensor_parallel)),
+            speculative_bytes=int(drafted),
+            unsure_share=Fraction(0),
+            formula=f"given / {ranks} ranks" if ranks > 1 else "given",
+        )
+    if weights.quantization is not None and weights.stored_bytes is not None:
+        total = sum((part_bytes(part, Fraction(part.parameters), dtype) for part in weights.parts), Fraction(0))
+        factor = weights.stored_bytes / total
+        return RankWeights(
+            bytes=int(mine * factor),
+            speculative_bytes=int(drafted * factor),
+            unsure_share=Fraction(2, 100),
+            formula="file sizes, shared out by the config's arithmetic",
+        )
+    quantised = weights.quantization is not None
+    return RankWeights(
+        bytes=int(mine),
+        speculative_bytes=int(drafted),
+        unsure_share=Fraction(4 if quantised else 1, 100),
+        formula=f"config arithmetic, {weights.quantization or dtype}",
+    )
+
+
+def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> RankWeights:
+    """Bytes where the config's arithmetic is not known: given, file sizes, or parameters × type, over the ranks."""
+    weights = model.weights
+    if given_bytes is not None:
+        known, formula, unsure = given_bytes, "given", Fraction(0)
+    elif weights.stored_bytes is not None:
+        known, formula, unsure = weights.stored_bytes, "file sizes", Fraction(3, 100)
+    elif weights.parameters is not None and weights.quantization is None:
+        size = BYTES_PER_ELEMENT.get(model.dtype, 2)
+        known = weights.parameters * size
+        formula, unsure = f"{weights.parameters:,} parameters × {size} B", Fraction(3, 100)
+    else:
+        raise UnsupportedModelError(
+            f"cannot tell the weights of {model.id}: its class is not known to kvplan, and no size is published",
+            hint="say them: --weights-bytes 16GiB (all ranks together)",
+            key="weights",
+        )
+    return RankWeights(
+        bytes=known // ranks,
+        speculative_bytes=0,
+        unsure_share=unsure if ranks == 1 else unsure + Fraction(2, 100),
+        formula=formula if ranks == 1 else f"{formula} / {ranks} ranks",
+    )

@@ -1,0 +1,120 @@
+"""Where the memory of each rank goes on vLLM; the rank with the smallest pool decides."""
+
+from dataclasses import replace
+
+from kvplan.engines.base import Budget, CacheLayout, Deployment, Settings
+from kvplan.engines.vllm.budget_terms import RankFacts, rank_budget
+from kvplan.engines.vllm.settings import release_of
+from kvplan.engines.vllm.weights import rank_weights
+from kvplan.errors import InputError
+from kvplan.layers import IndexKeys, KvTypes, LatentAttention
+from kvplan.model import ModelSpec
+
+_LATENT_HEAD_WIDTH = 256
+"""K and V values of one MLA head made from a latent: 128 + 128 in every published DeepSeek-like model but GLM-5."""
+
+
+def budget(
+    model: ModelSpec,
+    deployment: Deployment,
+    settings: Settings,
+    kv_types: KvTypes,  # noqa: ARG001 - part of what an engine's budget may depend on; no term of vLLM's does so far
+    layout: CacheLayout,  # noqa: ARG001
+) -> Budget:
+    """The budget of the rank whose pool is smallest.
+
+    Ranks of one stage differ only by their device's memory; stages differ by layers, embedding and head, and only the
+    last one samples. Raises InputError where no memory is known, UnsupportedModelError where weights are not.
+    """
+    memories = device_memories(deployment)
+    facts = rank_facts(model, deployment, settings)
+    stages = deployment.pipeline_parallel
+    budgets = []
+    for stage in range(stages):
+        weights = rank_weights(
+            model,
+            tensor_parallel=deployment.tensor_parallel,
+            pipeline_parallel=stages,
+            stage=stage,
+            data_parallel=deployment.data_parallel,
+            given_bytes=deployment.weight_bytes,
+        )
+        first = stage * deployment.tensor_parallel
+        mine = memories[first : first + deployment.tensor_parallel]
+        smallest = min(range(len(mine)), key=mine.__getitem__)
+        budgets.append(
+            rank_budget(
+                replace(
+                    facts,
+                    rank=first + smallest,
+                    total_bytes=mine[smallest],
+                    weight_bytes=weights.bytes,
+                    weight_formula=weights.formula,
+                    weight_share_unsure=weights.unsure_share,
+                    speculative_bytes=weights.speculative_bytes if deployment.speculative_tokens else 0,
+                    runs_sampler=facts.runs_sampler and stage == stages - 1,
+                    has_encoder=facts.has_encoder and stage == 0,
+                )
+            )
+        )
+    return min(budgets, key=lambda each: each.kv_bytes)
+
+
+def device_memories(deployment: Deployment) -> tuple[int, ...]:
+    """Memory of every rank's device: given per rank, given once, or the profile's figure."""
+    ranks = deployment.tensor_parallel * deployment.pipeline_parallel
+    given = deployment.gpu_memory_bytes
+    if given is None:
+        if deployment.gpu is None:
+            raise InputError(
+                "a memory budget needs a GPU",
+                hint="name one (--gpu h100), say its memory (--gpu-memory 79.2GiB), or the pool (--kv-memory 40GiB)",
+                key="gpu",
+            )
+        return (deployment.gpu.memory_bytes,) * ranks
+    if len(given) == 1:
+        return given * ranks
+    if len(given) not in {ranks, ranks * deployment.data_parallel}:
+        raise InputError(
+            f"{len(given)} amounts of GPU memory for {ranks} ranks",
+            hint="give one for all, or one per rank",
+            key="gpu_memory_bytes",
+        )
+    if len(given) == ranks:
+        return given
+    # with attention data parallelism every group of ranks holds the same: the smallest device at each place decides
+    return tuple(min(given[place::ranks]) for place in range(ranks))
+
+
+def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> RankFacts:
+    """The plain numbers that all ranks share; memory and weights are filled in per rank."""
+    shape, gpu = model.shape, deployment.gpu
+    kept = [layer for layers in model.layers for layer in layers]
+    latent = next((layer for layer in kept if isinstance(layer, LatentAttention)), None)
+    sparse = latent is not None and any(isinstance(layer, IndexKeys) for layer in kept)
+    heads = max(model.query_heads, default=0) // deployment.tensor_parallel
+    return RankFacts(
+        release=release_of(deployment),
+        total_bytes=0,
+        utilization=settings.memory_utilization,
+        weight_bytes=0,
+        sequences=settings.max_num_seqs,
+        batched_tokens=settings.max_num_batched_tokens,
+        window_tokens=settings.max_model_len,
+        hidden=shape.hidden,
+        vocabulary=shape.vocabulary or 0,
+        intermediate=shape.intermediate or 0,
+        experts_per_token=(shape.experts_per_token or 0) if shape.experts else 0,
+        expert_intermediate=shape.expert_intermediate or shape.intermediate or 0,
+        tensor_parallel=deployment.tensor_parallel,
+        gpus=deployment.gpus,
+        vendor=gpu.vendor.lower() if gpu is not None else "nvidia",
+        capability=gpu.compute_capability if gpu is not None else None,
+        unified_memory=gpu is not None and gpu.unified_memory,
+        runs_sampler=not shape.is_pooling,
+        has_encoder=shape.has_vision,
+        enforce_eager=deployment.enforce_eager,
+        query_tokens=1 + deployment.speculative_tokens,
+        latent_context_width=heads * _LATENT_HEAD_WIDTH if latent is not None and not sparse else 0,
+        sparse_latent_width=latent.latent_dim + latent.rope_dim if latent is not None and sparse else 0,
+    )
