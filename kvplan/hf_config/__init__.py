@@ -1,0 +1,118 @@
+"""Foreign config.json files to ``ModelSpec``: features are read, class defaults are written down, the rest is refused."""
+
+from collections.abc import Mapping
+
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.hf_config.context import read_context
+from kvplan.hf_config.defaults import CLASS_DEFAULTS
+from kvplan.hf_config.described import HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, Described
+from kvplan.hf_config.dtype import read_dtype
+from kvplan.hf_config.families import find_family
+from kvplan.hf_config.fields import Fields
+from kvplan.hf_config.quantization import quantization_block, read_kv_scheme
+from kvplan.hf_config.readers import reader_of
+from kvplan.hf_config.shape import query_head_counts, read_shape
+from kvplan.hf_config.weights import read_weights
+from kvplan.model import ModelSpec, Source
+
+__all__ = ["read_config"]
+
+_LANGUAGE_BLOCKS = ("thinker_config", "text_config", "llm_config", "language_config", "lm_config")
+_WITHOUT_HEADS = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv5"})
+_OWN_NAMES = frozenset({"whisper", "bart", "t5", "openelm", "nemotron_h", *_WITHOUT_HEADS})
+_IGNORES_KV_DTYPE = frozenset({"falcon"})
+_ENCODER_DECODERS = frozenset({"whisper", "bart", "t5"})
+
+
+def read_config(
+    config: Mapping[str, object],
+    *,
+    model_id: str,
+    source: Source,
+    quantization: Mapping[str, object] | None = None,
+    parameters: int | None = None,
+    weight_bytes: int | None = None,
+) -> ModelSpec:
+    """The model that a config.json describes; ``quantization`` is a hf_quant_config.json beside it.
+
+    Raises UnsupportedModelError, naming key and value, for what is not understood, and InputError for a value that
+    cannot be.
+    """
+    if not isinstance(config, Mapping):
+        raise InputError(f"a config is an object, not {type(config).__name__}", file=source.name)
+    outer = Fields(config)
+    text = _language_block(outer)
+    family = find_family(outer, text)
+    nested = text.values is not outer.values
+    text = text.with_defaults(_class_keys(family, nested=nested))
+    if not nested and family not in _OWN_NAMES:
+        _require_shape(text)
+    dtype = read_dtype(outer, text, family)
+    defaults = CLASS_DEFAULTS.get(family)
+    model = Described(
+        text=text, outer=outer, family=family, dtype=dtype, strict=defaults is not None and defaults.strict
+    )
+    layers = reader_of(family)(model)
+    block = quantization_block(outer, text, quantization)
+    return ModelSpec(
+        id=model_id,
+        architecture=_architecture(outer, text, family),
+        source=source,
+        layers=layers,
+        max_context_tokens=read_context(text, family),
+        query_heads=() if family in _WITHOUT_HEADS else query_head_counts(model),
+        dtype=dtype.name,
+        shape=read_shape(model),
+        weights=read_weights(
+            config,
+            text=text.values,
+            quantization=None if block is None else block.values,
+            parameters=parameters,
+            stored_bytes=weight_bytes,
+        ),
+        kv_scheme=read_kv_scheme(block),
+        ignores_kv_dtype=family in _IGNORES_KV_DTYPE,
+        is_encoder_decoder=family in _ENCODER_DECODERS,
+    )
+
+
+def _language_block(outer: Fields) -> Fields:
+    """The block that describes the language model: nested under one of its usual names, or the file itself."""
+    block = outer
+    for name in _LANGUAGE_BLOCKS:
+        inner = block.section(name)
+        if inner is not None:
+            block = inner
+    return block
+
+
+def _class_keys(family: str, *, nested: bool) -> Mapping[str, object]:
+    """Class defaults. A flat file must say its own layers, heads and width (transformers always writes them there); a
+    nested block may leave out whatever its class fills in."""
+    defaults = CLASS_DEFAULTS.get(family)
+    if defaults is None:
+        return {}
+    if nested:
+        return defaults.keys
+    needed = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    return {name: value for name, value in defaults.keys.items() if name not in needed}
+
+
+def _require_shape(text: Fields) -> None:
+    """One message for everything that a flat file leaves out."""
+    wanted = {"number of layers": LAYER_NAMES, "query heads": HEAD_NAMES}
+    missing = {what: names for what, names in wanted.items() if not text.says(*names)}
+    if missing:
+        if not text.says(*KV_HEAD_NAMES):
+            missing["KV heads"] = KV_HEAD_NAMES
+        keys = ", ".join(f"{what} ({names[0]})" for what, names in missing.items())
+        raise UnsupportedModelError(
+            f"the config does not say what a planner needs; missing: {keys}",
+            hint="give the model's own config.json; kvplan assumes no default size",
+            key=next(iter(missing.values()))[0],
+        )
+
+
+def _architecture(outer: Fields, text: Fields, family: str) -> str:
+    listed = outer.texts("architectures") or text.texts("architectures") or []
+    return listed[0] if listed else outer.text("model_type") or text.text("model_type") or family

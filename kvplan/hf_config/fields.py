@@ -1,0 +1,162 @@
+"""Typed access to a config's keys: what is there, what its class fills in when absent, and errors that name the key."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kvplan.errors import InputError, UnsupportedModelError
+
+_LARGEST_COUNT = 2**53  # whole numbers above it do not survive a round trip through JSON's doubles
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A block of config.json. ``defaults`` is what the architecture's class fills in where a key is absent; a key that
+    is present and null stays null. ``path`` is the block's place in the file, such as ``text_config.``."""
+
+    values: Mapping[str, object]
+    path: str = ""
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+    def says(self, *names: str) -> bool:
+        """Whether the file itself holds one of ``names`` with a value other than null."""
+        return any(self.values.get(name) is not None for name in names)
+
+    def value(self, *names: str) -> object:
+        """The first of ``names`` that the file says, else its class default, else None.
+
+        >>> Fields({"n_layer": 12}).value("num_hidden_layers", "n_layer")
+        12
+        >>> Fields({"head_dim": None}, defaults={"head_dim": 256}).value("head_dim") is None
+        True
+        """
+        for name in names:
+            if self.values.get(name) is not None:
+                return self.values[name]
+        if any(name in self.values for name in names):
+            return None
+        return next((self.defaults[name] for name in names if self.defaults.get(name) is not None), None)
+
+    def with_defaults(self, defaults: Mapping[str, object]) -> "Fields":
+        """The same block with other class defaults."""
+        return replace(self, defaults=defaults)
+
+    def optional_count(self, *names: str) -> int | None:
+        """A whole number above zero, or None where neither file nor class says one."""
+        found = self.value(*names)
+        return None if found is None else self._whole(found, self._named(names), least=1)
+
+    def count(self, *names: str) -> int:
+        """A whole number above zero; UnsupportedModelError names the first of ``names`` where it is not said."""
+        found = self.optional_count(*names)
+        if found is None:
+            raise self.missing(*names)
+        return found
+
+    def size(self, *names: str, default: int | None = None) -> int:
+        """A whole number, zero allowed."""
+        found = self.value(*names)
+        if found is None:
+            if default is None:
+                raise self.missing(*names)
+            return default
+        return self._whole(found, self._named(names), least=0)
+
+    def number(self, *names: str) -> float | None:
+        """A finite number, or None."""
+        found = self.value(*names)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int | float) or found - found != 0:
+            raise self.broken(self._named(names), found, "a number")
+        return float(found)
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        """True or false; null and absence mean ``default`` unless the class has its own."""
+        found = self.value(*names)
+        if found is None:
+            return default
+        if not isinstance(found, bool):
+            raise self.broken(self._named(names), found, "true or false")
+        return found
+
+    def text(self, *names: str) -> str | None:
+        """A string, or None."""
+        found = self.value(*names)
+        if found is not None and not isinstance(found, str):
+            raise self.broken(self._named(names), found, "a string")
+        return found
+
+    def items(self, *names: str) -> list[object] | None:
+        """A list, or None."""
+        found = self.value(*names)
+        if found is not None and not isinstance(found, list | tuple):
+            raise self.broken(self._named(names), found, "a list")
+        return None if found is None else list(found)
+
+    def counts(self, *names: str, least: int = 1) -> list[int] | None:
+        """A list of whole numbers, or None."""
+        found = self.items(*names)
+        name = self._named(names)
+        return None if found is None else [self._whole(item, name, least=least) for item in found]
+
+    def texts(self, *names: str) -> list[str] | None:
+        """A list of strings, or None."""
+        found = self.items(*names)
+        if found is None:
+            return None
+        words = [item for item in found if isinstance(item, str)]
+        if len(words) != len(found):
+            raise self.broken(self._named(names), found, "a list of strings")
+        return words
+
+    def section(self, *names: str) -> "Fields | None":
+        """A nested block, without class defaults, or None."""
+        found = self.value(*names)
+        if found is None:
+            return None
+        name = self._named(names)
+        if not isinstance(found, Mapping):
+            raise self.broken(name, found, "an object")
+        return Fields(found, path=f"{self.path}{name}.")
+
+    def missing(self, *names: str) -> UnsupportedModelError:
+        """The error for a needed key that neither the file nor the class says."""
+        key = self.path + names[0]
+        present = next((name for name in names if name in self.values), None)
+        said = f"{self.path}{present} is null" if present is not None else f"the config does not say {key}"
+        return UnsupportedModelError(
+            f"{said}, and its architecture has no default for it",
+            hint=f"add {key} to a local copy of config.json and give its path as MODEL",
+            key=self.path + (present or names[0]),
+        )
+
+    def refused(self, name: str, why: str) -> UnsupportedModelError:
+        """The error for a key whose value kvplan does not model."""
+        return UnsupportedModelError(
+            f"{self.path}{name} is {_shown(self.values.get(name, self.defaults.get(name)))}: {why}",
+            key=self.path + name,
+        )
+
+    def broken(self, name: str, found: object, wanted: str) -> InputError:
+        """The error for a value that cannot be."""
+        return InputError(
+            f"{self.path}{name} is {_shown(found)}, not {wanted}",
+            hint="check config.json against the one that the model's publisher ships",
+            key=self.path + name,
+        )
+
+    def _named(self, names: tuple[str, ...]) -> str:
+        return next((name for name in names if name in self.values), names[0])
+
+    def _whole(self, found: object, name: str, *, least: int) -> int:
+        wanted = "a whole number above zero" if least else "a whole number, zero or more"
+        if isinstance(found, float) and found.is_integer():
+            found = int(found)
+        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= _LARGEST_COUNT:
+            raise self.broken(name, found, wanted)
+        return found
+
+
+def _shown(found: object) -> str:
+    text = "null" if found is None else repr(found)
+    return text if len(text) <= 80 else text[:77] + "..."

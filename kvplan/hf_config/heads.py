@@ -1,0 +1,93 @@
+"""How many KV heads a layer has, and how wide they are: every way in which configs say it."""
+
+from dataclasses import dataclass
+
+from kvplan.errors import UnsupportedModelError
+from kvplan.hf_config.described import KV_HEAD_NAMES, Described
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """Query heads and KV heads of a layer, the width of a key and of a value."""
+
+    query: int
+    kv: int
+    head_dim: int
+    value_head_dim: int
+
+
+def read_heads(model: Described) -> Heads:
+    """Heads of a model whose layers are alike.
+
+    Source of the exceptions: the model classes of vLLM 0.33, each named at its rule.
+    """
+    query = model.query_heads
+    head_dim = read_head_dim(model, query)
+    value_head_dim = model.text.optional_count("v_head_dim") if model.family in _VALUE_WIDTH_FAMILIES else None
+    kv = read_kv_heads(model, query)
+    if query % kv:
+        raise UnsupportedModelError(
+            f"{query} query heads cannot share {kv} KV heads", key=f"{model.text.path}{KV_HEAD_NAMES[0]}"
+        )
+    return Heads(query=query, kv=kv, head_dim=head_dim, value_head_dim=value_head_dim or head_dim)
+
+
+_VALUE_WIDTH_FAMILIES = frozenset({"mimo_v2_flash"})
+
+_HEAD_DIM_NAMES = {
+    "chatglm": ("kv_channels",),
+    "qwen": ("kv_channels",),
+    "jetmoe": ("kv_channels", "head_dim"),
+    "nemotron_h": ("head_dim", "attention_head_dim"),
+}
+
+
+def read_head_dim(model: Described, query_heads: int) -> int:
+    """Width of a head: the key, else the class default, else hidden / query heads (whole, as engines divide it)."""
+    names = _HEAD_DIM_NAMES.get(model.family, ("head_dim", "hidden_size_per_head"))
+    if model.strict and any(name in model.text.values for name in names) and model.text.value(*names) is None:
+        raise model.text.missing(*names)
+    said = model.text.size(*names, default=0)
+    if said:
+        return said
+    hidden = model.hidden
+    if hidden % query_heads:
+        raise UnsupportedModelError(
+            f"hidden size {hidden} is not a multiple of {query_heads} query heads, and the config says no head width",
+            key=f"{model.text.path}head_dim",
+        )
+    return hidden // query_heads
+
+
+def read_kv_heads(model: Described, query_heads: int) -> int:
+    """KV heads of a layer. An absent key means the class default, else one per query head; so does a null, where the
+    class allows it."""
+    text, family = model.text, model.family
+    if family == "falcon":
+        # vLLM's FalconAttention: the new decoder says its KV heads; the old one has 1 with multi_query, whatever
+        # num_kv_heads says (Falcon-7B says 71), and one per query head without.
+        if text.flag("new_decoder_architecture"):
+            return text.optional_count("num_kv_heads", "n_head_kv") or query_heads
+        return 1 if text.flag("multi_query", default=True) else query_heads
+    if family == "gpt_bigcode":  # transformers' GPTBigCodeConfig: multi_query is true unless the file says false
+        return 1 if text.flag("multi_query", default=True) else query_heads
+    if family == "chatglm":
+        return text.count("multi_query_group_num") if text.flag("multi_query_attention") else query_heads
+    if family in ("mpt", "dbrx"):
+        attention = text.section("attn_config")
+        return (attention.optional_count("kv_n_heads") if attention else None) or query_heads
+    if family in _ONE_PER_QUERY_HEAD:
+        return query_heads
+    kv = text.optional_count(*KV_HEAD_NAMES)
+    if kv is not None:
+        return kv
+    said_null = any(name in text.values for name in KV_HEAD_NAMES)
+    if family == "explicit" or (said_null and model.strict):
+        raise text.missing(*KV_HEAD_NAMES)
+    return query_heads
+
+
+# Classes without a KV-head key; vLLM gives each query head its own KV head.
+_ONE_PER_QUERY_HEAD = frozenset(
+    "baichuan bloom codegen gpt2 gpt_neo gpt_neox gpt_neox_japanese gptj internlm jais opt qwen".split()
+)

@@ -1,0 +1,200 @@
+"""Stacks that mix attention with recurrent layers: which layer is which, in every way configs say it."""
+
+from collections.abc import Callable, Sequence
+
+from kvplan.errors import UnsupportedModelError
+from kvplan.hf_config.described import Described, LayerStack
+from kvplan.hf_config.heads import Heads, read_heads, read_kv_heads
+from kvplan.hf_config.latent import latent_cache
+from kvplan.hf_config.recurrent import (
+    bamba_state,
+    gated_delta_state,
+    jamba_state,
+    kda_state,
+    nemotron_state,
+    rg_lru_state,
+    short_conv_state,
+    zamba2_state,
+)
+from kvplan.hf_config.standard import attention
+from kvplan.hf_config.windows import FULL, Span, checked_length
+from kvplan.layers import Layer, LightningState
+
+_FULL_NAMES = frozenset({"attention", "full_attention"})
+_LINEAR_NAMES = frozenset({"mamba", "mamba2", "linear_attention", "linear", "recurrent", "conv"})
+
+
+def _mixed(
+    model: Described, key: str, kinds: Sequence[str], full: Callable[[], Layer], state: Callable[[], Layer]
+) -> LayerStack:
+    """One cache a layer by the names in ``kinds``; a name that is neither attention nor recurrent is refused."""
+    unknown = next((kind for kind in kinds if kind not in _FULL_NAMES | _LINEAR_NAMES), None)
+    if unknown is not None:
+        raise UnsupportedModelError(
+            f"layer type {unknown!r} in {model.text.path}{key} is not known for {model.family}",
+            key=model.text.path + key,
+        )
+    attention_cache = full() if any(kind in _FULL_NAMES for kind in kinds) else None
+    recurrent = state() if any(kind in _LINEAR_NAMES for kind in kinds) else None
+    stack = [attention_cache if kind in _FULL_NAMES else recurrent for kind in kinds]
+    return tuple((kept,) for kept in stack if kept is not None)
+
+
+def _full(model: Described) -> Callable[[], Layer]:
+    return lambda: attention(read_heads(model), FULL)
+
+
+def _listed(model: Described, *names: str) -> tuple[str, list[str]] | None:
+    for name in names:
+        listed = model.text.texts(name)
+        if listed is not None:
+            return name, checked_length(model, name, listed, model.layers)
+    return None
+
+
+def _by_index(model: Described, is_full: Callable[[int], bool]) -> list[str]:
+    return ["full_attention" if is_full(index) else "linear_attention" for index in range(model.layers)]
+
+
+def read_gated_delta(model: Described) -> LayerStack:
+    """Qwen3-Next, Qwen3.5, OLMo-hybrid: ``layer_types``, else the last of every ``full_attention_interval`` (4)."""
+    key, kinds = _listed(model, "layer_types") or ("full_attention_interval", None)
+    if kinds is None:
+        interval = model.text.optional_count("full_attention_interval") or 4
+        kinds = _by_index(model, lambda index: (index + 1) % interval == 0)
+    return _mixed(model, key, kinds, _full(model), lambda: gated_delta_state(model))
+
+
+def read_jamba(model: Described) -> LayerStack:
+    """Jamba: attention where index % ``attn_layer_period`` (8) == ``attn_layer_offset`` (4)."""
+    period = model.text.optional_count("attn_layer_period") or 8
+    offset = model.text.size("attn_layer_offset", default=4)
+    kinds = _by_index(model, lambda index: index % period == offset)
+    return _mixed(model, "attn_layer_period", kinds, _full(model), lambda: jamba_state(model))
+
+
+def read_bamba(model: Described) -> LayerStack:
+    """Bamba: attention only on the layers that ``attn_layer_indices`` names."""
+    indices = model.text.counts("attn_layer_indices", least=0) or []
+    kinds = _by_index(model, lambda index: index in indices)
+    return _mixed(model, "attn_layer_indices", kinds, _full(model), lambda: bamba_state(model))
+
+
+def read_granite_hybrid(model: Described) -> LayerStack:
+    """Granite 4 hybrids: ``layer_types`` (or ``layers_block_type``); every layer recurrent where absent."""
+    key, kinds = _listed(model, "layer_types", "layers_block_type") or (
+        "layer_types",
+        _by_index(model, lambda _: False),
+    )
+    return _mixed(model, key, kinds, _full(model), lambda: bamba_state(model))
+
+
+def read_parallel_hybrid(model: Described) -> LayerStack:
+    """Falcon-H1: every layer has attention and a Mamba-2 state side by side."""
+    indices = model.text.counts("attn_layer_indices", least=0)
+    heads, state = attention(read_heads(model), FULL), bamba_state(model)
+    return tuple((heads, state) if indices is None or index in indices else (state,) for index in range(model.layers))
+
+
+_NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+_WITHOUT_CACHE = frozenset({"mlp", "moe"})
+
+
+def read_nemotron_hybrid(model: Described) -> LayerStack:
+    """Nemotron-H: one character (M, *, -, E) or one name a layer; MLP and expert layers keep nothing.
+
+    The list's length is the layer count: the newest files have no ``num_hidden_layers`` at all.
+    """
+    text = model.text
+    pattern = text.text("hybrid_override_pattern")
+    if pattern is not None:
+        key = "hybrid_override_pattern"
+        if not pattern or set(pattern) - set(_NEMOTRON_LETTERS):
+            raise text.refused(key, "only M, *, - and E are known")
+        kinds = [_NEMOTRON_LETTERS[letter] for letter in pattern]
+    else:
+        key = "layer_types" if text.says("layer_types") else "layers_block_type"
+        kinds = text.texts(key) or []
+        if not kinds:
+            raise text.missing("hybrid_override_pattern", "layers_block_type")
+    cached = [kind for kind in kinds if kind not in _WITHOUT_CACHE]
+    caches = iter(_mixed(model, key, cached, _full(model), lambda: nemotron_state(model)))
+    return tuple(() if kind in _WITHOUT_CACHE else next(caches) for kind in kinds)
+
+
+def read_zamba2(model: Described) -> LayerStack:
+    """Zamba2: a Mamba-2 state on every layer, and KV of its own on each hybrid layer, though the attention weights are
+    shared. Attention works on twice the hidden size: its head width is 2 × hidden / heads, whatever ``kv_channels``
+    says. Source: vLLM 0.33, ``Zamba2Attention``."""
+    text = model.text
+    ids = text.counts("hybrid_layer_ids", least=0)
+    key, kinds = _listed(model, "layers_block_type", "layer_types") or ("hybrid_layer_ids", None)
+    if ids is None:
+        if kinds is None:
+            raise text.missing("hybrid_layer_ids", "layers_block_type")
+        unknown = set(kinds) - {"hybrid", "mamba", "linear_attention", "m", "g"}
+        if unknown:
+            raise text.refused(key, "only hybrid and mamba layers are known")
+        ids = [index for index, kind in enumerate(kinds) if kind in ("hybrid", "g")]
+    query = model.query_heads
+    width = text.optional_count("attention_hidden_size") or 2 * model.hidden
+    if width % query:
+        raise text.refused("num_attention_heads", f"it does not divide the attention width {width}")
+    kv = read_kv_heads(model, query)
+    cache = attention(Heads(query=query, kv=kv, head_dim=width // query, value_head_dim=width // query), FULL)
+    state = zamba2_state(model)
+    return tuple((cache, state) if index in ids else (state,) for index in range(model.layers))
+
+
+def read_short_conv(model: Described) -> LayerStack:
+    """LFM2: ``layer_types`` (conv / full_attention), else attention on ``full_attn_idxs`` (all where absent)."""
+    key, kinds = _listed(model, "layer_types") or ("full_attn_idxs", None)
+    if kinds is None:
+        indices = model.text.counts("full_attn_idxs", least=0)
+        kinds = _by_index(model, lambda index: indices is None or index in indices)
+    return _mixed(model, key, kinds, _full(model), lambda: short_conv_state(model))
+
+
+def read_kda(model: Described) -> LayerStack:
+    """Kimi-Linear: ``linear_attn_config`` numbers its layers from 1; full layers are MLA."""
+    linear = model.text.section("linear_attn_config")
+    if linear is None:
+        raise model.text.missing("linear_attn_config")
+    full = linear.counts("full_attn_layers")
+    recurrent = linear.counts("kda_layers")
+    if full is None or recurrent is None:
+        raise linear.missing("full_attn_layers" if full is None else "kda_layers")
+    layers = range(1, model.layers + 1)
+    if any((number in full) == (number in recurrent) for number in layers):
+        raise linear.refused("kda_layers", f"with full_attn_layers it must name each of {model.layers} layers once")
+    latent, state = latent_cache(model), kda_state(model)
+    return tuple((latent,) if number in full else (state,) for number in layers)
+
+
+def lightning_state(model: Described) -> LightningState:
+    """MiniMax-Text-01: heads × head_dim × head_dim, in float32."""
+    heads = read_heads(model)
+    return LightningState(heads=heads.query, head_dim=heads.head_dim, conv_type=model.dtype, temporal_type=model.dtype)
+
+
+def read_lightning(model: Described) -> LayerStack:
+    """MiniMax-Text-01, M1: ``attn_type_list`` (1 = full, 0 = lightning) or ``layer_types``."""
+    marks = model.text.counts("attn_type_list", least=0)
+    if marks is not None:
+        if len(marks) < model.layers or set(marks) - {0, 1}:
+            raise model.text.refused("attn_type_list", f"0 or 1 is expected for each of {model.layers} layers")
+        key, kinds = "attn_type_list", ["full_attention" if mark else "linear_attention" for mark in marks]
+    else:
+        # transformers' MiniMaxConfig without a list: even layers are full
+        key, kinds = _listed(model, "layer_types") or ("layer_types", _by_index(model, lambda index: index % 2 == 0))
+    return _mixed(model, key, kinds[: model.layers], _full(model), lambda: lightning_state(model))
+
+
+def read_rg_lru(model: Described) -> LayerStack:
+    """RecurrentGemma: ``_block_types`` (recurrent, recurrent, attention where absent) repeats over the layers."""
+    text = model.text
+    pattern = text.texts("_block_types", "block_types") or ["recurrent", "recurrent", "attention"]
+    window = text.optional_count("attention_window_size", "sliding_window") or 2048
+    span = Span(rule="sliding", tokens=window)
+    kinds = [pattern[index % len(pattern)] for index in range(model.layers)]
+    return _mixed(model, "_block_types", kinds, lambda: attention(read_heads(model), span), lambda: rg_lru_state(model))

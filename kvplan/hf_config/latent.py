@@ -1,0 +1,136 @@
+"""Latent attention (MLA), with and without an indexer, and DeepSeek-V4's compressed caches."""
+
+from kvplan.errors import UnsupportedModelError
+from kvplan.hf_config.described import Described, LayerStack
+from kvplan.hf_config.heads import read_heads
+from kvplan.hf_config.standard import attention, read_standard
+from kvplan.hf_config.windows import FULL
+from kvplan.layers import (
+    CompressedKv,
+    CompressedWindow,
+    CompressorState,
+    FullAttention,
+    IndexKeys,
+    LatentAttention,
+    Layer,
+)
+
+_FP8_VALUES_PER_SCALE = 128
+_SCALE_BYTES = 4
+
+
+def read_latent(model: Described) -> LayerStack:
+    """MLA: ``kv_lora_rank + qk_rope_head_dim`` values a token and layer, whatever the head counts say.
+
+    A file that says ``kv_lora_rank: null`` (DeepSeek-VL2-tiny, DeepSeek-OCR) keeps plain K and V. Source: vLLM 0.33,
+    ``ModelArchConfigConvertorBase.is_deepseek_mla`` and ``MLAAttentionSpec``.
+    """
+    text = model.text
+    if "kv_lora_rank" in text.values and text.value("kv_lora_rank") is None:
+        return read_standard(model)
+    return ((latent_cache(model),),) * model.layers
+
+
+def latent_cache(model: Described) -> LatentAttention:
+    """The latent of one layer."""
+    return LatentAttention(latent_dim=model.text.count("kv_lora_rank"), rope_dim=model.text.size("qk_rope_head_dim"))
+
+
+def index_keys(model: Described) -> IndexKeys:
+    """DeepSeek's indexer: ``index_head_dim`` fp8 values and one float32 scale per 128 of them (128 → 132 B).
+
+    Source: vLLM 0.33, ``DeepseekV32IndexerCache``.
+    """
+    width = model.text.count("index_head_dim")
+    return IndexKeys(bytes_per_entry=width + width // _FP8_VALUES_PER_SCALE * _SCALE_BYTES)
+
+
+def read_sparse_latent(model: Described) -> LayerStack:
+    """MLA with an indexer: its keys come on top, on the layers that have an indexer of their own."""
+    latent, keys = latent_cache(model), index_keys(model)
+    return tuple((latent, keys) if own else (latent,) for own in _own_indexer(model))
+
+
+def _own_indexer(model: Described) -> list[bool]:
+    """Which layers have an indexer: ``indexer_types`` says ``full``; without it, layer i has one where
+    max(i − ``index_skip_topk_offset`` + 1, 0) is a multiple of ``index_topk_freq`` (offset 2, every layer by default).
+    """
+    text, layers = model.text, model.layers
+    listed = text.texts("indexer_types")
+    if listed is not None:
+        unknown = set(listed) - {"full", "shared"}
+        if unknown or len(listed) < layers:
+            raise text.refused("indexer_types", f"full or shared is expected for each of {layers} layers")
+        return [kind == "full" for kind in listed[:layers]]
+    every = text.optional_count("index_topk_freq") or 1
+    offset = text.size("index_skip_topk_offset", default=2)
+    return [max(index - offset + 1, 0) % every == 0 for index in range(layers)]
+
+
+def read_double_latent(model: Described) -> LayerStack:
+    """LongCat-Flash: two latent caches in each decoder layer. Source: vLLM 0.33, ``FlashDecoderLayer`` (``num_layers``
+    decoder layers; ``num_hidden_layers``, where present, counts the sublayers)."""
+    layers = model.text.optional_count("num_layers") or model.text.count("num_hidden_layers") // 2
+    return ((latent_cache(model),) * 2,) * layers
+
+
+_COMPRESSED_ENTRY_BYTES = 584  # vLLM's fp8_ds_mla of head size 512: 448 fp8 + 64 rope × 2 B + 8 B of scales
+
+
+def read_compressed(model: Described) -> LayerStack:
+    """DeepSeek-V4: every layer keeps a packed window; ratio 4 and 128 add one entry per that many tokens and the
+    compressor's float32 state; ratio 4 has an indexer with a compressor of its own.
+
+    ``compress_ratios`` has one entry a layer (those beyond are for multi-token prediction). State: for ratio 4
+    2 × 2 × head_dim values a token over two windows of 4 tokens, without the overlap (ratio 128) 2 × head_dim values
+    over one window. Source: vLLM 0.33, ``DeepseekV4Attention``, ``DeepseekCompressor``, ``SlidingWindowMLASpec``.
+    """
+    text, layers = model.text, model.layers
+    head_dim, window = text.count("head_dim"), text.count("sliding_window")
+    if head_dim != 512:
+        raise text.refused("head_dim", "the packed entry is only known for 512")
+    ratios = text.counts("compress_ratios", least=0)
+    if ratios is None:
+        raise text.missing("compress_ratios")
+    if len(ratios) < layers:
+        raise text.refused("compress_ratios", f"compressed layout of {layers} layers, but it has {len(ratios)} entries")
+    return tuple(_compressed_layer(model, ratio, head_dim, window) for ratio in ratios[:layers])
+
+
+def _compressed_layer(model: Described, ratio: int, head_dim: int, window: int) -> tuple[Layer, ...]:
+    own = CompressedWindow(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, window=window)
+    if ratio <= 1:
+        return (own,)
+    entries = CompressedKv(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, tokens_per_entry=ratio)
+    if ratio == 128:
+        return own, entries, CompressorState(values_per_token=2 * head_dim, window=ratio)
+    if ratio != 4:
+        raise model.text.refused("compress_ratios", f"compression ratio {ratio} is not known")
+    keys = index_keys(model)
+    index_dim = model.text.count("index_head_dim")
+    return (
+        own,
+        entries,
+        CompressorState(values_per_token=4 * head_dim, window=2 * ratio),
+        IndexKeys(bytes_per_entry=keys.bytes_per_entry, tokens_per_entry=ratio),
+        CompressorState(values_per_token=4 * index_dim, window=2 * ratio),
+    )
+
+
+def read_indexed_heads(model: Described) -> LayerStack:
+    """MiniMax-M3: plain K and V, and an index key of ``sparse_index_dim`` on the layers that ``sparse_attention_freq``
+    marks with 1. Source: vLLM 0.33, ``MiniMaxM3Indexer``."""
+    heads = read_heads(model)
+    cache = attention(heads, FULL)
+    assert isinstance(cache, FullAttention)
+    sparse = model.text.section("sparse_attention_config")
+    if sparse is None or not sparse.flag("use_sparse_attention", default=True):
+        return ((cache,),) * model.layers
+    marks = sparse.counts("sparse_attention_freq", least=0)
+    if marks is None or len(marks) < model.layers:
+        raise UnsupportedModelError(
+            f"{sparse.path}sparse_attention_freq does not mark each of the {model.layers} layers",
+            key=f"{sparse.path}sparse_attention_freq",
+        )
+    keys = IndexKeys(bytes_per_entry=sparse.count("sparse_index_dim") * 2)
+    return tuple((cache, keys) if mark else (cache,) for mark in marks[: model.layers])

@@ -1,0 +1,223 @@
+"""State of recurrent layers as configs describe it: Mamba 1 and 2, gated delta net, KDA, lightning, short convolution,
+RG-LRU, RWKV. Source of shapes and types: vLLM 0.33, ``MambaStateShapeCalculator`` and ``MambaStateDtypeCalculator``.
+"""
+
+from collections.abc import Mapping
+
+from kvplan.hf_config.described import Described, LayerStack
+from kvplan.hf_config.fields import Fields
+from kvplan.layers import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    GatedDeltaState,
+    KdaState,
+    Mamba1State,
+    Mamba2State,
+    RgLruState,
+    RwkvState,
+    ShortConvState,
+    StoredType,
+)
+
+_STATE_TYPES = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32}
+
+# Class defaults of the state's keys (transformers 5.20).
+_MAMBA1 = {"state_size": 16, "conv_kernel": 4, "expand": 2}
+_JAMBA = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2}
+_MAMBA2 = {"num_heads": 128, "head_dim": 64, "state_size": 128, "expand": 2, "conv_kernel": 4, "n_groups": 8}
+_BAMBA = {"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2}
+_ZAMBA2 = {"mamba_d_state": 64, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_ngroups": 1, "n_mamba_heads": 8}
+_NEMOTRON_H = {"ssm_state_size": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "conv_kernel": 4}
+_GATED_DELTA = {
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
+
+
+def state_type(text: Fields, name: str, otherwise: StoredType) -> StoredType:
+    """The type that ``name`` asks for, ``otherwise`` where it is absent or ``auto``."""
+    said = text.text(name)
+    if said in (None, "auto"):
+        return otherwise
+    if said not in _STATE_TYPES:
+        raise text.refused(name, "only bfloat16, float16 and float32 states are known")
+    return _STATE_TYPES[said]
+
+
+def _with(model: Described, defaults: Mapping[str, object]) -> Fields:
+    return model.text.with_defaults({**model.text.defaults, **defaults})
+
+
+def mamba1_state(model: Described) -> Mamba1State:
+    """Mamba and FalconMamba: ``intermediate_size`` is the inner width and wins over ``expand`` × hidden."""
+    text = _with(model, _MAMBA1)
+    inner = text.optional_count("intermediate_size", "d_inner") or text.count("expand") * model.hidden
+    return Mamba1State(
+        inner=inner,
+        state=text.count("state_size"),
+        conv_kernel=text.count("conv_kernel"),
+        conv_type=model.dtype,
+        temporal_type=model.dtype,
+    )
+
+
+def jamba_state(model: Described) -> Mamba1State:
+    """Jamba's Mamba-1 layers: ``mamba_expand`` × hidden."""
+    text = _with(model, _JAMBA)
+    return Mamba1State(
+        inner=text.count("mamba_expand") * model.hidden,
+        state=text.count("mamba_d_state"),
+        conv_kernel=text.count("mamba_d_conv"),
+        conv_type=model.dtype,
+        temporal_type=model.dtype,
+    )
+
+
+def _mamba2(model: Described, text: Fields, names: tuple[str, str, str, str, str], inner: int | None) -> Mamba2State:
+    """Heads, head width, state, groups and kernel under ``names``; the head width may be absent or ``auto``: inner
+    width / heads."""
+    heads_name, width_name, state_name, groups_name, kernel_name = names
+    heads = text.count(heads_name)
+    width = None if text.value(width_name) == "auto" else text.optional_count(width_name)
+    if width is None:
+        if inner is None or inner % heads:
+            raise text.missing(width_name)
+        width = inner // heads
+    if inner is not None and inner != heads * width:
+        raise text.refused(width_name, f"{heads} heads of {width} do not make the inner width {inner}")
+    return Mamba2State(
+        heads=heads,
+        head_dim=width,
+        state=text.count(state_name),
+        groups=text.count(groups_name),
+        conv_kernel=text.count(kernel_name),
+        conv_type=model.dtype,
+        temporal_type=model.dtype,
+    )
+
+
+def mamba2_state(model: Described) -> Mamba2State:
+    """Mamba2ForCausalLM."""
+    text = _with(model, _MAMBA2)
+    names = ("num_heads", "head_dim", "state_size", "n_groups", "conv_kernel")
+    return _mamba2(model, text, names, text.count("expand") * model.hidden)
+
+
+def bamba_state(model: Described) -> Mamba2State:
+    """Bamba, Granite hybrids, Falcon-H1: ``mamba_d_ssm`` wins over ``mamba_expand`` × hidden."""
+    text = _with(model, _BAMBA)
+    inner = text.optional_count("mamba_d_ssm") or text.count("mamba_expand") * model.hidden
+    return _mamba2(
+        model, text, ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv"), inner
+    )
+
+
+def zamba2_state(model: Described) -> Mamba2State:
+    """Zamba2; older revisions name the keys ``conv_dimension``, ``state_size``."""
+    text = _with(model, _ZAMBA2)
+    state = "state_size" if text.says("state_size") and not text.says("mamba_d_state") else "mamba_d_state"
+    kernel = "conv_dimension" if text.says("conv_dimension") and not text.says("mamba_d_conv") else "mamba_d_conv"
+    expand = text.count("mamba_expand", "expansion_factor")
+    return _mamba2(
+        model, text, ("n_mamba_heads", "mamba_headdim", state, "mamba_ngroups", kernel), expand * model.hidden
+    )
+
+
+def nemotron_state(model: Described) -> Mamba2State:
+    """Nemotron-H: the temporal state is float32 unless ``mamba_ssm_cache_dtype`` says otherwise.
+
+    Source: vLLM 0.33, ``NemotronHForCausalLMConfig.update_mamba_ssm_cache_dtype``.
+    """
+    text = _with(model, _NEMOTRON_H)
+    groups = "mamba_n_groups" if text.says("mamba_n_groups") else "n_groups"
+    kernel = "mamba_d_conv" if text.says("mamba_d_conv") else "conv_kernel"
+    state = _mamba2(model, text, ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", groups, kernel), None)
+    return Mamba2State(
+        heads=state.heads,
+        head_dim=state.head_dim,
+        state=state.state,
+        groups=state.groups,
+        conv_kernel=state.conv_kernel,
+        conv_type=model.dtype,
+        temporal_type=state_type(text, "mamba_ssm_cache_dtype", FLOAT32),
+    )
+
+
+def gated_delta_state(model: Described) -> GatedDeltaState:
+    """Gated delta net. Qwen3.5's temporal state follows ``mamba_ssm_dtype``; every other class ignores that key and
+    keeps the model's type. Source: vLLM 0.33, ``Qwen3_5ForConditionalGenerationConfig``."""
+    text = _with(model, _GATED_DELTA)
+    temporal = state_type(text, "mamba_ssm_dtype", model.dtype) if model.family.startswith("qwen3_5") else model.dtype
+    return GatedDeltaState(
+        key_heads=text.count("linear_num_key_heads"),
+        key_dim=text.count("linear_key_head_dim"),
+        value_heads=text.count("linear_num_value_heads"),
+        value_dim=text.count("linear_value_head_dim"),
+        conv_kernel=text.count("linear_conv_kernel_dim"),
+        conv_type=model.dtype,
+        temporal_type=temporal,
+    )
+
+
+def kda_state(model: Described) -> KdaState:
+    """Kimi delta attention; its recurrent state is float32 in every file."""
+    linear = model.text.section("linear_attn_config")
+    if linear is None:
+        raise model.text.missing("linear_attn_config")
+    return KdaState(
+        heads=linear.count("num_heads"),
+        dim=linear.count("head_dim"),
+        conv_kernel=linear.count("short_conv_kernel_size"),
+        conv_type=model.dtype,
+        temporal_type=FLOAT32,
+    )
+
+
+def short_conv_state(model: Described) -> ShortConvState:
+    """LFM2: ``conv_L_cache`` (3 where absent) − 1 steps of ``conv_dim`` (hidden where absent) channels."""
+    text = _with(model, {"conv_L_cache": 3})
+    return ShortConvState(
+        channels=text.optional_count("conv_dim") or model.hidden,
+        conv_kernel=text.count("conv_L_cache"),
+        conv_type=model.dtype,
+    )
+
+
+def rg_lru_state(model: Described) -> RgLruState:
+    """RecurrentGemma: ``lru_width`` (hidden where absent) channels; the recurrent state is float32.
+
+    Source: transformers 5.20, ``RecurrentGemmaRglru`` (``recurrent_states`` in float32, ``conv1d_state`` in the
+    model's type).
+    """
+    text = _with(model, {"conv1d_width": 4})
+    return RgLruState(
+        width=text.optional_count("lru_width") or model.hidden,
+        conv_kernel=text.count("conv1d_width"),
+        conv_type=model.dtype,
+        temporal_type=FLOAT32,
+    )
+
+
+def read_rwkv(model: Described) -> LayerStack:
+    """RWKV-5 and 6: heads of ``head_size`` over the attention width, and two shifted tokens a layer."""
+    text = model.text
+    head = text.count("head_size")
+    width = text.optional_count("attention_hidden_size", "dim_att") or model.hidden
+    if width % head:
+        raise text.refused("head_size", f"it does not divide the width {width}")
+    state = RwkvState(heads=width // head, head_dim=head, conv_type=model.dtype, temporal_type=FLOAT32)
+    return ((state,),) * model.layers
+
+
+def read_mamba1(model: Described) -> LayerStack:
+    """Every layer keeps a Mamba-1 state."""
+    return ((mamba1_state(model),),) * model.layers
+
+
+def read_mamba2(model: Described) -> LayerStack:
+    """Every layer keeps a Mamba-2 state."""
+    return ((mamba2_state(model),),) * model.layers

@@ -1,0 +1,61 @@
+"""Widths that an engine's activation terms need, and the query-head counts that tensor parallelism must divide."""
+
+from collections.abc import Sequence
+
+from kvplan.errors import InputError
+from kvplan.hf_config.described import HIDDEN_NAMES, Described
+from kvplan.model import Shape
+
+_VISION_KEYS = ("vision_config", "vision_tower", "mm_vision_tower", "vision_encoder", "visual", "image_size")
+_POOLING_WORDS = ("ForSequenceClassification", "ForTokenClassification", "RewardModel", "ForEmbedding", "TextModel")
+
+
+def read_shape(model: Described) -> Shape:
+    """Widths of the language model; null where the config does not say."""
+    text, outer = model.text, model.outer
+    listed = outer.texts("architectures") or [""]
+    return Shape(
+        hidden=text.count(*HIDDEN_NAMES),
+        vocabulary=text.optional_count("vocab_size", "padded_vocab_size", "n_vocab"),
+        intermediate=_width(model, "intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff"),
+        experts=_width(model, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+        experts_per_token=_width(
+            model, "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k"
+        ),
+        expert_intermediate=_width(
+            model, "moe_intermediate_size", "expert_ffn_hidden_size", "expert_intermediate_size"
+        ),
+        has_vision=any(outer.says(key) for key in _VISION_KEYS),
+        is_pooling=any(word in listed[0] for word in _POOLING_WORDS),
+    )
+
+
+def _width(model: Described, *names: str) -> int | None:
+    """A width, the largest where the file lists one a layer, None for 0 or nothing."""
+    found = model.text.value(*names)
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        widths = [item for item in found if isinstance(item, int) and not isinstance(item, bool)]
+        return max(widths, default=None)
+    try:
+        return model.text.size(*names, default=0) or None
+    except InputError:
+        raise
+
+
+def query_head_counts(model: Described) -> tuple[int, ...]:
+    """Every query-head count that must divide among tensor-parallel ranks."""
+    text = model.text
+    listed = text.items("num_query_heads")
+    if listed is not None:
+        return tuple(sorted(set(text.counts("num_query_heads") or [])))
+    if model.family in ("whisper", "bart"):
+        return (text.count("decoder_attention_heads"),)
+    heads = {model.query_heads}
+    for name in ("swa_num_attention_heads",):
+        extra = text.optional_count(name)
+        if extra is not None:
+            heads.add(extra)
+    other = text.section("attention_other_setting")
+    if other is not None and other.optional_count("num_attention_heads") is not None:
+        heads.add(other.count("num_attention_heads"))
+    return tuple(sorted(heads))

@@ -1,0 +1,159 @@
+"""Decoders whose KV heads or head widths differ from layer to layer."""
+
+from kvplan.errors import UnsupportedModelError
+from kvplan.hf_config.described import Described, LayerStack
+from kvplan.hf_config.fields import Fields
+from kvplan.hf_config.heads import Heads, read_heads
+from kvplan.hf_config.standard import attention
+from kvplan.hf_config.windows import FULL, Span, checked_length, read_spans
+from kvplan.layers import FullAttention, Layer, Mamba1State, SharedKv
+
+
+def read_wide_full(model: Described) -> LayerStack:
+    """Gemma 4: full layers are ``global_head_dim`` (512) wide and may have ``num_global_key_value_heads`` (null: as
+    many as sliding ones); K and V are both stored even with ``attention_k_eq_v``; the last ``num_kv_shared_layers``
+    layers read the KV of earlier ones. Source: vLLM 0.33, ``Gemma4Attention``."""
+    text = model.text
+    sliding = read_heads(model)
+    width = text.optional_count("global_head_dim") or 512
+    global_kv = text.optional_count("num_global_key_value_heads")
+    kv = global_kv if global_kv is not None and text.flag("attention_k_eq_v") else sliding.kv
+    wide = Heads(query=sliding.query, kv=kv, head_dim=width, value_head_dim=width)
+    spans = read_spans(model, model.layers)
+    shared = text.size("num_kv_shared_layers", default=0)
+    own = len(spans) - shared
+    if own < 1:
+        raise text.refused("num_kv_shared_layers", f"it leaves none of the {len(spans)} layers with KV of its own")
+    stack = [(attention(wide if span == FULL else sliding, span),) for span in spans[:own]]
+    return (*stack, *(((SharedKv(),),) * shared))
+
+
+def read_asymmetric(model: Described) -> LayerStack:
+    """MiMo-V2: keys are wider than values, and sliding layers (1 in ``hybrid_layer_pattern``) have heads of their own.
+
+    Source: vLLM 0.33, ``MiMoV2FlashDecoderLayer``: the ``swa_`` keys where the layer slides.
+    """
+    text = model.text
+    full = read_heads(model)
+    marks = text.counts("hybrid_layer_pattern", least=0)
+    if marks is None:
+        raise text.missing("hybrid_layer_pattern")
+    if len(marks) < model.layers or set(marks) - {0, 1}:
+        raise text.refused("hybrid_layer_pattern", f"0 or 1 is expected for each of {model.layers} layers")
+    head_dim = text.optional_count("swa_head_dim") or full.head_dim
+    narrow = Heads(
+        query=text.optional_count("swa_num_attention_heads") or full.query,
+        kv=text.optional_count("swa_num_key_value_heads") or full.kv,
+        head_dim=head_dim,
+        value_head_dim=text.optional_count("swa_v_head_dim") or full.value_head_dim,
+    )
+    window = Span(rule="sliding", tokens=text.count("sliding_window_size", "sliding_window"))
+    slides = (attention(narrow, window),)
+    stays = (attention(full, FULL),)
+    return tuple(slides if mark else stays for mark in marks[: model.layers])
+
+
+def read_sliding_override(model: Described) -> LayerStack:
+    """Step-3.5: sliding layers may take heads from ``attention_other_setting``; the KV-head key is
+    ``num_attention_groups``. Source: vLLM 0.33, ``Step3p5DecoderLayer``."""
+    other = model.text.section("attention_other_setting")
+    heads = read_heads(model)
+    narrow = heads
+    if other is not None:
+        narrow = Heads(
+            query=other.optional_count("num_attention_heads") or heads.query,
+            kv=other.optional_count("num_attention_groups") or heads.kv,
+            head_dim=other.optional_count("head_dim") or heads.head_dim,
+            value_head_dim=other.optional_count("head_dim") or heads.value_head_dim,
+        )
+    return tuple((attention(heads if span == FULL else narrow, span),) for span in read_spans(model, model.layers))
+
+
+def read_blocks(model: Described) -> LayerStack:
+    """Nemotron-NAS: KV heads of layer i are query heads / ``n_heads_in_group``; no KV where the attention is a no-op
+    or a linear layer. DeciLM-7B lists ``num_key_value_heads_per_layer`` instead."""
+    text = model.text
+    query = model.query_heads
+    head_dim = text.optional_count("head_dim") or model.hidden // query
+    listed = text.counts("num_key_value_heads_per_layer")
+    if listed is not None:
+        if len(listed) < model.layers:
+            raise text.refused("num_key_value_heads_per_layer", f"it does not cover {model.layers} layers")
+        return tuple((_full(kv, head_dim),) for kv in listed[: model.layers])
+    blocks = text.items("block_configs")
+    if blocks is None:
+        raise text.missing("block_configs", "num_key_value_heads_per_layer")
+    if len(blocks) != model.layers:
+        raise text.refused("block_configs", f"it has {len(blocks)} blocks for {model.layers} layers")
+    return tuple(_block(model, block, index, query, head_dim) for index, block in enumerate(blocks))
+
+
+def _block(model: Described, block: object, index: int, query: int, head_dim: int) -> tuple[Layer, ...]:
+    path = f"{model.text.path}block_configs[{index}]."
+    fields = Fields(block, path=path).section("attention") if isinstance(block, dict) else None
+    if fields is None:
+        raise UnsupportedModelError(f"{path}attention is missing", key=f"{path}attention")
+    if fields.flag("no_op") or fields.flag("replace_with_linear"):
+        return ()
+    if fields.says("window_length"):
+        raise fields.refused("window_length", "windows inside a block are not known")
+    group = fields.count("n_heads_in_group")
+    if query % group:
+        raise fields.refused("n_heads_in_group", f"it does not divide {query} query heads")
+    return (_full(query // group, head_dim),)
+
+
+def read_listed_heads(model: Described) -> LayerStack:
+    """OpenELM: one KV-head count a layer."""
+    text = model.text
+    kv = text.counts("num_kv_heads")
+    if kv is None:
+        raise text.missing("num_kv_heads")
+    if len(kv) != model.layers:
+        raise text.refused("num_kv_heads", f"it has {len(kv)} entries for {model.layers} layers")
+    return tuple((_full(heads, text.count("head_dim")),) for heads in kv)
+
+
+def _full(kv: int, head_dim: int) -> Layer:
+    return FullAttention(kv_heads=kv, head_dim=head_dim, value_head_dim=head_dim)
+
+
+def read_yoco(model: Described) -> LayerStack:
+    """Phi-4-mini-flash: every ``mb_per_layer``-th layer attends, the others are Mamba-1; in the second half one full
+    layer's KV is read by all.
+
+    Layers 0 … n/2 − 1 alternate Mamba and sliding attention; layer n/2 is Mamba, n/2 + 1 keeps full KV; the rest reads
+    those two. Source: the published ``modeling_phi4flash.py`` and ``configuration_phi4flash.py``.
+    """
+    text, layers = model.text, model.layers
+    heads = read_heads(model)
+    every = text.optional_count("mb_per_layer") or 2
+    windows = text.value("sliding_window")
+    window = text.count("sliding_window") if not isinstance(windows, list) else None
+    half = layers // 2
+    state = Mamba1State(
+        inner=(text.optional_count("mamba_expand") or 2) * model.hidden,
+        state=text.optional_count("mamba_d_state") or 16,
+        conv_kernel=text.optional_count("mamba_d_conv") or 4,
+        conv_type=model.dtype,
+        temporal_type=model.dtype,
+    )
+    stack: list[tuple[Layer, ...]] = []
+    for index in range(layers):
+        if index > half + 1:
+            stack.append((SharedKv(),))
+        elif index % every == 0:
+            stack.append((state,))
+        elif index < half:
+            tokens = window if window is not None else _listed_window(model, index)
+            stack.append((attention(heads, FULL if tokens is None else Span(rule="sliding", tokens=tokens)),))
+        else:
+            stack.append((attention(heads, FULL),))
+    return tuple(stack)
+
+
+def _listed_window(model: Described, index: int) -> int | None:
+    listed = model.text.items("sliding_window") or []
+    checked_length(model, "sliding_window", [str(item) for item in listed], model.layers)
+    found = listed[index]
+    return found if isinstance(found, int) and found > 0 else None

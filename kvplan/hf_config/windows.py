@@ -1,0 +1,183 @@
+"""Which layers keep every token, which keep a window, which a chunk: every way in which configs say it."""
+
+from dataclasses import dataclass
+
+from kvplan.errors import UnsupportedModelError
+from kvplan.hf_config.described import Described
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """What one layer keeps: ``rule`` is ``full``, ``sliding`` or ``chunked``; ``tokens`` of the window or chunk."""
+
+    rule: str
+    tokens: int | None = None
+
+
+FULL = Span(rule="full")
+
+_RULES = {
+    "full_attention": "full",
+    "attention": "full",
+    "full": "full",
+    "global": "full",
+    "global_attention": "full",
+    "sliding_attention": "sliding",
+    "sliding_window_attention": "sliding",
+    "sliding": "sliding",
+    "local": "sliding",
+    "local_attention": "sliding",
+    "chunked_attention": "chunked",
+}
+
+# Classes with a switch: ``use_sliding_window`` false (also the default) wins over any ``sliding_window``.
+_SWITCHED = frozenset(
+    "qwen2 qwen2_moe qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text qwen3 qwen3_moe qwen3_vl_moe_text "
+    "qwen3_omni_moe_text smollm3".split()
+)
+# ... of these, the classes that slide only from layer ``max_window_layers`` (28 where absent) on. dots.llm1 has no
+# switch, but the same rule (62 where absent).
+_FROM_LAYER = {
+    "qwen2": 28,
+    "qwen2_vl_text": 80,
+    "qwen2_5_vl_text": 80,
+    "qwen2_5_omni_text": 28,
+    "qwen3": 28,
+    "dots1": 62,
+}
+# Classes that alternate without a key: period, and whether the first (else the last) layer of each period is full.
+# Source: ``layer_types`` that the config classes of transformers 5.20 build; vLLM 0.33's model classes read those.
+_PERIODS = {
+    "afmoe": (4, False),
+    "cohere2": (4, False),
+    "cohere2_moe": (4, False),
+    "cwm": (4, True),
+    "exaone4": (4, False),
+    "exaone_moe": (4, False),
+    "gemma2": (2, False),
+    "gemma3_text": (6, False),
+    "gemma3n_text": (5, False),
+    "gemma4_text": (6, False),
+    "gemma4_unified_text": (6, False),
+    "gpt_oss": (2, False),
+    "granite_swa": (4, True),
+    "granitemoe_swa": (4, True),
+    "olmo3": (4, False),
+    "vaultgemma": (2, False),
+}
+_PERIOD_NAMES = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
+# vLLM's Cohere2 classes pass ``sliding_window + 1`` to the attention layer.
+_EXTRA_TOKENS = {"cohere2": 1, "cohere2_moe": 1}
+
+
+def read_spans(model: Described, layers: int) -> list[Span]:
+    """One span a layer.
+
+    The layer list wins over the pattern, the pattern over the class's own period. Without any of these, or with a list
+    that knows sliding layers only, one ``sliding_window`` applies to every layer (vLLM's ``CacheConfig``).
+    """
+    if model.family == "llama4_text":
+        return _chunked_spans(model, layers)
+    window = _window(model)
+    kinds = _layer_kinds(model, layers)
+    if kinds is None or set(kinds) == {"sliding"}:
+        return [FULL if window is None else Span(rule="sliding", tokens=window)] * layers
+    windows = _windows_by_layer(model, layers)
+    return [_span(model, kind, windows[index] if windows else window) for index, kind in enumerate(kinds)]
+
+
+def _span(model: Described, kind: str, window: int | None) -> Span:
+    if kind == "sliding":
+        return FULL if window is None else Span(rule="sliding", tokens=window)
+    if kind == "chunked":
+        return Span(rule="chunked", tokens=model.text.count("attention_chunk_size"))
+    return FULL
+
+
+def _window(model: Described) -> int | None:
+    """Tokens of the window, or None; 0 means none, as in vLLM."""
+    if model.family in _SWITCHED and not model.text.flag("use_sliding_window"):
+        return None
+    if model.family in _SWITCHED and "sliding_window" not in model.text.values:
+        return 4096  # the class default of these, which the switch otherwise hides
+    tokens = model.text.size("sliding_window", default=0)
+    return tokens + _EXTRA_TOKENS.get(model.family, 0) if tokens else None
+
+
+def _windows_by_layer(model: Described, layers: int) -> list[int] | None:
+    """EXAONE-MoE may give each layer a window of its own."""
+    windows = model.text.counts("sliding_windows", least=0)
+    if windows is not None and len(windows) < layers:
+        raise model.text.refused("sliding_windows", f"it does not cover the {layers} layers")
+    return windows
+
+
+def _layer_kinds(model: Described, layers: int) -> list[str] | None:
+    """``full``, ``sliding`` or ``chunked`` for every layer, or None where nothing tells layers apart."""
+    listed = model.text.texts("layer_types")
+    if listed is not None:
+        kinds = [layer_rule(model, name) for name in checked_length(model, "layer_types", listed, layers)]
+    else:
+        pattern = model.text.value(*_PERIOD_NAMES)
+        if isinstance(pattern, str):
+            kinds = _from_letters(model, pattern, layers)
+        elif model.family in _FROM_LAYER:
+            first = model.text.size("max_window_layers", default=_FROM_LAYER[model.family])
+            kinds = ["sliding" if index >= first else "full" for index in range(layers)]
+        elif model.family in _PERIODS:
+            kinds = _from_period(model, layers)
+        else:
+            return None
+    if model.family in ("gemma4_text", "gemma4_unified_text"):
+        kinds[-1] = "full"  # the config class makes the last layer full, whatever the list says
+    return kinds
+
+
+def layer_rule(model: Described, name: str) -> str:
+    """The span that an attention layer's name in ``layer_types`` stands for; unknown names are refused."""
+    if name not in _RULES:
+        raise UnsupportedModelError(
+            f"layer type {name!r} in {model.text.path}layer_types is not known for {model.family}",
+            key=f"{model.text.path}layer_types",
+        )
+    return _RULES[name]
+
+
+def checked_length(model: Described, key: str, listed: list[str], layers: int) -> list[str]:
+    """``listed`` cut to the layers (some files add entries for layers of multi-token prediction); too short is
+    refused."""
+    if len(listed) < layers:
+        raise model.text.refused(key, f"it has {len(listed)} entries for {layers} layers")
+    return listed[:layers]
+
+
+def _from_period(model: Described, layers: int) -> list[str]:
+    period, full_first = _PERIODS[model.family]
+    period = model.text.optional_count(*_PERIOD_NAMES) or period
+    full_at = 0 if full_first else period - 1
+    return ["full" if index % period == full_at else "sliding" for index in range(layers)]
+
+
+def _from_letters(model: Described, pattern: str, layers: int) -> list[str]:
+    """EXAONE-4's ``LLLG``: L slides, G is full; the last layer is full."""
+    if not pattern or set(pattern) - {"L", "G"}:
+        raise model.text.refused("sliding_window_pattern", "only the letters L and G are known")
+    kinds = ["sliding" if pattern[index % len(pattern)] == "L" else "full" for index in range(layers)]
+    kinds[-1] = "full"
+    return kinds
+
+
+def _chunked_spans(model: Described, layers: int) -> list[Span]:
+    """Llama 4: layers with rope attend within a chunk, layers without (every fourth unless listed) to everything.
+
+    Source: vLLM 0.33, ``Llama4Attention`` (``no_rope_layers``, ``attention_chunk_size``; 8,192 where absent).
+    """
+    text = model.text
+    chunk = 8192 if "attention_chunk_size" not in text.values else text.size("attention_chunk_size", default=0)
+    listed = text.counts("no_rope_layers", least=0)
+    if not listed:
+        step = text.optional_count("no_rope_layer_interval") or 4
+        listed = [int((index + 1) % step != 0) for index in range(layers)]
+    if len(listed) < layers:
+        raise text.refused("no_rope_layers", f"it has {len(listed)} entries for {layers} layers")
+    return [Span(rule="chunked", tokens=chunk) if chunk and rope else FULL for rope in listed[:layers]]
