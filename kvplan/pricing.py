@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.base import Deployment
+from kvplan.engines.stages import stage_layers
 from kvplan.engines.vllm.storage import kv_types as stored_by_vllm
 from kvplan.errors import InputError
 from kvplan.layers import CrossAttention, FullAttention, KvTypes, LatentAttention, Layer
@@ -75,10 +76,8 @@ def price(
     """
     kv_types = stored_types(model, deployment)
     context_parallel = deployment.context_parallel
-    held = _stage_layers(
-        model.rank_layers(deployment.tensor_parallel), stage_layers(len(model.layers), deployment.pipeline_parallel)
-    )
-    lengths = tuple(tokens) or _lengths(model.max_context_tokens)
+    held = _stages(model.rank_layers(deployment.tensor_parallel), deployment.pipeline_parallel)
+    lengths = tuple(tokens) or _lengths(deployment.max_model_len or model.max_context_tokens)
     return ModelPrice(
         model=model,
         kv_types=kv_types,
@@ -90,7 +89,7 @@ def price(
         bytes_per_token=model.growing_bytes_per_token(kv_types),
         gpu_bytes_per_token=max(_total(stage, kv_types, _growing) for stage in held) / context_parallel,
         windowed_bytes_per_token=model.windowed_bytes_per_token(kv_types),
-        gpu_windowed_bytes_per_token=max(_total(stage, kv_types, _windowed) for stage in held) / context_parallel,
+        gpu_windowed_bytes_per_token=max(_total(stage, kv_types, _windowed) for stage in held),
         fixed_bytes=model.fixed_bytes(kv_types),
         gpu_fixed_bytes=max(sum(layer.fixed_bytes(kv_types) for layer in stage) for stage in held),
         layers=_layer_rows(model, kv_types),
@@ -111,20 +110,6 @@ def stored_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
     return stored_by_vllm(model, deployment.kv_dtype)
 
 
-def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Decoder layers of each pipeline stage: equal shares; what remains goes one each to the stages before the last.
-
-    Source: vLLM 0.33, ``get_pp_indices``: the last stage holds the head, so it is spared.
-
-    >>> stage_layers(32, 4), stage_layers(61, 4), stage_layers(62, 4)
-    ((8, 8, 8, 8), (15, 15, 16, 15), (15, 16, 16, 15))
-    """
-    if stages > layers:
-        raise InputError(f"pipeline parallelism {stages} is more than {layers} layers", key="pipeline_parallel")
-    each, rest = divmod(layers, stages)
-    return tuple(each + (stages - 1 - rest <= index < stages - 1) for index in range(stages))
-
-
 def _lengths(context: int | None) -> tuple[int, ...]:
     """Lengths worth showing: the usual ones within the model's context, and the context itself."""
     if context is None:
@@ -133,14 +118,13 @@ def _lengths(context: int | None) -> tuple[int, ...]:
     return (*shorter[-3:], context)
 
 
-def _stage_layers(layers: Sequence[Sequence[Layer]], stages: Sequence[int]) -> list[list[Layer]]:
+def _stages(layers: Sequence[Sequence[Layer]], stages: int) -> list[list[Layer]]:
     """What each pipeline stage keeps."""
-    assert sum(stages) == len(layers), "the stages together are the model"
-    held, first = [], 0
-    for count in stages:
-        held.append([kept for layer in layers[first : first + count] for kept in layer])
-        first += count
-    return held
+    if stages > len(layers):
+        raise InputError(
+            f"pipeline parallelism {stages} is more than the model's {len(layers)} layers", key="pipeline_parallel"
+        )
+    return [[kept for index in stage for kept in layers[index]] for stage in stage_layers(len(layers), stages)]
 
 
 def _growing(layer: Layer, kv: KvTypes) -> Fraction:
@@ -156,12 +140,9 @@ def _total(layers: Sequence[Layer], kv: KvTypes, part: Callable[[Layer, KvTypes]
 
 
 def _sequence(layers: Sequence[Layer], tokens: int, kv: KvTypes, context_parallel: int) -> int:
-    """Bytes of one sequence on one rank. The rank with the most keeps ceil(tokens / context_parallel) of them."""
-    if context_parallel == 1:
-        return sum(layer.bytes_for(tokens, kv) for layer in layers)
-    fixed = sum(layer.fixed_bytes(kv) for layer in layers)
-    with_tokens = sum(layer.bytes_for(tokens, kv) for layer in layers)
-    return fixed + -(-(with_tokens - fixed) // context_parallel)
+    """Bytes of one sequence on the rank with the most: context parallelism deals what grows, not windows or states."""
+    dealt = -(-tokens // context_parallel)
+    return sum(layer.bytes_for(dealt if layer.window_tokens is None else tokens, kv) for layer in layers)
 
 
 def _layer_rows(model: ModelSpec, kv: KvTypes) -> tuple[LayerRow, ...]:

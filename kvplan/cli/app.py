@@ -11,6 +11,7 @@ import typer
 
 COMMANDS: dict[str, str] = {
     "model": "What one token and one sequence of a model cost.",
+    "fit": "Where a GPU's memory goes and how many worst-case requests fit.",
     "list": "Search the catalogues: GPUs, engines, models, clients, traffic.",
     "explain": "One page on a topic.",
 }

@@ -69,14 +69,19 @@ def report_bug(error: Exception, arguments: Sequence[str]) -> int:
 
 def _say(error: KvplanError, code: int, arguments: Sequence[str], *, place: bool = True) -> None:
     """Print where, what and what next to stderr, and the object to stdout where JSON was asked for."""
+    tell(error, place=place)
+    if wants_json(arguments):
+        write_data(json.dumps(error_document(error, code), indent=2, ensure_ascii=False) + "\n")
+
+
+def tell(error: KvplanError, *, place: bool = True) -> None:
+    """Print where, what and what next to stderr."""
     with quietly(sys.stderr):
         where = _place(error) if place else ""
         print(f"error: {where}{error.message}", file=sys.stderr)
         if error.hint:
             print(f"  try: {error.hint}", file=sys.stderr)
         sys.stderr.flush()
-    if wants_json(arguments):
-        write_data(json.dumps(error_document(error, code), indent=2) + "\n")
 
 
 def _place(error: KvplanError) -> str:

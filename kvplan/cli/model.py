@@ -1,10 +1,8 @@
 """``kvplan model``: what one token and one sequence of a model cost."""
 
-from typing import Annotated
-
-import typer
-
 from kvplan.cli.options import (
+    CacheTypeK,
+    CacheTypeV,
     ContextParallel,
     DataParallel,
     Format,
@@ -36,10 +34,8 @@ def run(
     data_parallel: DataParallel = 1,
     context_parallel: ContextParallel = 1,
     kv_dtype: KvDtype = "auto",
-    cache_type_k: Annotated[
-        str | None, typer.Option("--cache-type-k", help="llama.cpp's type of keys (f16, q8_0, …).")
-    ] = None,
-    cache_type_v: Annotated[str | None, typer.Option("--cache-type-v", help="llama.cpp's type of values.")] = None,
+    cache_type_k: CacheTypeK = None,
+    cache_type_v: CacheTypeV = None,
     max_model_len: MaxModelLen = None,
     tokens: Tokens = None,
     format: Format = "text",

@@ -1,16 +1,18 @@
 """Options that several commands share, each written once."""
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from kvplan.errors import InputError
+from kvplan.units import parse_bytes
 
 TextOrJson = Literal["text", "json"]
 
-Format = Annotated[TextOrJson, typer.Option("--format", help="Text for people, JSON for programs.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Never use the network: local files, cache, bundled facts.")]
+Format = Annotated[TextOrJson, typer.Option("--format", show_default=False, help="Text for people, JSON for programs.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Local files, cache and bundled facts only.")]
 Profiles = Annotated[
     Path | None, typer.Option("--profiles", metavar="DIR", help="Search this folder of profiles first.")
 ]
@@ -20,24 +22,78 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file.
 ModelReference = Annotated[
     str, typer.Argument(metavar="MODEL", help="Hub id (org/name[@revision]), folder, config.json or .gguf file.")
 ]
-TensorParallel = Annotated[int, typer.Option("--tensor-parallel", "--tp", metavar="N", help="GPUs that share a layer.")]
+TensorParallel = Annotated[
+    int, typer.Option("--tensor-parallel", "--tp", metavar="N", show_default=False, help="GPUs that share a layer.")
+]
 PipelineParallel = Annotated[
-    int, typer.Option("--pipeline-parallel", "--pp", metavar="N", help="Stages that share the layers.")
+    int,
+    typer.Option("--pipeline-parallel", "--pp", metavar="N", show_default=False, help="Stages that share the layers."),
 ]
 DataParallel = Annotated[
-    int, typer.Option("--data-parallel", "--dp", metavar="N", help="Attention replicas, each with a KV pool.")
+    int,
+    typer.Option(
+        "--data-parallel", "--dp", metavar="N", show_default=False, help="Attention replicas, each with a KV pool."
+    ),
 ]
 ContextParallel = Annotated[
-    int, typer.Option("--context-parallel", "--dcp", metavar="N", help="Ranks that share a sequence's tokens.")
+    int,
+    typer.Option(
+        "--context-parallel", "--dcp", metavar="N", show_default=False, help="Ranks that share a sequence's tokens."
+    ),
 ]
 KvDtype = Annotated[
     str,
-    typer.Option("--kv-dtype", "--kv-cache-dtype", metavar="TYPE", help="auto, bfloat16, fp8, … (the engine's word)."),
+    typer.Option("--kv-dtype", metavar="TYPE", show_default=False, help="auto, bfloat16, fp8, … (the engine's word)."),
 ]
 MaxModelLen = Annotated[
     int | None, typer.Option("--max-model-len", "--context", metavar="TOKENS", help="The engine's window.")
 ]
 Tokens = Annotated[str | None, typer.Option("--tokens", metavar="N,N", help="Price these lengths.")]
+
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        show_default=False,
+        metavar="NAME[@VERSION]",
+        help="vllm (default), sglang, tensorrt-llm, llama.cpp, tgi.",
+    ),
+]
+Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The kind of GPU (kvplan list gpus).")]
+GpuMemory = Annotated[
+    str | None, typer.Option("--gpu-memory", metavar="BYTES,…", help="As the driver reports it, for all or per rank.")
+]
+Utilization = Annotated[
+    float | None,
+    typer.Option(
+        "--gpu-memory-utilization", metavar="SHARE", help="The engine's share of the memory (its own word too)."
+    ),
+]
+UtilizationWords = Annotated[
+    float | None,
+    typer.Option("--mem-fraction-static", "--free-gpu-memory-fraction", "--cuda-memory-fraction", hidden=True),
+]
+MaxNumSeqs = Annotated[int | None, typer.Option("--max-num-seqs", metavar="N", help="Sequences at once.")]
+MaxNumBatchedTokens = Annotated[
+    int | None, typer.Option("--max-num-batched-tokens", metavar="N", help="Tokens of one step.")
+]
+AsyncScheduling = Annotated[
+    bool | None, typer.Option("--async-scheduling/--no-async-scheduling", help="Two batches in flight.")
+]
+PrefixCaching = Annotated[
+    bool | None, typer.Option("--prefix-caching/--no-prefix-caching", help="Keep the KV of finished prompts.")
+]
+HybridManager = Annotated[
+    bool,
+    typer.Option(
+        "--hybrid-kv-cache-manager/--no-hybrid-kv-cache-manager",
+        show_default=False,
+        help="Page windows and states apart.",
+    ),
+]
+BlockSize = Annotated[int | None, typer.Option("--block-size", metavar="TOKENS", help="Tokens of a block.")]
+CacheTypeK = Annotated[str | None, typer.Option("--cache-type-k", metavar="TYPE", help="llama.cpp: type of keys.")]
+CacheTypeV = Annotated[str | None, typer.Option("--cache-type-v", metavar="TYPE", help="llama.cpp: type of values.")]
 
 
 def profiles_folder(folder: Path | None) -> Path | None:
@@ -54,6 +110,11 @@ def positive(value: int, option: str) -> int:
     return value
 
 
+def positive_or_none(value: int | None, option: str) -> int | None:
+    """``value``, if it counts something or was not given."""
+    return None if value is None else positive(value, option)
+
+
 def parse_counts(text: str | None, option: str) -> tuple[int, ...]:
     """Comma-separated token counts, such as ``1024,8192``."""
     if text is None:
@@ -65,3 +126,25 @@ def parse_counts(text: str | None, option: str) -> tuple[int, ...]:
             raise InputError(f"{option} {text!r}: {word!r} is not a number of tokens", hint=f"{option} 1024,8192")
         counts.append(int(number))
     return tuple(counts)
+
+
+def parse_gpu_memory(text: str | None) -> tuple[int, ...] | None:
+    """Bytes of one rank, or of each, separated by commas."""
+    return None if text is None else tuple(parse_amount(word, "--gpu-memory") for word in text.split(","))
+
+
+def parse_amount(text: str, option: str) -> int:
+    """Bytes with a unit, or a plain number of bytes; more than none."""
+    amount = int(text) if text.strip().isdecimal() else parse_bytes(text)
+    if amount <= 0:
+        raise InputError(f"{option} {text}: nothing fits in no memory", hint=f"{option} 10GiB", key=option)
+    return amount
+
+
+def parse_share(value: float | None, option: str) -> Fraction | None:
+    """A share in (0, 1], exact as written: 0.92 is 92/100, not the float beside it."""
+    if value is None:
+        return None
+    if not 0 < value <= 1:
+        raise InputError(f"{option} {value:g} is not a share", hint="give a number above 0 and at most 1", key=option)
+    return Fraction(str(value))

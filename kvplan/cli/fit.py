@@ -1,0 +1,198 @@
+"""``kvplan fit``: where the memory goes, how large the KV pool is, how many worst-case requests fit."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from kvplan.cli import options
+from kvplan.cli.failures import tell
+from kvplan.cli.output import show, terminal_width, write_data
+from kvplan.errors import InputError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from kvplan.capacity import Fit, RequestShape
+
+_EXIT_CODES = {"fits": 0, "does_not_fit": 1, "cannot_tell": UnsupportedModelError.exit_code}
+
+NEEDS_ARGUMENTS = True
+EXAMPLE = """Example:
+
+\b
+  kvplan fit Qwen/Qwen3-32B --gpu h100 --tp 2 --prompt 4000 --max-tokens 1024"""
+
+
+def run(
+    model: options.ModelReference,
+    gpu: options.Gpu = None,
+    engine: options.Engine = "vllm",
+    tensor_parallel: options.TensorParallel = 1,
+    pipeline_parallel: options.PipelineParallel = 1,
+    data_parallel: options.DataParallel = 1,
+    context_parallel: options.ContextParallel = 1,
+    max_model_len: options.MaxModelLen = None,
+    kv_dtype: options.KvDtype = "auto",
+    prompt: Annotated[
+        list[int] | None, typer.Option("--prompt", metavar="N", help="A request to reserve; repeatable.")
+    ] = None,
+    max_tokens: Annotated[
+        list[int] | None,
+        typer.Option("--max-tokens", metavar="M", help="Its output cap; without one, to the window's end."),
+    ] = None,
+    tokens: options.Tokens = None,
+    safety_fraction: Annotated[
+        float,
+        typer.Option("--safety-fraction", metavar="SHARE", show_default=False, help="Share of the pool to promise."),
+    ] = 1.0,
+    gpu_memory: options.GpuMemory = None,
+    kv_memory: Annotated[
+        str | None, typer.Option("--kv-memory", metavar="BYTES", help="The KV pool of one GPU: no budget.")
+    ] = None,
+    weights_bytes: Annotated[
+        str | None, typer.Option("--weights-bytes", metavar="BYTES", help="The weights, all ranks together.")
+    ] = None,
+    utilization: options.Utilization = None,
+    utilization_word: options.UtilizationWords = None,
+    max_num_seqs: options.MaxNumSeqs = None,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
+    block_size: options.BlockSize = None,
+    async_scheduling: options.AsyncScheduling = None,
+    prefix_caching: options.PrefixCaching = None,
+    hybrid_manager: options.HybridManager = True,
+    enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.")] = False,
+    expert_parallel: Annotated[
+        bool, typer.Option("--expert-parallel", "--enable-expert-parallel", help="Whole experts on ranks.")
+    ] = False,
+    speculative_tokens: Annotated[
+        int, typer.Option("--speculative-tokens", metavar="N", show_default=False, help="Tokens guessed ahead.")
+    ] = 0,
+    cache_type_k: options.CacheTypeK = None,
+    cache_type_v: options.CacheTypeV = None,
+    draft_model: Annotated[str | None, typer.Option("--draft-model", metavar="MODEL", hidden=True)] = None,
+    max_loras: Annotated[int, typer.Option("--max-loras", metavar="N", hidden=True)] = 0,
+    kv_offload: Annotated[str | None, typer.Option("--kv-offload", metavar="BYTES", hidden=True)] = None,
+    limit_mm_per_prompt: Annotated[
+        str | None, typer.Option("--limit-mm-per-prompt", metavar="JSON", hidden=True)
+    ] = None,
+    pp_layers: Annotated[str | None, typer.Option("--pp-layers", metavar="N,N", hidden=True)] = None,
+    flags: Annotated[
+        Literal["cli", "k8s"] | None, typer.Option("--flags", help="Print only the engine's flags.")
+    ] = None,
+    format: options.Format = "text",
+    offline: options.Offline = False,
+    profiles: options.Profiles = None,
+) -> int:
+    """Where the GPU's memory goes, how large the KV pool is, how many worst-case requests fit. Exit 1: it does not.
+
+    Answered with "cannot tell" (exit 5): --draft-model, --max-loras, --kv-offload, --limit-mm-per-prompt, --pp-layers.
+    """
+    from kvplan.capacity import fit
+    from kvplan.engines import parse_engine
+    from kvplan.engines.base import Deployment
+    from kvplan.sources import read_model
+    from kvplan.unmodelled import with_unmodelled
+
+    folder = options.profiles_folder(profiles)
+    shapes = _shapes(prompt or (), max_tokens or (), options.parse_counts(tokens, "--tokens"))
+    device = None
+    if gpu is not None:
+        from kvplan.profiles.loader import load_gpu
+
+        device = load_gpu(gpu, extra_folder=folder)
+    elif gpu_memory is None and kv_memory is None:
+        raise InputError(
+            "fit needs a GPU", hint="--gpu h100, or --gpu-memory 79.18GiB, or --kv-memory 40GiB", key="gpu"
+        )
+    deployment = Deployment(
+        engine=parse_engine(engine),
+        gpu=device,
+        gpu_memory_bytes=options.parse_gpu_memory(gpu_memory),
+        tensor_parallel=options.positive(tensor_parallel, "--tensor-parallel"),
+        pipeline_parallel=options.positive(pipeline_parallel, "--pipeline-parallel"),
+        data_parallel=options.positive(data_parallel, "--data-parallel"),
+        context_parallel=options.positive(context_parallel, "--context-parallel"),
+        expert_parallel=expert_parallel,
+        kv_dtype=kv_dtype,
+        cache_type_k=cache_type_k,
+        cache_type_v=cache_type_v,
+        max_model_len=options.positive_or_none(max_model_len, "--max-model-len"),
+        max_num_seqs=options.positive_or_none(max_num_seqs, "--max-num-seqs"),
+        max_num_batched_tokens=options.positive_or_none(max_num_batched_tokens, "--max-num-batched-tokens"),
+        memory_utilization=options.parse_share(
+            utilization if utilization_word is None else utilization_word, "--gpu-memory-utilization"
+        ),
+        async_scheduling=async_scheduling,
+        prefix_caching=prefix_caching,
+        hybrid_kv_cache_manager=hybrid_manager,
+        block_size=options.positive_or_none(block_size, "--block-size"),
+        enforce_eager=enforce_eager,
+        speculative_tokens=speculative_tokens,
+        kv_memory_bytes=None if kv_memory is None else options.parse_amount(kv_memory, "--kv-memory"),
+        weight_bytes=None if weights_bytes is None else options.parse_amount(weights_bytes, "--weights-bytes"),
+    )
+    fraction = options.parse_share(safety_fraction, "--safety-fraction")
+    assert fraction is not None
+    try:
+        spec = read_model(model, offline=offline, profiles_folder=folder)
+        result = with_unmodelled(
+            fit(spec, deployment, shapes, fraction),
+            {
+                "draft_model": draft_model,
+                "max_loras": max_loras,
+                "kv_offload": kv_offload,
+                "limit_mm_per_prompt": limit_mm_per_prompt,
+                "pp_layers": pp_layers,
+            },
+        )
+    except UnsupportedModelError as error:
+        if format != "json":
+            raise
+        from kvplan.report.fit_json import refusal
+
+        write_data(refusal(model, error))
+        tell(error)
+        return error.exit_code
+    _print(result, flags, format)
+    return _EXIT_CODES[result.verdict]
+
+
+def _print(result: "Fit", flags: str | None, format: str) -> None:
+    from kvplan.flags import engine_flags
+    from kvplan.remedies import smallest_changes
+
+    if format == "json":
+        from kvplan.report.fit_json import text as json_text
+
+        write_data(json_text(result, engine_flags(result), smallest_changes(result)))
+    elif flags is not None:
+        from kvplan.flags import command_words
+        from kvplan.report.flags_text import text as flags_text
+
+        write_data(flags_text(command_words(result), engine_flags(result), flags))
+    else:
+        from kvplan.report.fit_text import text
+
+        show(text(result, smallest_changes(result), width=terminal_width()))
+
+
+def _shapes(prompts: Sequence[int], caps: Sequence[int], lengths: Sequence[int]) -> tuple["RequestShape", ...]:
+    """The shapes to reserve: the n-th prompt with the n-th cap, and one for every length of ``--tokens``."""
+    from kvplan.capacity import RequestShape
+
+    if len(caps) > len(prompts):
+        raise InputError(
+            f"{len(caps)} × --max-tokens for {len(prompts)} × --prompt",
+            hint="give each cap its prompt",
+            key="max_tokens",
+        )
+    padded = [*caps, *[None] * (len(prompts) - len(caps))]
+    pairs = [
+        RequestShape(
+            name=f"{prompt:,} + {'window' if cap is None else f'{cap:,}'}", prompt_tokens=prompt, max_output_tokens=cap
+        )
+        for prompt, cap in zip(prompts, padded, strict=True)
+    ]
+    return (
+        *pairs,
+        *(RequestShape(name=f"{n:,} tokens", prompt_tokens=n - 1, max_output_tokens=1) for n in lengths if n > 1),
+    )

@@ -1,0 +1,152 @@
+"""``kvplan fit`` as text: does it fit, where the memory goes, what the pool holds, what to do."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from kvplan.capacity import Fit
+from kvplan.engines.base import Budget, Finding
+from kvplan.remedies import Remedy
+from kvplan.report.fit_json import engine_name
+from kvplan.report.model_text import provenance
+from kvplan.report.numbers import count, format_bytes, ratio
+from kvplan.report.page import ACTION, answer, columns, headline, labelled, paragraph
+from kvplan.units import GIB
+
+
+def text(fit: Fit, remedies: Sequence[Remedy], *, width: int = 80) -> Iterator[RenderableType]:
+    """The plan."""
+    yield headline(fit.model.id, provenance(fit.model), width=width)
+    yield Text(_setting(fit), style="dim")
+    yield answer(_answer(fit))
+    for remedy in remedies if fit.verdict != "fits" else ():
+        yield labelled("change", _remedy(remedy), style=ACTION)
+    if fit.plan.budget is not None:
+        yield ""
+        yield columns(
+            ("memory of one GPU", "GiB", ""), list(_budget_rows(fit.plan.budget)), left=frozenset({0, 2}), wrap=2
+        )
+    yield ""
+    yield from _pool(fit)
+    if fit.reservations:
+        yield ""
+        yield columns(
+            ("worst case of", "tokens", "blocks", "memory", "at once"),
+            [
+                (
+                    each.name,
+                    count(each.reserved_tokens),
+                    count(each.blocks),
+                    format_bytes(each.reserved_bytes),
+                    count(each.sequences),
+                )
+                for each in fit.reservations
+            ],
+        )
+    yield ""
+    yield from findings(fit.findings)
+    yield labelled("Next", _next(fit))
+
+
+def _setting(fit: Fit) -> str:
+    asked = fit.deployment
+    gpu = asked.gpu.name if asked.gpu is not None else "GPU"
+    split = [
+        f"{name} {ranks}"
+        for name, ranks in (
+            ("TP", asked.tensor_parallel),
+            ("PP", asked.pipeline_parallel),
+            ("DP", asked.data_parallel),
+            ("DCP", asked.context_parallel),
+        )
+        if ranks > 1
+    ]
+    settings = fit.plan.settings
+    shared = f" ({', '.join(split)})" if split else ""
+    parts = (
+        f"{asked.gpus} × {gpu}{shared}",
+        engine_name(asked.engine).replace("@", " "),
+        f"KV {fit.plan.kv_types.name}",
+        f"window {settings.max_model_len:,}",
+        f"≤ {settings.max_num_seqs:,} sequences",
+        f"{settings.max_num_batched_tokens:,} tokens a step",
+    )
+    return " · ".join(parts)
+
+
+def _answer(fit: Fit) -> str:
+    budget = fit.plan.budget
+    if fit.plan.kv_bytes <= 0 and budget is not None:
+        weights = next((term.bytes for term in budget.terms if term.name.startswith("weight")), None)
+        need = "" if weights is None else f"weights {format_bytes(weights)}, "
+        return f"does not fit: {need}one GPU has {format_bytes(budget.requested_bytes)} for everything"
+    pool = f"KV pool {format_bytes(fit.plan.kv_bytes)}{' per GPU' if fit.deployment.gpus > 1 else ''}"
+    held = f"{ratio(fit.concurrency)} requests of {fit.max_model_len:,} tokens at once"
+    if fit.verdict == "fits":
+        return f"fits: {pool}, {held}"
+    if fit.verdict == "does_not_fit":
+        return f"does not fit: {pool} holds {held}; the longest window is {fit.longest_window_tokens:,}"
+    return f"cannot tell: without what is not modelled, {pool}, {held}"
+
+
+def _remedy(remedy: Remedy) -> str:
+    plan = remedy.fit.plan
+    return (
+        f"{remedy.change}   KV pool {format_bytes(plan.kv_bytes)} per GPU, "
+        f"{ratio(remedy.fit.concurrency)} requests of {remedy.fit.max_model_len:,}"
+    )
+
+
+def _gib(amount: int) -> str:
+    return f"{amount / GIB:,.2f}"
+
+
+def _budget_rows(budget: Budget) -> Iterator[tuple[str, ...]]:
+    yield ("total, as the driver reports it", _gib(budget.total_bytes), "")
+    yield ("the engine may use", _gib(budget.requested_bytes), "")
+    for term in budget.terms:
+        aside = "" if term.inside_fraction else ", outside that share"
+        yield (f"  {term.name}{aside}", _gib(-term.bytes if term.inside_fraction else term.bytes), term.formula)
+    low, high = budget.kv_bytes - budget.kv_bytes_low, budget.kv_bytes_high - budget.kv_bytes
+    band = f"± {low / GIB:.2f}" if low == high else f"− {low / GIB:.2f} + {high / GIB:.2f}"
+    yield ("KV pool", _gib(budget.kv_bytes), band if low or high else "")
+
+
+def _pool(fit: Fit) -> Iterator[RenderableType]:
+    layout = fit.plan.layout
+    yield paragraph(
+        f"pool of {fit.plan.blocks:,} blocks of {format_bytes(layout.bytes_per_block)} "
+        f"({fit.pool_tokens:,} tokens as the engine prints it)"
+    )
+    yield columns(
+        ("group", "layers", "block", "window", "blocks of one request"),
+        [
+            (
+                group.kind,
+                count(group.layers),
+                count(group.block_tokens),
+                count(group.window_tokens),
+                count(group.request_blocks(fit.max_model_len, layout.in_flight_tokens)),
+            )
+            for group in layout.groups
+        ],
+    )
+
+
+def findings(found: Iterable[Finding]) -> Iterator[RenderableType]:
+    """What the reader should know; what needs action stands out. Empty lines only where there is something."""
+    something = False
+    for finding in found:
+        something = True
+        hint = f". {finding.hint[0].upper()}{finding.hint[1:]}" if finding.hint else ""
+        style = "" if finding.severity == "info" else ACTION
+        yield labelled(finding.severity, f"{finding.message}{hint}", style=style)
+    if something:
+        yield ""
+
+
+def _next(fit: Fit) -> str:
+    if fit.verdict == "fits":
+        return f"kvplan fit {fit.model.id} … --flags cli · kvplan init, then kvplan simulate traffic.yaml"
+    return f"kvplan model {fit.model.id} · kvplan explain budget"
