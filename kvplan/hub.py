@@ -9,9 +9,9 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from kvplan import hub_failures
+from kvplan import __version__, hub_failures
 from kvplan.checkpoint import LARGEST_JSON_BYTES, Checkpoint, parse_json_object, weight_files, weight_totals
 from kvplan.errors import InputError
 from kvplan.hub_cache import cached_facts, is_offline, keep_facts
@@ -72,43 +72,69 @@ def _facts(found: Checkpoint, commit: str, *, name: str) -> HubFacts:
 def _ask(model_id: str, revision: str | None, endpoint: str, token: str | None) -> tuple[Checkpoint, str]:
     """The three requests."""
     timeout_s = _timeout_s()
-    asked = Asked(model_id=model_id, revision=revision, endpoint=endpoint, with_token=token is not None)
-    _probe(asked, timeout_s)
-
-    from huggingface_hub import HfApi, get_token
-
-    asked = Asked(model_id=model_id, revision=revision, endpoint=endpoint, with_token=bool(token or get_token()))
-    with _translated(asked, "the repository's facts", timeout_s):
-        info = HfApi(endpoint=endpoint, token=token).model_info(
-            model_id, revision=revision, files_metadata=True, timeout=timeout_s
-        )
-    sizes = {file.rfilename: file.size for file in info.siblings or ()}
+    _probe(Asked(model_id=model_id, revision=revision, endpoint=endpoint, with_token=token is not None), timeout_s)
+    held = token or _own_token()
+    asked = Asked(model_id=model_id, revision=revision, endpoint=endpoint, with_token=held is not None)
+    at = f"/revision/{quote(revision, safe='')}" if revision else ""
+    info = _get(asked, f"{endpoint}/api/models/{model_id}{at}?blobs=true", held, timeout_s)
+    sizes = _file_sizes(info)
     if "config.json" not in sizes:
         raise hub_failures.no_config(asked, tuple(sizes))
-    commit = info.sha or revision or "main"
-    config = _download(asked, "config.json", commit, token, timeout_s)
-    listed = _QUANTIZATION in sizes
-    quantization = _download(asked, _QUANTIZATION, commit, token, timeout_s) if listed else None
+    commit = str(info.get("sha") or revision or "main")
+    folder = f"{endpoint}/{model_id}/resolve/{quote(commit, safe='')}"
+    config = _get(asked, f"{folder}/config.json", held, timeout_s)
+    quantization = _get(asked, f"{folder}/{_QUANTIZATION}", held, timeout_s) if _QUANTIZATION in sizes else None
     parts = [sizes[name] for name in weight_files(sizes)]
-    file_bytes = sum(size for size in parts if size is not None) if parts and None not in parts else None
-    elements = dict(info.safetensors.parameters) if info.safetensors else {}
-    parameters, weight_bytes = weight_totals(elements, file_bytes)
+    known = [size for size in parts if size is not None]
+    parameters, weight_bytes = weight_totals(
+        _elements(info), sum(known) if known and len(known) == len(parts) else None
+    )
     facts = Checkpoint(config=config, quantization=quantization, parameters=parameters, weight_bytes=weight_bytes)
     return facts, commit
 
 
-def _download(asked: Asked, file: str, commit: str, token: str | None, timeout_s: float) -> dict[str, object]:
-    """One small JSON file of the repository, in one request, never more than a config can be long."""
-    from huggingface_hub import get_session, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+def _file_sizes(info: Mapping[str, object]) -> dict[str, int | None]:
+    """The repository's files and their sizes, where the Hub tells them."""
+    files = info.get("siblings")
+    sizes: dict[str, int | None] = {}
+    for file in files if isinstance(files, list) else ():
+        if isinstance(file, dict) and isinstance(file.get("rfilename"), str):
+            size = file.get("size")
+            sizes[file["rfilename"]] = size if isinstance(size, int) else None
+    return sizes
 
-    url = hf_hub_url(asked.model_id, file, revision=commit, endpoint=asked.endpoint)
+
+def _elements(info: Mapping[str, object]) -> dict[str, int]:
+    """Elements per stored type, which the Hub reads from the safetensors headers itself."""
+    safetensors = info.get("safetensors")
+    elements = safetensors.get("parameters") if isinstance(safetensors, dict) else None
+    if not isinstance(elements, dict):
+        return {}
+    return {str(name): count for name, count in elements.items() if isinstance(count, int)}
+
+
+def _own_token() -> str | None:
+    """The token of ``HF_TOKEN`` or of ``hf auth login``, unless the user forbade to send it unasked."""
+    from huggingface_hub import get_token
+
+    forbidden = os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in {"1", "ON", "YES", "TRUE"}
+    return None if forbidden else get_token()
+
+
+def _get(asked: Asked, url: str, token: str | None, timeout_s: float) -> dict[str, object]:
+    """One JSON object in one request, never more of it than a config can be long.
+
+    The session is the Hub client's (proxies, certificates, whatever the user configured); the headers are not, because
+    building them asks the Hub for a list of coding agents, which would be a fourth request.
+    """
+    from huggingface_hub import get_session
+
+    headers = {"user-agent": f"kvplan/{__version__}", **({"authorization": f"Bearer {token}"} if token else {})}
+    file = url.rpartition("/")[2] if "/resolve/" in url else "the list of files"
     body = bytearray()
     with (
         _translated(asked, file, timeout_s),
-        get_session().stream(
-            "GET", url, headers=build_hf_headers(token=token), timeout=timeout_s, follow_redirects=True
-        ) as response,
+        get_session().stream("GET", url, headers=headers, timeout=timeout_s, follow_redirects=True) as response,
     ):
         if response.status_code != 200:
             raise hub_failures.refused(asked, response.status_code, response.headers)
@@ -117,7 +143,7 @@ def _download(asked: Asked, file: str, commit: str, token: str | None, timeout_s
             if len(body) > LARGEST_JSON_BYTES:
                 raise hub_failures.broken_off(asked, file, f"more than {LARGEST_JSON_BYTES:,} bytes")
     try:
-        return parse_json_object(bytes(body), f"{asked.page}/{file}")
+        return parse_json_object(bytes(body), url)
     except InputError as error:
         raise hub_failures.broken_off(asked, file, error.message) from error
 
@@ -134,8 +160,6 @@ def _translated(asked: Asked, what: str, timeout_s: float) -> Iterator[None]:
     transport: tuple[type[BaseException], ...] = HfHubHTTPError.__bases__  # the HTTP library's base, and OSError
     try:
         yield
-    except HfHubHTTPError as error:
-        raise hub_failures.refused(asked, error.response.status_code, error.response.headers) from error
     except transport as error:
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if "TimeoutException" in kinds or isinstance(error, TimeoutError):
@@ -143,8 +167,6 @@ def _translated(asked: Asked, what: str, timeout_s: float) -> Iterator[None]:
         if "RemoteProtocolError" in kinds:
             raise hub_failures.broken_off(asked, what, str(error)) from error
         raise hub_failures.unreachable(asked, str(error)) from error
-    except (ValueError, KeyError, TypeError) as error:  # an answer that is no JSON, or not the Hub's
-        raise hub_failures.broken_off(asked, what, str(error)) from error
 
 
 def _timeout_s() -> float:

@@ -1,0 +1,340 @@
+"""The Hub as a client sees it: what is asked, how often, what is kept, and what each failure says."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub_server import COMMIT, Fault, HubServer, Repository, serve
+
+from kvplan.errors import ModelUnavailableError
+from kvplan.hub import HubFacts, HubUnavailableError, fetch_facts
+from kvplan.model import Source
+
+CONFIG = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 8, "hidden_size": 64}
+BODY = json.dumps(CONFIG).encode()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+    """A Hub with one open model of two shards, and an empty cache."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with serve() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        server.repositories["org/open"] = Repository(
+            files={"config.json": BODY},
+            sizes={"model-00001-of-00002.safetensors": 1_000_000, "model-00002-of-00002.safetensors": 600_100},
+            elements={"BF16": 800_000},
+        )
+        yield server
+
+
+def paths(server: HubServer) -> list[str]:
+    return [seen.path for seen in server.seen]
+
+
+def failure(model_id: str = "org/open", revision: str | None = None, token: str | None = None) -> HubUnavailableError:
+    with pytest.raises(HubUnavailableError) as caught:
+        fetch_facts(model_id, revision=revision, token=token)
+    assert caught.value.exit_code == 4
+    assert isinstance(caught.value, ModelUnavailableError)
+    assert caught.value.hint
+    return caught.value
+
+
+def test_two_requests_give_config_parameters_and_bytes(hub: HubServer) -> None:
+    facts = fetch_facts("org/open")
+    assert facts == HubFacts(
+        config=CONFIG,
+        quantization=None,
+        parameters=800_000,
+        weight_bytes=1_600_000,  # 800,000 × 2 B; the files are 100 B of headers longer
+        revision=COMMIT,
+        source=Source(name=f"Hub at {hub.endpoint}", revision=COMMIT),
+    )
+    assert paths(hub) == ["/api/models/org/open", f"/org/open/resolve/{COMMIT}/config.json"]
+
+
+def test_163_shards_and_a_quantization_file_cost_three_requests(hub: HubServer) -> None:
+    hub.repositories["org/large"] = Repository(
+        files={"config.json": BODY, "hf_quant_config.json": b'{"quantization": {"quant_algo": "FP8"}}'},
+        sizes={f"model-{part:05d}-of-000163.safetensors": 4_000_000_000 for part in range(1, 164)},
+    )
+    facts = fetch_facts("org/large")
+    assert (facts.parameters, facts.weight_bytes) == (None, 163 * 4_000_000_000)
+    assert facts.quantization == {"quantization": {"quant_algo": "FP8"}}
+    assert len(hub.seen) == 3
+    assert not any("safetensors" in path for path in paths(hub))
+
+
+def test_packed_weights_have_bytes_but_no_parameter_count(hub: HubServer) -> None:
+    hub.repositories["org/packed"] = Repository(
+        files={"config.json": BODY}, sizes={"model.safetensors": 5_000_500}, elements={"I32": 1_000_000, "F16": 500_000}
+    )
+    facts = fetch_facts("org/packed")
+    assert (facts.parameters, facts.weight_bytes) == (None, 1_000_000 * 4 + 500_000 * 2)
+
+
+def test_the_same_weights_in_a_second_format_are_not_counted(hub: HubServer) -> None:
+    sizes = {"model.safetensors": 100, "consolidated.safetensors": 100, "pytorch_model.bin": 100, "original/a.pth": 100}
+    hub.repositories["org/twice"] = Repository(files={"config.json": BODY}, sizes=sizes)
+    assert fetch_facts("org/twice").weight_bytes == 100
+
+
+def test_a_second_call_asks_nothing(hub: HubServer) -> None:
+    first = fetch_facts("org/open")
+    asked = len(hub.seen)
+    second = fetch_facts("org/open")
+    assert len(hub.seen) == asked
+    assert second.source == Source(name="Hub cache", revision=COMMIT)
+    assert (second.config, second.parameters, second.weight_bytes) == (first.config, 800_000, 1_600_000)
+    assert fetch_facts("org/open", offline=True) == second
+
+
+def test_a_revision_is_fetched_and_kept_apart_from_main(hub: HubServer) -> None:
+    hub.repositories["org/open"].revisions = ("main", "v2", "refs/pr/1", COMMIT)
+    for revision in ("v2", "refs/pr/1"):
+        fetch_facts("org/open", revision=revision)
+        assert hub.seen[-2].path == f"/api/models/org/open/revision/{revision}"
+    asked = len(hub.seen)
+    fetch_facts("org/open", revision="v2")
+    assert len(hub.seen) == asked
+    fetch_facts("org/open")
+    assert len(hub.seen) == asked + 2
+
+
+def test_a_revision_that_does_not_exist_is_named_and_main_is_not_taken(hub: HubServer) -> None:
+    fetch_facts("org/open")
+    error = failure(revision="no-such-branch")
+    assert error.message == "org/open has no revision 'no-such-branch' (404)"
+    assert not error.catalogue_may_answer
+
+
+def test_the_hubs_own_cache_is_read_before_the_hub_is_asked(hub: HubServer, tmp_path: Path) -> None:
+    folder = tmp_path / "hf" / "hub" / "models--org--open"
+    snapshot = folder / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_bytes(b'{"model_type": "cached"}')
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(COMMIT)
+    for revision in (None, "main", COMMIT):
+        facts = fetch_facts("org/open", revision=revision)
+        assert (facts.config, facts.revision, facts.source.name) == ({"model_type": "cached"}, COMMIT, "Hub cache")
+    assert hub.seen == []
+    fetch_facts("org/open", revision="main", offline=True)
+    error_free = fetch_facts("org/open", revision=COMMIT, offline=True)
+    assert error_free.revision == COMMIT
+
+
+def test_a_token_given_wins_over_the_environments(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["org/gated"] = Repository(files={"config.json": BODY}, gated=True, token="hf_given")
+    monkeypatch.setenv("HF_TOKEN", "hf_environment")
+    assert fetch_facts("org/gated", token="hf_given").config == CONFIG
+    assert {seen.token for seen in hub.seen} == {"hf_given"}
+
+
+def test_the_environments_token_is_sent_where_none_is_given(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["org/gated"] = Repository(files={"config.json": BODY}, gated=True, token="hf_environment")
+    monkeypatch.setenv("HF_TOKEN", "hf_environment")
+    fetch_facts("org/gated")
+    assert {seen.token for seen in hub.seen} == {"hf_environment"}
+
+
+def test_a_gated_model_without_a_token(hub: HubServer) -> None:
+    hub.repositories["org/gated"] = Repository(files={"config.json": BODY}, gated=True, token="hf_right")
+    error = failure("org/gated")
+    assert error.message == "org/gated is gated, and the Hub was asked without a token that opens it (401)"
+    assert error.hint is not None
+    assert "set a token (HF_TOKEN)" in error.hint
+    assert "hf auth login" in error.hint
+    assert "or give a local config.json" in error.hint
+    assert error.catalogue_may_answer
+
+
+def test_a_gated_model_with_a_token_that_was_not_given_access(hub: HubServer) -> None:
+    hub.repositories["org/gated"] = Repository(files={"config.json": BODY}, gated=True, token="hf_right")
+    error = failure("org/gated", token="hf_other")
+    assert error.message == "org/gated is gated, and this token's account has not been given access (403)"
+    assert error.catalogue_may_answer
+
+
+def test_a_private_or_unknown_model_without_a_token(hub: HubServer) -> None:
+    error = failure("org/none")
+    assert error.message == "org/none is private, gated or does not exist: the Hub wants to know who asks (401)"
+
+
+def test_an_unknown_model_with_a_token(hub: HubServer) -> None:
+    error = failure("org/none", token="hf_any")
+    assert error.message == f"there is no model org/none at {hub.endpoint} (404)"
+    assert not error.catalogue_may_answer
+
+
+def test_a_token_that_is_refused(hub: HubServer) -> None:
+    said = "Invalid credentials in Authorization header"
+    hub.faults.append(Fault(where="/api/", status=401, headers={"X-Error-Message": said}))
+    error = failure(token="hf_old")
+    assert error.message == "the Hub does not accept the token, or org/open does not exist (401)"
+
+
+def test_a_proxy_that_forbids(hub: HubServer) -> None:
+    hub.faults.append(Fault(where="/api/", status=403))
+    assert failure().message == "access to org/open is forbidden (403)"
+
+
+@pytest.mark.parametrize(
+    ("headers", "when"),
+    [
+        ({"Retry-After": "17"}, "in 17 s"),
+        ({"Retry-After": "Mon, 30 Nov 2026 00:00:00 GMT"}, "after Mon, 30 Nov 2026 00:00:00 GMT"),
+        ({}, "in a few minutes"),
+    ],
+)
+def test_a_rate_limit_says_when_to_come_back(hub: HubServer, headers: dict[str, str], when: str) -> None:
+    hub.faults.append(Fault(where="/resolve/", status=429, headers=headers))
+    error = failure()
+    assert error.message == f"the Hub limits how often it is asked (429); it may be asked again {when}"
+    assert len(hub.seen) == 2  # asked once, not again and again
+
+
+def test_a_fault_of_the_hub(hub: HubServer) -> None:
+    hub.faults.append(Fault(where="/api/", status=500, headers={"X-Error-Message": "Internal Error"}))
+    error = failure()
+    assert error.message == f"the Hub at {hub.endpoint} has a fault of its own (500): Internal Error"
+    assert len(hub.seen) == 1
+
+
+@pytest.mark.parametrize("where", ["/api/", "/resolve/"])
+def test_a_hang(hub: HubServer, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "0.3")
+    hub.faults.append(Fault(where=where, hang=True))
+    error = failure()
+    assert error.message == f"the Hub at {hub.endpoint} did not answer within 0.3 s"
+    assert error.catalogue_may_answer
+
+
+@pytest.mark.parametrize("where", ["/api/", "/resolve/"])
+def test_a_body_that_ends_early(hub: HubServer, where: str) -> None:
+    hub.faults.append(Fault(where=where, body=BODY[:20], cut=True))
+    error = failure()
+    assert error.message.startswith(f"the answer of {hub.endpoint} for ")
+    assert "the download broke off" in error.message
+    hub.faults.clear()
+    assert fetch_facts("org/open").config == CONFIG  # nothing of it was kept
+
+
+@pytest.mark.parametrize("where", ["/api/", "/resolve/"])
+@pytest.mark.parametrize("body", [b"<html>please log in</html>", b"[1]", b'"text"', BODY[:20], b""])
+def test_an_answer_that_is_something_else(hub: HubServer, where: str, body: bytes) -> None:
+    hub.faults.append(Fault(where=where, body=body))
+    assert "is not usable" in failure().message or "has no config.json" in failure().message
+
+
+def test_a_config_without_end_is_not_read_to_its_end(hub: HubServer) -> None:
+    hub.faults.append(Fault(where="/resolve/", body=b" " * (17 * 2**20)))
+    assert "more than 16,777,216 bytes" in failure().message
+
+
+def test_a_redirect_to_a_renamed_repository_is_followed(hub: HubServer) -> None:
+    moved = {"Location": f"{hub.endpoint}/api/models/org/open"}
+    hub.faults.append(Fault(where="/api/models/old/name", status=307, headers=moved))
+    hub.faults.append(
+        Fault(where="/old/name/resolve", status=307, headers={"Location": f"/org/open/resolve/{COMMIT}/config.json"})
+    )
+    assert fetch_facts("old/name").config == CONFIG
+
+
+def test_a_redirect_in_a_circle_ends(hub: HubServer) -> None:
+    hub.faults.append(Fault(where="/api/", status=307, headers={"Location": f"{hub.endpoint}/api/models/org/open"}))
+    assert failure().message.startswith(f"the Hub at {hub.endpoint} ")
+
+
+def test_a_redirect_to_another_host_does_not_take_the_token_along(hub: HubServer) -> None:
+    with serve() as other:
+        other.repositories = hub.repositories
+        moved = {"Location": f"{other.endpoint}/org/open/resolve/{COMMIT}/config.json"}
+        hub.faults.append(Fault(where="/resolve/", status=302, headers=moved))
+        fetch_facts("org/open", token="hf_given")
+        assert [seen.token for seen in other.seen] == [None]
+
+
+def test_a_repository_of_gguf_files(hub: HubServer) -> None:
+    hub.repositories["org/quants"] = Repository(files={"README.md": b""}, sizes={"model-Q4_K_M.gguf": 10})
+    error = failure("org/quants")
+    assert error.message == "org/quants has no config.json"
+    assert error.hint is not None
+    assert "hf download org/quants model-Q4_K_M.gguf" in error.hint
+    assert len(hub.seen) == 1
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", None])
+def test_offline_and_not_cached_asks_nothing(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    with pytest.raises(HubUnavailableError) as caught:
+        fetch_facts("org/open", offline=variable is None)
+    assert caught.value.message == "org/open is not in the Hub's cache, and offline mode forbids asking the Hub"
+    assert caught.value.hint is not None
+    assert "hf download org/open config.json" in caught.value.hint
+    assert hub.seen == []
+
+
+def test_nobody_listens(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    error = failure()
+    assert error.message == "the Hub at http://127.0.0.1:9 cannot be reached: Connection refused"
+    assert error.hint is not None
+    assert "HF_ENDPOINT" in error.hint
+
+
+def test_the_five_causes_are_five_messages(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["org/gated"] = Repository(files={"config.json": BODY}, gated=True, token="hf_right")
+    errors = [failure("org/gated"), failure("org/gated", token="hf_other"), failure("org/none", token="hf_other")]
+    hub.faults.append(Fault(where="/api/", hang=True))
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "0.2")
+    errors.append(failure())
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    errors.append(failure())
+    assert len({error.message for error in errors}) == 5
+    assert len({error.hint for error in errors}) == 5
+
+
+def test_a_cache_folder_that_cannot_be_written_costs_no_answer(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # A file where the folder would be: unwritable for root too, for whom permissions do not count.
+    blocked = tmp_path / "blocked"
+    blocked.write_text("")
+    monkeypatch.setenv("HF_HOME", str(blocked))
+    assert fetch_facts("org/open").config == CONFIG
+    assert fetch_facts("org/open").config == CONFIG
+
+
+def test_a_damaged_fact_of_ours_is_fetched_again(hub: HubServer, tmp_path: Path) -> None:
+    fetch_facts("org/open")
+    kept = tmp_path / "hf" / "assets" / "kvplan" / "models--org--open" / "main.json"
+    kept.write_text(kept.read_text()[:40])
+    assert fetch_facts("org/open").source.name == f"Hub at {hub.endpoint}"
+
+
+def test_a_proxy_of_the_environment_is_used(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
+    monkeypatch.setenv("HTTP_PROXY", hub.endpoint)
+    run = "from kvplan.hub import fetch_facts; print(fetch_facts('org/open').config['model_type'])"
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("llama\n", 0), done.stderr
+
+
+def test_a_cached_model_needs_no_third_party_import(hub: HubServer) -> None:
+    fetch_facts("org/open")
+    run = (
+        "import sys; from kvplan.hub import fetch_facts; fetch_facts('org/open'); "
+        "print([name for name in ('huggingface_hub', 'yaml', 'pydantic', 'numpy', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
