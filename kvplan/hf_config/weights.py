@@ -6,6 +6,7 @@ from kvplan.hf_config.weights_attention import attention_parts, hybrid_pattern_p
 from kvplan.hf_config.weights_facts import Config, Decoder, linear, read_decoder, whole
 from kvplan.hf_config.weights_layers import mixers, nemotron_pattern
 from kvplan.hf_config.weights_mlp import dense_parts, is_mixture, mixture_parts
+from kvplan.hf_config.weights_quantization import quantize
 from kvplan.hf_config.weights_recurrent import (
     gated_delta_parts,
     kda_parts,
@@ -41,9 +42,11 @@ def read_weights(
 
     ``text`` is the nested text config, or the config itself.
     """
-    method = None
     decoder = read_decoder(config, text)
     parts = tuple(decoder_parts(decoder)) if decoder is not None else ()
+    method = None
+    if quantization is not None:
+        parts, method = quantize(parts, quantization)
     return Weights(parameters=parameters, stored_bytes=stored_bytes, parts=parts, quantization=method)
 
 

@@ -1,0 +1,242 @@
+"""The type in which a quantised checkpoint stores each part: from quantization_config's method, groups and exceptions.
+
+Scales are counted with their elements: an fp8 block of 128 × 128 has one float32 scale, so 16,388 B hold 16,384.
+"""
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from kvplan.hf_config.weights_facts import Config, nested, switch, whole, words
+from kvplan.layers import StoredType
+from kvplan.model import WeightPart
+
+_FP8 = StoredType(name="fp8", bytes_per_group=1)
+_NVFP4 = StoredType(name="nvfp4", bytes_per_group=9, elements_per_group=16)
+_MXFP4 = StoredType(name="mxfp4", bytes_per_group=17, elements_per_group=32)
+_MXFP8 = StoredType(name="mxfp8", bytes_per_group=33, elements_per_group=32)
+_INT8 = StoredType(name="int8", bytes_per_group=1)
+_NF4 = StoredType(name="nf4", bytes_per_group=33, elements_per_group=64)
+
+_ALGORITHMS: Mapping[str, StoredType] = {
+    "FP8": _FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
+    "FP8_PB_WO": _FP8,
+    "NVFP4": _NVFP4,
+    "NVFP4_AWQ": _NVFP4,
+    "W4A16_NVFP4": _NVFP4,
+    "W4A8_NVFP4_FP8": _NVFP4,
+    "MXFP4": _MXFP4,
+    "W4A8_MXFP4_FP8": _MXFP4,
+    "MXFP8": _MXFP8,
+}
+
+_MODULES: Mapping[str, tuple[str, ...]] = {
+    # the modules in the checkpoint that make up one of our parts
+    "self_attn.kv_proj": ("self_attn.k_proj", "self_attn.v_proj"),
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attn.kv_a_proj": ("self_attn.kv_a_proj_with_mqa",),
+    "self_attn.indexer.wq_b_proj": ("self_attn.indexer.wq_b",),
+    "mlp.proj": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    "mlp.experts": ("mlp.experts", "block_sparse_moe.experts", "experts", "mlp.experts.0.gate_proj"),
+    "mlp.shared_experts.proj": ("mlp.shared_experts.gate_proj", "mlp.shared_expert.gate_proj", "mlp.shared_experts"),
+    "linear_attn.in_proj": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_qkvz"),
+    "mixer.in_groups_proj": ("mixer.in_proj",),
+}
+_BESIDE_LAYERS = ("vision", "visual", "mtp", "audio", "multi_modal", "embed_vision")
+
+
+def quantize(parts: Sequence[WeightPart], block: Config) -> tuple[tuple[WeightPart, ...], str | None]:
+    """The parts in their stored types, and the method's name; (), name where the method is not known."""
+    inner = nested(block, "quantization") or block
+    method = str(block.get("quant_method") or inner.get("quant_algo") or "").lower()
+    rule = _rule(method, inner)
+    if rule is None:
+        return (), method or "unknown"
+    return tuple(replace(part, stored=rule(part) or part.stored) for part in parts), method
+
+
+_Rule = Callable[[WeightPart], StoredType | None]
+
+
+def _rule(method: str, block: Config) -> _Rule | None:
+    """Which type a part gets, by method; None where the method is not known."""
+    mixed = nested(block, "quantized_layers")
+    if mixed is not None and method != "fp8":
+        return _mixed_rule(mixed)
+    if method in {"compressed-tensors", "compressed_tensors"}:
+        return _groups_rule(block)
+    stored = _single_type(method, block)
+    if stored is None:
+        return None
+    skipped = _Names(_ignored(block))
+    # checkpoints quantised with MXFP4 or Quark's experts-only schemes keep everything but the experts in 16 bit
+    experts_only = method in {"mxfp4", "gpt_oss_mxfp4"}
+    routed = _expert_type(block) or stored
+
+    def rule(part: WeightPart) -> StoredType | None:
+        if not is_matrix(part) or skipped.match(part) or (experts_only and part.name != "mlp.experts"):
+            return None
+        return routed if part.name == "mlp.experts" else stored
+
+    return rule
+
+
+def _single_type(method: str, block: Config) -> StoredType | None:
+    """The one type of a method that treats all matrices alike."""
+    bits, group = whole(block, "bits", "w_bit", "num_bits"), whole(block, "group_size", "q_group_size")
+    if method == "fp8" or method == "fbgemm_fp8":
+        sides = block.get("weight_block_size")
+        if isinstance(sides, Sequence) and len(sides) == 2:
+            area = int(sides[0]) * int(sides[1])
+            return StoredType(name="fp8", bytes_per_group=area + 4, elements_per_group=area)
+        return _FP8
+    if method in {"awq", "gptq", "auto-round", "auto_round", "gptqmodel", "awq_marlin", "gptq_marlin"} and bits:
+        zeros = method.startswith("gptq") or switch(block, "zero_point", default=True)
+        return _integer_type(bits, group, zeros=zeros)
+    if method == "bitsandbytes":
+        return _INT8 if switch(block, "load_in_8bit", default=False) else _NF4
+    if method in {"mxfp4", "gpt_oss_mxfp4"}:
+        return _MXFP4
+    if method.startswith("modelopt") or method.upper() in _ALGORITHMS:
+        return _ALGORITHMS.get(str(block.get("quant_algo") or method).upper()) or _first_group_type(block)
+    return None
+
+
+def _integer_type(bits: int, group: int | None, *, zeros: bool) -> StoredType:
+    """``bits`` per element, a 16-bit scale per group and, with zero points, ``bits`` more per group.
+
+    >>> _integer_type(4, 128, zeros=True).bytes_for(256)
+    Fraction(133, 1)
+    """
+    size = group if group and group > 0 else 4096
+    eighths = size * bits + 16 + (bits if zeros else 0)
+    return StoredType(name=f"int{bits}", bytes_per_group=eighths, elements_per_group=8 * size)
+
+
+def _groups_rule(block: Config) -> _Rule | None:
+    """compressed-tensors: each group's targets (a class of modules, or names) and its weights' bits and group."""
+    groups = nested(block, "config_groups") or {}
+    kinds: list[tuple[_Names | None, StoredType]] = []
+    for group in groups.values():
+        stored = _weights_type(group)
+        if stored is None:
+            return None
+        targets = words(group, "targets") or ()
+        everywhere = any(target in {"Linear", "LinearBase", "MoE"} for target in targets)
+        kinds.append((None if everywhere else _Names(targets), stored))
+    skipped = _Names(_ignored(block))
+
+    def rule(part: WeightPart) -> StoredType | None:
+        if not is_matrix(part) or skipped.match(part):
+            return None
+        return next((stored for names, stored in kinds if names is None or names.match(part)), None)
+
+    return rule if kinds else None
+
+
+def _weights_type(group: object) -> StoredType | None:
+    """The stored type of one config group's ``weights``."""
+    weights = nested(group, "weights") if isinstance(group, Mapping) else None
+    if weights is None:
+        return None
+    bits, size = whole(weights, "num_bits"), whole(weights, "group_size")
+    if weights.get("type") == "float":
+        return {8: _MXFP8 if size == 32 else _FP8, 4: _MXFP4 if size == 32 else _NVFP4}.get(bits or 0)
+    return _integer_type(bits, size, zeros=not switch(weights, "symmetric", default=True)) if bits else None
+
+
+def _first_group_type(block: Config) -> StoredType | None:
+    groups = nested(block, "config_groups") or {}
+    return next((stored for group in groups.values() if (stored := _weights_type(group)) is not None), None)
+
+
+def _mixed_rule(layers: Config) -> _Rule:
+    """ModelOpt's ``quantized_layers``: an algorithm for each module named."""
+    by_type: dict[str, list[str]] = {}
+    for name, facts in layers.items():
+        if isinstance(facts, Mapping):
+            by_type.setdefault(str(facts.get("quant_algo")).upper(), []).append(name)
+    tables = [(_Names(names), _ALGORITHMS[algorithm]) for algorithm, names in by_type.items() if algorithm in _ALGORITHMS]
+
+    def rule(part: WeightPart) -> StoredType | None:
+        return next((stored for names, stored in tables if names.match(part)), None)
+
+    return rule
+
+
+def _expert_type(block: Config) -> StoredType | None:
+    """The experts' own type, where a checkpoint gives one beside the rest's (DeepSeek-V4)."""
+    algorithm = block.get("moe_quant_algo")
+    if isinstance(algorithm, str):
+        return _ALGORITHMS.get(algorithm.upper())
+    return _MXFP4 if block.get("expert_dtype") == "fp4" else None
+
+
+def _ignored(block: Config) -> tuple[str, ...]:
+    for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules"):
+        listed = words(block, key)
+        if listed is not None:
+            return listed
+    return ()
+
+
+def is_matrix(part: WeightPart) -> bool:
+    """Whether quantisers convert the part when they are told "all linear layers": matrices of decoder layers."""
+    if part.name.startswith(("vision.", "audio.")) or part.layer is None and not part.name.startswith("mtp."):
+        return False
+    return part.name.endswith(("proj", "mlp.experts"))
+
+
+class _Names:
+    """Module names and patterns of a config, asked for a part of ours."""
+
+    def __init__(self, entries: Sequence[str]) -> None:
+        self._plain: set[str] = set()
+        self._globs: list[str] = []
+        self._expressions: list[re.Pattern[str]] = []
+        for entry in entries:
+            if entry.startswith("re:"):
+                self._expressions.append(re.compile(entry[3:]))
+            elif not entry.startswith(_BESIDE_LAYERS) and ".visual" not in entry and "vision" not in entry:
+                name = _from_layers(entry)
+                (self._globs.append(name) if "*" in name else self._plain.add(name))
+
+    def match(self, part: WeightPart) -> bool:
+        """Whether an entry names the part, a module around it, or one of the modules it is made of."""
+        return any(self._match_name(name) for name in module_names(part))
+
+    def _match_name(self, name: str) -> bool:
+        pieces = name.split(".")
+        for start in range(len(pieces)):
+            for end in range(start + 1, len(pieces) + 1):
+                if ".".join(pieces[start:end]) in self._plain:
+                    return True
+        full = f"model.{name}"
+        if any(fnmatch.fnmatchcase(name, glob) or fnmatch.fnmatchcase(full, glob) for glob in self._globs):
+            return True
+        return any(expression.match(full) or expression.match(name) for expression in self._expressions)
+
+
+def _from_layers(entry: str) -> str:
+    """``entry`` from its ``layers.`` on: prefixes differ between a checkpoint and the class that loads it."""
+    _, found, rest = entry.partition("layers.")
+    return f"layers.{rest}" if found else entry
+
+
+def module_names(part: WeightPart) -> Iterator[str]:
+    """Names that a checkpoint may give to what ``part`` holds.
+
+    >>> from kvplan.model import WeightPart
+    >>> list(module_names(WeightPart(name="self_attn.kv_a_proj", parameters=1, split="none", layer=3)))[0]
+    'layers.3.self_attn.kv_a_proj_with_mqa'
+    """
+    name = part.name.removeprefix("mtp.")
+    prefix = "" if part.layer is None else f"layers.{part.layer}."
+    for module in _MODULES.get(name, (name,)):
+        yield prefix + module
+        if part.layer is not None:
+            for ours, theirs in (("self_attn.", "mixer."), ("self_attn.", "attn."), ("mlp.", "mixer."), ("mlp.", "ffn.")):
+                if module.startswith(ours):
+                    yield prefix + theirs + module.removeprefix(ours)
