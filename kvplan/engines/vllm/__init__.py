@@ -1,11 +1,11 @@
 """vLLM: exact for 0.33 on Hopper; other releases and GPUs by the rules known of them, with a finding."""
 
 from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Finding, Settings
+from kvplan.engines.vllm.budget import budget
 from kvplan.engines.vllm.findings import layout_findings, refuse_unmodelled
 from kvplan.engines.vllm.pages import cache_layout
 from kvplan.engines.vllm.settings import prints_plain_tokens, release_of, resolve_settings, version_findings
 from kvplan.engines.vllm.storage import kv_types
-from kvplan.errors import UnsupportedModelError
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
 
@@ -51,13 +51,7 @@ def _memory(
     """The smallest rank's budget and its KV memory; no budget where the KV memory was given."""
     if deployment.kv_memory_bytes is not None:
         return None, deployment.kv_memory_bytes
-    try:
-        from kvplan.engines.vllm.budget import budget
-    except ImportError as error:
-        raise UnsupportedModelError(
-            "cannot tell: the memory budget of vLLM is not known", hint="give the KV pool: --kv-memory 40GiB"
-        ) from error
-    answer: Budget = budget(model, deployment, settings, kv, layout)
+    answer = budget(model, deployment, settings, kv, layout)
     return answer, answer.kv_bytes
 
 

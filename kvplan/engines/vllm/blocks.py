@@ -145,8 +145,8 @@ def hybrid_block(
     """Attention block = alignment × ceil(state bytes / (alignment × attention bytes per token of one layer)).
 
     Alignment = the kernels' block; at least 128 where attention is MLA; with prefix caching the least common multiple
-    with what exporting states asks for. Worked case (Qwen3.5-9B): state 1,097,728 B in bf16 conv and float32 state,
-    attention 2 × 4 × 256 × 2 = 4,096 B a token, alignment 64: 64 × ceil(1,097,728 / 262,144) = 320.
+    with what exporting states asks for. Worked case (Qwen3.5-35B-A3B): state 3 × 8,192 × 2 + 32 × 128 × 128 × 4 =
+    2,146,304 B, attention 2 × 2 × 256 × 2 = 2,048 B a token, alignment 64: 64 × ceil(2,146,304 / 131,072) = 1,088.
     """
     alignment = max(block_tokens, 128) if isinstance(attention, LatentAttention) else block_tokens
     if prefix_caching:

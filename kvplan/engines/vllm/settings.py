@@ -21,6 +21,9 @@ _FIRST_LARGE_TIER = (0, 28)
 _FIRST_ASYNC = (0, 14)
 _LAST_PLAIN_TOKENS = (0, 20)
 
+DEFAULT_WINDOW = 2048
+"""Tokens that vLLM assumes where neither the config nor the user says a length (Mamba)."""
+
 H100_BYTES = 85_041_610_752  # 79.2 GiB, what the driver reports for an H100-80
 H100_CAPABILITY = (9, 0)
 
@@ -101,16 +104,13 @@ def is_attention_free(model: ModelSpec) -> bool:
 
 
 def window_of(model: ModelSpec, deployment: Deployment) -> int:
-    """The window asked for, or the model's own; InputError where it is beyond the model's or not known."""
+    """The window asked for, or the model's own, or 2,048 where its config does not say; InputError beyond the model's.
+
+    Source: vLLM 0.33, ``_get_and_verify_max_len``.
+    """
     native, asked = model.max_context_tokens, deployment.max_model_len
     if asked is None:
-        if native is None:
-            raise InputError(
-                f"the config of {model.id} does not say how long its window is",
-                hint="say it: --max-model-len 8192",
-                key="max_model_len",
-            )
-        return native
+        return DEFAULT_WINDOW if native is None else native
     if asked < 1:
         raise InputError(f"a window of {asked} tokens is not possible", key="max_model_len")
     if native is not None and asked > native:

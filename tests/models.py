@@ -1,0 +1,47 @@
+"""Small models written down by their layers, for tests that are about pages and pools rather than configs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from kvplan import layers as kinds
+from kvplan.layers import BFLOAT16, FLOAT16, FLOAT32, Layer, StoredType
+from kvplan.model import ModelSpec, Shape, Source, Weights
+
+
+def _kinds(base: type[Layer]) -> dict[str, type[Layer]]:
+    """Every layer kind by its name."""
+    found: dict[str, type[Layer]] = {}
+    for kind in base.__subclasses__():
+        if "kind" in vars(kind):
+            found[kind.kind] = kind
+        found.update(_kinds(kind))
+    return found
+
+
+KINDS = _kinds(kinds.Layer)
+_STORED: dict[str, StoredType] = {stored.name: stored for stored in (BFLOAT16, FLOAT16, FLOAT32)}
+
+
+def layer_of(facts: Mapping[str, Any]) -> Layer:
+    """A layer from its kind and fields, as golden rows write them; types by name."""
+    kind = KINDS[facts["kind"]]
+    known = {field.name for field in fields(kind)}
+    values = {key: _STORED.get(value, value) if isinstance(value, str) else value for key, value in facts.items()}
+    return kind(**{key: value for key, value in values.items() if key in known})
+
+
+def model_of(layers: Sequence[Sequence[Layer]], *, window: int | None = 32768, **facts: Any) -> ModelSpec:
+    """A model of ``layers`` (what each decoder layer keeps); further facts by name."""
+    return ModelSpec(
+        id=facts.pop("id", "test/model"),
+        architecture="TestForCausalLM",
+        source=Source(name="a test"),
+        layers=tuple(tuple(kept) for kept in layers),
+        max_context_tokens=window,
+        query_heads=facts.pop("query_heads", ()),
+        dtype=facts.pop("dtype", "bfloat16"),
+        shape=facts.pop("shape", Shape(hidden=4096)),
+        weights=facts.pop("weights", Weights()),
+        **facts,
+    )

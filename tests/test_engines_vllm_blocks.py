@@ -1,0 +1,124 @@
+"""Block sizes: what kernels and recurrent state demand. Figures of real models come from vLLM 0.33.0 itself."""
+
+import pytest
+
+from kvplan.engines.vllm.blocks import (
+    HybridBlock,
+    attention_block,
+    checkpoint_blocks,
+    hybrid_block,
+    kernel_block,
+    state_alignment,
+)
+from kvplan.errors import InputError
+from kvplan.layers import (
+    BFLOAT16,
+    FLOAT32,
+    FP8,
+    CompressedWindow,
+    FullAttention,
+    GatedDeltaState,
+    IndexKeys,
+    KdaState,
+    KvTypes,
+    LatentAttention,
+    Layer,
+    Mamba1State,
+    Mamba2State,
+    RecurrentLayer,
+    ShortConvState,
+)
+
+KV16, KV8 = KvTypes(key=BFLOAT16, value=BFLOAT16), KvTypes(key=FP8, value=FP8)
+HOPPER, AMPERE, BLACKWELL = (9, 0), (8, 0), (10, 0)
+GQA = FullAttention(kv_heads=8, head_dim=128, value_head_dim=128)
+WIDE = FullAttention(kv_heads=2, head_dim=512, value_head_dim=512)
+MLA = LatentAttention(latent_dim=512, rope_dim=64)
+INDEX = IndexKeys(bytes_per_entry=132)
+GDN = GatedDeltaState(key_heads=16, key_dim=128, value_heads=32, value_dim=128, conv_kernel=4, temporal_type=FLOAT32)
+MAMBA2 = Mamba2State(heads=128, head_dim=64, state=128, groups=8, conv_kernel=4, temporal_type=FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("layers", "kv", "capability", "block"),
+    [
+        ([GQA], KV16, HOPPER, 16),
+        ([GQA], KV8, HOPPER, 16),
+        ([WIDE, GQA], KV16, HOPPER, 16),
+        ([WIDE, GQA], KV8, HOPPER, 64),
+        ([WIDE, GQA], KV8, AMPERE, 16),
+        ([MLA], KV16, HOPPER, 16),
+        ([MLA], KV8, HOPPER, 64),
+        ([MLA], KV8, AMPERE, 16),
+        ([MLA, INDEX], KV16, HOPPER, 64),
+        ([GQA, INDEX], KV16, HOPPER, 128),
+        ([CompressedWindow(bytes_per_entry=584, window=128)], KV8, HOPPER, 256),
+    ],
+)
+def test_blocks_by_kind_type_and_gpu(layers: list[Layer], kv: KvTypes, capability: tuple[int, int], block: int) -> None:
+    assert attention_block(kernel_block(layers, kv, capability), None) == block
+
+
+def test_a_block_asked_for_is_taken_or_refused() -> None:
+    assert attention_block(kernel_block([GQA], KV16, HOPPER), 32) == 32
+    assert attention_block(kernel_block([MLA], KV8, HOPPER), 16) == 16  # Triton's kernel takes it
+    for layers, asked in (([GQA], 8), ([GQA], 0), ([MLA, INDEX], 16)):
+        with pytest.raises(InputError) as refused:
+            attention_block(kernel_block(layers, KV16, HOPPER), asked)
+        assert refused.value.key == "block_size"
+
+
+def test_sparse_mla_needs_hopper_and_mla_has_no_e5m2() -> None:
+    with pytest.raises(InputError, match=r"8\.0"):
+        kernel_block([MLA, INDEX], KV16, AMPERE)
+
+
+@pytest.mark.parametrize(
+    ("layer", "capability", "blocks"),
+    [
+        (MAMBA2, AMPERE, 1),
+        (GDN, HOPPER, 1),
+        (GDN, AMPERE, 0),
+        (GDN, BLACKWELL, 1),
+        (Mamba1State(inner=8192, state=16, conv_kernel=4), HOPPER, 0),
+        (ShortConvState(channels=2048, conv_kernel=3), HOPPER, 0),
+        (KdaState(heads=32, dim=128, conv_kernel=4), HOPPER, 0),
+        (KdaState(heads=32, dim=128, conv_kernel=4, bounded_gate=True), HOPPER, 1),
+    ],
+)
+def test_states_that_can_be_exported_cost_a_block(
+    layer: RecurrentLayer, capability: tuple[int, int], blocks: int
+) -> None:
+    assert checkpoint_blocks(layer, capability) == blocks
+
+
+def test_only_flashinfers_delta_net_aligns_blocks() -> None:
+    assert state_alignment([GDN], HOPPER) == 64
+    assert state_alignment([GDN], AMPERE) == 1
+    assert state_alignment([MAMBA2], HOPPER) == 1
+
+
+@pytest.mark.parametrize(
+    ("attention", "state", "kv", "caching", "block"),
+    [
+        # Qwen3.5-35B-A3B: (3 × 8,192) × 2 + 32 × 128 × 128 × 4 = 2,146,304 B of state; 2 × 2 × 256 × 2 = 2,048 B a
+        # token; 64 × ceil(2,146,304 / 131,072) = 1,088 (vLLM 0.33.0 says 1,088; with fp8 KV 2,112).
+        (FullAttention(kv_heads=2, head_dim=256, value_head_dim=256), GDN, KV16, True, 1088),
+        (FullAttention(kv_heads=2, head_dim=256, value_head_dim=256), GDN, KV8, True, 2112),
+        # Without prefix caching the block is a multiple of 16: 16 × ceil(2,146,304 / 32,768) = 1,056.
+        (FullAttention(kv_heads=2, head_dim=256, value_head_dim=256), GDN, KV16, False, 1056),
+        # Kimi-Linear: 3 × 12,288 × 2 + 32 × 128 × 128 × 4 = 2,170,880 B; 1,152 B a token; MLA aligns to 128:
+        # 128 × ceil(2,170,880 / 147,456) = 1,920 (vLLM 0.33.0 says 1,920).
+        (MLA, KdaState(heads=32, dim=128, conv_kernel=4, temporal_type=FLOAT32), KV16, True, 1920),
+    ],
+)
+def test_hybrid_blocks(attention: Layer, state: RecurrentLayer, kv: KvTypes, caching: bool, block: int) -> None:
+    made = hybrid_block(attention, [state], kv, block_tokens=16, prefix_caching=caching, capability=HOPPER)
+    per_token = int(attention.growing_bytes_per_token(kv))
+    assert made == HybridBlock(block_tokens=block, page_bytes=block * per_token)
+    assert made.page_bytes >= state.fixed_bytes(kv)
+
+
+def test_a_longer_block_asked_for_stays() -> None:
+    made = hybrid_block(GQA, [GDN], KV16, block_tokens=4096, prefix_caching=True, capability=HOPPER)
+    assert made.block_tokens == 4096

@@ -1,0 +1,146 @@
+"""vLLM's defaults by release and GPU (the table is vLLM's ``EngineArgs.get_batch_defaults``, 0.33, and older docs)."""
+
+from fractions import Fraction
+
+import pytest
+from models import model_of
+
+from kvplan.engines import parse_engine
+from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.vllm.settings import resolve_settings, version_findings
+from kvplan.errors import InputError
+from kvplan.layers import CrossAttention, FullAttention, Mamba1State
+from kvplan.model import Shape
+from kvplan.profiles.kinds import GpuProfile
+from kvplan.units import GIB
+
+FULL = FullAttention(kv_heads=8, head_dim=128, value_head_dim=128)
+MODEL = model_of([[FULL]] * 32)
+
+
+def gpu(name: str, memory_gib: float, capability: tuple[int, int]) -> GpuProfile:
+    return GpuProfile(
+        name=name,
+        vendor="nvidia",
+        family="test",
+        memory_bytes=int(memory_gib * GIB),
+        bandwidth_bytes_per_s=1,
+        flops_per_s={},
+        sources=("test",),
+        checked="2026-11-30",
+        compute_capability=capability,
+    )
+
+
+H100 = gpu("h100-80gb", 79.2, (9, 0))
+A100 = gpu("a100-80gb", 79.25, (8, 0))
+L40S = gpu("l40s", 44.4, (8, 9))
+GB10 = gpu("gb10", 121.7, (12, 1))
+B200 = gpu("b200", 178.4, (10, 0))
+
+
+@pytest.mark.parametrize(
+    ("device", "engine", "sequences", "tokens", "utilization"),
+    [
+        (None, "vllm", 1024, 8192, "0.92"),
+        (H100, "vllm@0.33", 1024, 8192, "0.92"),
+        (A100, "vllm@0.33", 256, 2048, "0.92"),
+        (L40S, "vllm@0.33", 256, 2048, "0.92"),
+        (GB10, "vllm@0.33", 256, 2048, "0.92"),
+        (B200, "vllm@0.33", 1024, 16384, "0.92"),
+        (B200, "vllm@0.27", 1024, 8192, "0.92"),
+        (H100, "vllm@0.20", 1024, 8192, "0.90"),
+        (H100, "vllm@0.8.5", 256, 8192, "0.90"),
+        (H100, "vllm@0.6.3", 256, 32768, "0.90"),
+    ],
+)
+def test_defaults(device: GpuProfile | None, engine: str, sequences: int, tokens: int, utilization: str) -> None:
+    settings = resolve_settings(MODEL, Deployment(engine=parse_engine(engine), gpu=device))
+    assert (settings.max_num_seqs, settings.max_num_batched_tokens) == (sequences, tokens)
+    assert settings.memory_utilization == Fraction(utilization)
+
+
+def test_v0_takes_2048_tokens_beyond_a_window_of_32768() -> None:
+    long = model_of([[FULL]] * 32, window=131072)
+    settings = resolve_settings(long, Deployment(engine=parse_engine("vllm@0.6.3"), gpu=H100))
+    assert settings.max_num_batched_tokens == 2048
+
+
+def test_the_smallest_slice_decides_the_tier() -> None:
+    settings = resolve_settings(MODEL, Deployment(gpu=H100, gpu_memory_bytes=(79 * GIB, 20 * GIB)))
+    assert settings.max_num_seqs == 256
+
+
+def test_default_sequences_are_at_most_the_tokens_of_a_step() -> None:
+    settings = resolve_settings(MODEL, Deployment(max_num_batched_tokens=64))
+    assert settings.max_num_seqs == 64
+
+
+def test_default_tokens_are_at_most_sequences_times_window() -> None:
+    settings = resolve_settings(MODEL, Deployment(max_num_seqs=2, max_model_len=1000))
+    assert settings.max_num_batched_tokens == 2000
+
+
+def test_more_sequences_than_tokens_are_refused() -> None:
+    with pytest.raises(InputError, match="refuses to start"):
+        resolve_settings(MODEL, Deployment(max_num_seqs=512, max_num_batched_tokens=256))
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "stages", "in_flight"), [(None, 1, 16384), (False, 1, 8192), (True, 1, 16384), (False, 4, 32768)]
+)
+def test_tokens_in_flight_are_those_of_every_concurrent_batch(
+    asynchronous: bool | None, stages: int, in_flight: int
+) -> None:
+    settings = resolve_settings(MODEL, Deployment(async_scheduling=asynchronous, pipeline_parallel=stages))
+    assert settings.in_flight_tokens == in_flight
+
+
+def test_prefix_caching_is_off_where_there_is_no_attention_and_where_there_is_an_encoder() -> None:
+    mamba = model_of([[Mamba1State(inner=1536, state=16, conv_kernel=4)]] * 24)
+    cross = CrossAttention(kv_heads=20, head_dim=64, value_head_dim=64, source_tokens=1500)
+    whisper = model_of([[FULL, cross]] * 32, window=448, is_encoder_decoder=True)
+    assert [resolve_settings(model, Deployment()).prefix_caching for model in (MODEL, mamba, whisper)] == [
+        True,
+        False,
+        False,
+    ]
+    assert resolve_settings(mamba, Deployment(prefix_caching=True)).prefix_caching
+
+
+def test_pooling_models_do_not_schedule_ahead() -> None:
+    pooling = model_of([[FULL]] * 32, shape=Shape(hidden=4096, is_pooling=True))
+    assert not resolve_settings(pooling, Deployment()).async_scheduling
+
+
+def test_a_window_beyond_the_models_is_refused() -> None:
+    with pytest.raises(InputError, match="32,768") as refused:
+        resolve_settings(MODEL, Deployment(max_model_len=32769))
+    assert refused.value.key == "max_model_len"
+
+
+def test_a_window_that_nobody_says_is_2048() -> None:
+    silent = model_of([[FULL]], window=None)
+    assert resolve_settings(silent, Deployment()).max_model_len == 2048
+    assert resolve_settings(silent, Deployment(max_model_len=65536)).max_model_len == 65536
+
+
+@pytest.mark.parametrize(
+    ("engine", "codes"),
+    [
+        ("vllm", []),
+        ("vllm@0.33.1", []),
+        ("vllm@0.20", ["engine-version-priced-as-0.33"]),
+        ("vllm@0.40", ["engine-version-unknown"]),
+    ],
+)
+def test_other_releases_are_named(engine: str, codes: list[str]) -> None:
+    found = version_findings(Deployment(engine=parse_engine(engine)))
+    assert [finding.code for finding in found] == codes
+
+
+def test_engine_names() -> None:
+    assert parse_engine("vLLM@v0.20.1rc2") == EngineVersion(name="vllm", release=(0, 20, 1))
+    for wrong in ("vlm", "vllm@", "vllm@new", ""):
+        with pytest.raises(InputError):
+            parse_engine(wrong)
