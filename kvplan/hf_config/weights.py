@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 
 from kvplan.hf_config.weights_attention import attention_parts, hybrid_pattern_parts, latent_attention_parts
+from kvplan.hf_config.weights_encoders import encoder_parts
 from kvplan.hf_config.weights_facts import Config, Decoder, linear, read_decoder, whole
+from kvplan.hf_config.weights_gemma import gemma4_layer_parts, gemma4_outer_parts, is_gemma4
 from kvplan.hf_config.weights_layers import mixers, nemotron_pattern
 from kvplan.hf_config.weights_mlp import dense_parts, is_mixture, mixture_parts
 from kvplan.hf_config.weights_quantization import quantize
@@ -43,7 +45,9 @@ def read_weights(
     ``text`` is the nested text config, or the config itself.
     """
     decoder = read_decoder(config, text)
-    parts = tuple(decoder_parts(decoder)) if decoder is not None else ()
+    parts: tuple[WeightPart, ...] = ()
+    if decoder is not None:
+        parts = (*decoder_parts(decoder), *encoder_parts(config, decoder.hidden))
     method = None
     if quantization is not None:
         parts, method = quantize(parts, quantization)
@@ -53,11 +57,17 @@ def read_weights(
 def decoder_parts(decoder: Decoder) -> list[WeightPart]:
     """Embedding, layers, last norm, head."""
     parts = _ends(decoder)
+    gemma = is_gemma4(decoder)
+    if gemma:
+        parts += gemma4_outer_parts(decoder)
     pattern = nemotron_pattern(decoder)
     for layer, kind in enumerate(mixers(decoder)):
-        parts += _mixer(decoder, layer, kind)
-        if pattern is None or pattern[layer] in "-E":
-            parts += _feed_forward(decoder, layer, mixture=pattern[layer] == "E" if pattern else None)
+        if gemma:
+            parts += gemma4_layer_parts(decoder, layer)
+        else:
+            parts += _mixer(decoder, layer, kind)
+            if pattern is None or pattern[layer] in "-E":
+                parts += _feed_forward(decoder, layer, mixture=pattern[layer] == "E" if pattern else None)
         norms = decoder.traits.layer_norms * decoder.traits.norm_vectors
         if norms:
             parts.append(linear("norms", norms, decoder.hidden, "none", layer))

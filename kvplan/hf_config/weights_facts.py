@@ -177,6 +177,9 @@ def _intermediate(facts: Config, hidden: int) -> int | None:
     """Width of the dense MLP; classes of the GPT-2 line mean four times the hidden width where they are silent."""
     stated = whole(facts, *_MLP_KEYS)
     if stated is not None:
+        if facts.get("block_auto_adjust_ff_dim") is True:  # LFM2 means two thirds of it, in whole multiples
+            multiple = whole(facts, "block_multiple_of") or 256
+            return -(-(2 * stated // 3) // multiple) * multiple
         # Qwen 1 states gate and up together
         return stated // 2 if facts.get("model_type") == "qwen" else stated
     ratio = whole(facts, "expansion_ratio")

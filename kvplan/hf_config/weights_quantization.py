@@ -76,9 +76,9 @@ def _rule(method: str, block: Config) -> _Rule | None:
     routed = _expert_type(block) or stored
 
     def rule(part: WeightPart) -> StoredType | None:
-        if not is_matrix(part) or skipped.match(part) or (experts_only and part.name != "mlp.experts"):
+        if not is_matrix(part) or skipped.match(part) or (experts_only and not part.name.endswith("experts")):
             return None
-        return routed if part.name == "mlp.experts" else stored
+        return routed if part.name.endswith("experts") else stored
 
     return rule
 
@@ -158,7 +158,9 @@ def _mixed_rule(layers: Config) -> _Rule:
     for name, facts in layers.items():
         if isinstance(facts, Mapping):
             by_type.setdefault(str(facts.get("quant_algo")).upper(), []).append(name)
-    tables = [(_Names(names), _ALGORITHMS[algorithm]) for algorithm, names in by_type.items() if algorithm in _ALGORITHMS]
+    tables = [
+        (_Names(names), _ALGORITHMS[algorithm]) for algorithm, names in by_type.items() if algorithm in _ALGORITHMS
+    ]
 
     def rule(part: WeightPart) -> StoredType | None:
         return next((stored for names, stored in tables if names.match(part)), None)
@@ -184,9 +186,9 @@ def _ignored(block: Config) -> tuple[str, ...]:
 
 def is_matrix(part: WeightPart) -> bool:
     """Whether quantisers convert the part when they are told "all linear layers": matrices of decoder layers."""
-    if part.name.startswith(("vision.", "audio.")) or part.layer is None and not part.name.startswith("mtp."):
+    if part.name.startswith(("vision.", "audio.")) or (part.layer is None and not part.name.startswith("mtp.")):
         return False
-    return part.name.endswith(("proj", "mlp.experts"))
+    return part.name.endswith(("proj", "experts"))
 
 
 class _Names:
@@ -237,6 +239,11 @@ def module_names(part: WeightPart) -> Iterator[str]:
     for module in _MODULES.get(name, (name,)):
         yield prefix + module
         if part.layer is not None:
-            for ours, theirs in (("self_attn.", "mixer."), ("self_attn.", "attn."), ("mlp.", "mixer."), ("mlp.", "ffn.")):
+            for ours, theirs in (
+                ("self_attn.", "mixer."),
+                ("self_attn.", "attn."),
+                ("mlp.", "mixer."),
+                ("mlp.", "ffn."),
+            ):
                 if module.startswith(ours):
                     yield prefix + theirs + module.removeprefix(ours)

@@ -51,7 +51,7 @@ def rank_share(part: WeightPart, tensor_parallel: int, vocabulary: int | None, *
         return Fraction(part.parameters * max(1, heads // tensor_parallel), heads)
     if part.split == "vocabulary" and vocabulary and part.parameters % vocabulary == 0:
         return Fraction(part.parameters // vocabulary * padded_vocabulary(vocabulary), tensor_parallel)
-    if expert_ranks and part.name.endswith("mlp.experts"):
+    if expert_ranks and part.name.endswith("experts"):
         return Fraction(part.parameters, expert_ranks)
     return Fraction(part.parameters, tensor_parallel)
 

@@ -1,0 +1,274 @@
+"""Parameters of vision and audio encoders and of the projectors that lead into the text model.
+
+Sources: vLLM 0.33, one function per family of encoders; an encoder of an unknown family is counted as a plain ViT.
+"""
+
+from collections.abc import Callable, Mapping
+
+from kvplan.hf_config.weights_facts import Config, linear, nested, whole
+from kvplan.model import WeightPart
+
+
+def encoder_parts(config: Config, text_hidden: int) -> list[WeightPart]:
+    """Every encoder that ``config`` describes, none for a text model."""
+    thinker = nested(config, "thinker_config") or {}
+    parts: list[WeightPart] = []
+    vision = nested(config, "vision_config") or nested(thinker, "vision_config")
+    if vision is not None:
+        parts += _vision(config, vision, text_hidden)
+    audio = nested(config, "audio_config") or nested(thinker, "audio_config")
+    if audio is not None:
+        parts += _audio(audio, text_hidden)
+    return parts
+
+
+def _vision(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    family = str(vision.get("model_type") or config.get("model_type") or "")
+    for start, reader in _VISION.items():
+        if family.startswith(start):
+            return reader(config, vision, text_hidden)
+    if "vt_hidden_size" in vision:
+        return _moonvit(config, vision, text_hidden)
+    if "depth" in vision and whole(vision, "spatial_merge_size"):
+        return _qwen25(config, vision, text_hidden)
+    return _plain_vit(config, vision, text_hidden)
+
+
+def _blocks(
+    depth: int,
+    hidden: int,
+    intermediate: int,
+    *,
+    gated: bool = False,
+    attention_bias: bool = True,
+    mlp_bias: bool = True,
+    norm_vectors: int = 4,
+    split: str = "columns",
+    name: str = "vision",
+) -> list[WeightPart]:
+    """Encoder layers: 4 × hidden² attention and an MLP, split by heads and columns; output biases and norms copied."""
+    matrices = 3 if gated else 2
+    parts = [
+        linear(f"{name}.attention", depth * 4 * hidden, hidden, split),
+        linear(f"{name}.mlp", depth * matrices * hidden, intermediate, split),
+        linear(f"{name}.norms", depth * norm_vectors, hidden, "none"),
+    ]
+    if attention_bias:
+        parts.append(linear(f"{name}.attention_bias", depth * 3, hidden, split))
+        parts.append(linear(f"{name}.attention_out_bias", depth, hidden, "none"))
+    if mlp_bias:
+        parts.append(linear(f"{name}.mlp_bias", depth * (matrices - 1), intermediate, split))
+        parts.append(linear(f"{name}.mlp_out_bias", depth, hidden, "none"))
+    return parts
+
+
+def _widths(vision: Config, *, hidden: int = 1152, layers: int = 27, intermediate: int = 4304) -> tuple[int, int, int]:
+    """Hidden width, layers and MLP width, with the class's own figures where the config is silent."""
+    width = whole(vision, "hidden_size", "d_model", "embed_dim") or hidden
+    return (
+        width,
+        whole(vision, "num_hidden_layers", "depth", "encoder_layers") or layers,
+        whole(vision, "intermediate_size", "encoder_ffn_dim") or intermediate,
+    )
+
+
+def _patches(vision: Config, hidden: int, *, temporal: int = 1, patch: int = 14, bias: bool = True) -> WeightPart:
+    side = whole(vision, "patch_size") or patch
+    return linear("vision.patches", 3 * temporal * side * side + int(bias), hidden, "none")
+
+
+def _positions(vision: Config, hidden: int, *, image: int, patch: int = 14, extra: int = 0) -> WeightPart:
+    side = (whole(vision, "image_size") or image) // (whole(vision, "patch_size") or patch)
+    return linear("vision.positions", side * side + extra, hidden, "none")
+
+
+def _plain_vit(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """CLIP, InternViT and encoders of unknown family, with a two-layer projector."""
+    hidden, depth, intermediate = _widths(vision, hidden=1024, layers=24, intermediate=4096)
+    merged = hidden * (4 if config.get("model_type") == "internvl_chat" else 1)
+    return [
+        _patches(vision, hidden),
+        _positions(vision, hidden, image=336, extra=2),
+        *_blocks(depth, hidden, intermediate),
+        linear("vision.projector", merged + text_hidden, text_hidden, "columns"),
+    ]
+
+
+def _siglip(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """SigLIP with Gemma-3's projector: one matrix into the text model."""
+    hidden, depth, intermediate = _widths(vision)
+    return [
+        _patches(vision, hidden),
+        _positions(vision, hidden, image=896),
+        *_blocks(depth, hidden, intermediate),
+        linear("vision.norm", 3, hidden, "none"),
+        linear("vision.projector", hidden, text_hidden, "none"),
+    ]
+
+
+def _siglip2(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """SigLIP-2 with 256 positions; LFM2-VL merges 2 × 2 patches and projects them through its own width."""
+    hidden, depth, intermediate = _widths(vision)
+    middle = whole(config, "projector_hidden_size") or text_hidden
+    return [
+        _patches(vision, hidden, patch=16),
+        linear("vision.positions", whole(vision, "num_patches") or 256, hidden, "none"),
+        *_blocks(depth, hidden, intermediate),
+        linear("vision.norm", 2, hidden, "none"),
+        linear("vision.projector", 4 * hidden + 1, middle, "none"),
+        linear("vision.projector_out", middle + 1, text_hidden, "none"),
+    ]
+
+
+def _merger(inputs: int, outputs: int, norm: int, *, name: str = "vision.merger") -> list[WeightPart]:
+    """Qwen's merger of 2 × 2 patches: inputs × inputs, inputs × outputs, their biases, a norm of ``norm`` values."""
+    return [
+        linear(name, inputs, inputs + outputs, "columns"),
+        linear(f"{name}_bias", 1, inputs, "columns"),
+        linear(f"{name}_vectors", 1, outputs + norm, "none"),
+    ]
+
+
+def _qwen3(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """Qwen3-VL and Qwen3.5: learned positions, LayerNorms; Qwen3-VL has three more mergers (deepstack)."""
+    hidden, depth, intermediate = _widths(vision)
+    merge = (whole(vision, "spatial_merge_size") or 2) ** 2
+    outputs = whole(vision, "out_hidden_size") or text_hidden
+    deep = vision.get("deepstack_visual_indexes")
+    mergers = len(deep) if isinstance(deep, list) else 3 if _is_deep(config, vision) else 0
+    parts = [
+        _patches(vision, hidden, temporal=whole(vision, "temporal_patch_size") or 2, patch=16),
+        linear("vision.positions", whole(vision, "num_position_embeddings") or 2304, hidden, "none"),
+        *_blocks(depth, hidden, intermediate),
+        *_merger(merge * hidden, outputs, 2 * hidden),
+    ]
+    for _ in range(mergers):
+        parts += _merger(merge * hidden, outputs, 2 * merge * hidden, name="vision.deep_merger")
+    return parts
+
+
+def _is_deep(config: Config, vision: Config) -> bool:
+    return str(vision.get("model_type") or config.get("model_type") or "").startswith(("qwen3_vl", "qwen3_omni"))
+
+
+def _qwen25(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """Qwen2.5-VL: gated MLP with biases, RMS norms, no learned positions."""
+    hidden, depth, intermediate = _widths(vision, hidden=1280, layers=32, intermediate=3420)
+    merge = (whole(vision, "spatial_merge_size") or 2) ** 2
+    return [
+        _patches(vision, hidden, temporal=whole(vision, "temporal_patch_size") or 2, bias=False),
+        *_blocks(depth, hidden, intermediate, gated=True, norm_vectors=2),
+        *_merger(merge * hidden, whole(vision, "out_hidden_size") or text_hidden, hidden),
+    ]
+
+
+def _qwen2(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """Qwen2-VL: width ``embed_dim`` (1280), MLP four times as wide; ``hidden_size`` is the text model's."""
+    hidden, depth = whole(vision, "embed_dim") or 1280, whole(vision, "depth") or 32
+    return [
+        _patches(vision, hidden, temporal=2, bias=False),
+        *_blocks(depth, hidden, 4 * hidden),
+        *_merger(4 * hidden, text_hidden, 2 * hidden),
+    ]
+
+
+def _glm4(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """GLM-4.1V and 4.5V: MLP of the output width in every layer, a convolution that merges, a gated merger."""
+    hidden, depth, wide = _widths(vision, hidden=1536, layers=24, intermediate=13696)
+    outputs = whole(vision, "out_hidden_size") or text_hidden
+    merge = (whole(vision, "spatial_merge_size") or 2) ** 2
+    return [
+        _patches(vision, hidden, temporal=whole(vision, "temporal_patch_size") or 2),
+        _positions(vision, hidden, image=336),
+        *_blocks(depth, hidden, outputs, gated=True, attention_bias=False, mlp_bias=False, norm_vectors=2),
+        linear("vision.downsample", merge * hidden + 1, outputs, "none"),
+        linear("vision.norms_out", 2, hidden + outputs, "none"),
+        linear("vision.merger", outputs, outputs + 3 * wide, "columns"),
+    ]
+
+
+def _llama4(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """Llama 4: a class token, pixel shuffle through a two-layer adapter, one projection."""
+    hidden, depth, intermediate = _widths(vision, hidden=768, layers=34, intermediate=5632)
+    outputs = whole(vision, "vision_output_dim") or 7680
+    side = whole(vision, "projector_output_dim") or 4096
+    inputs = whole(vision, "projector_input_dim") or 4096
+    return [
+        linear("vision.patches", 3 * (whole(vision, "patch_size") or 14) ** 2, hidden, "columns"),
+        _positions(vision, hidden, image=336, extra=2),
+        *_blocks(depth, hidden, intermediate),
+        linear("vision.norms_out", 4, hidden, "none"),
+        linear("vision.adapter", intermediate + side, inputs, "columns"),
+        linear("vision.projector", outputs, text_hidden, "columns"),
+    ]
+
+
+def _gemma4(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """Gemma 4: two position tables of 10,240, gated MLP, four norms; loaded whole on every rank."""
+    hidden, depth, intermediate = _widths(vision, hidden=768, layers=16, intermediate=3072)
+    positions = 2 * (whole(vision, "position_embedding_size") or 10240)
+    return [
+        _patches(vision, hidden, patch=16, bias=False),
+        linear("vision.positions", positions, hidden, "none"),
+        *_blocks(depth, hidden, intermediate, gated=True, attention_bias=False, mlp_bias=False, split="none"),
+        linear("vision.head_norms", depth * 2, whole(vision, "head_dim") or 64, "none"),
+        linear("vision.projector", hidden, text_hidden, "none"),
+    ]
+
+
+def _moonvit(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """Kimi's MoonViT: 64 × 64 positions, and a projector through the width of four merged patches."""
+    hidden = whole(vision, "vt_hidden_size") or 1152
+    depth = whole(vision, "vt_num_hidden_layers") or 27
+    merged = 4 * hidden
+    return [
+        _patches(vision, hidden),
+        linear("vision.positions", 64 * 64, hidden, "none"),
+        *_blocks(depth, hidden, whole(vision, "vt_intermediate_size") or 4304),
+        linear("vision.norms_out", 4, hidden, "none"),
+        linear("vision.projector", merged + 1, merged, "none"),
+        linear("vision.projector_out", merged + 1, text_hidden, "none"),
+    ]
+
+
+def _audio(audio: Config, text_hidden: int) -> list[WeightPart]:
+    """Whisper's encoder (Qwen2-Audio, Voxtral), or Qwen3's with its three strided convolutions."""
+    hidden, depth, intermediate = _widths(audio, hidden=1280, layers=32, intermediate=5120)
+    mel = whole(audio, "num_mel_bins") or 128
+    family = str(audio.get("model_type") or "")
+    qwen3 = family.startswith(("qwen3_asr", "qwen3_omni"))
+    parts = [
+        *_blocks(depth, hidden, intermediate, name="audio", split="columns" if qwen3 else "none"),
+        linear("audio.norm", 2, hidden, "none"),
+    ]
+    if qwen3:
+        channels = whole(audio, "downsample_hidden_size") or 480
+        outputs = whole(audio, "output_dim") or 3584
+        bands = -(-(-(-(-(-mel // 2)) // 2)) // 2)
+        parts += [
+            linear("audio.convolutions", 9 + 1 + 2 * (9 * channels + 1), channels, "none"),
+            linear("audio.convolution_out", channels * bands, hidden, "none"),
+            linear("audio.projector", hidden + 1, hidden + outputs, "none"),
+        ]
+        return parts
+    merge = 4 if family == "voxtral_encoder" else 1
+    return [
+        *parts,
+        linear("audio.convolutions", 3 * (mel + hidden) + 2, hidden, "none"),
+        linear("audio.positions", whole(audio, "max_source_positions") or 1500, hidden, "none"),
+        linear("audio.projector", merge * hidden + (1 if merge == 1 else text_hidden), text_hidden, "none"),
+    ]
+
+
+_VISION: Mapping[str, Callable[[Config, Config, int], list[WeightPart]]] = {
+    "qwen3_vl": _qwen3,
+    "qwen3_5": _qwen3,
+    "qwen3_omni": _qwen3,
+    "qwen2_5_vl": _qwen25,
+    "qwen2_vl": _qwen2,
+    "glm4v": _glm4,
+    "llama4": _llama4,
+    "gemma4": _gemma4,
+    "siglip2": _siglip2,
+    "siglip": _siglip,
+}
