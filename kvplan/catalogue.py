@@ -1,5 +1,6 @@
 """The catalogues as lists that can be searched: what is known by name, each with the figures that tell it apart."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,10 @@ from kvplan.profiles.loader import list_names, load_client, load_gpu, load_model
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRow:
-    """An engine that plans can be made for. ``versions``: the releases whose rules are known."""
+    """An engine that plans can be made for. ``about``: what is known of it, as its own module opens."""
 
     name: str
-    versions: str
+    about: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,13 @@ def _models(folder: Path | None) -> tuple[Row, ...]:
 def _engines() -> tuple[Row, ...]:
     from kvplan.engines import ENGINES
 
-    return tuple(EngineRow(name=name, versions=getattr(engine, "versions", "")) for name, engine in ENGINES.items())
+    return tuple(EngineRow(name=name, about=_about(engine())) for name, engine in ENGINES.items())
+
+
+def _about(engine: object) -> str:
+    """The first paragraph of the module in which the engine lives."""
+    text = sys.modules[type(engine).__module__].__doc__ or ""
+    return " ".join(text.strip().split("\n\n")[0].split())
 
 
 def _traffic(folder: Path | None) -> tuple[Row, ...]:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kvplan.cli.options import Format, Offline, Profiles
-from kvplan.cli.output import show, terminal_width, write_data
+from kvplan.cli.output import show, write_data
 
 NEEDS_ARGUMENTS = False
 EXAMPLE = """Example:
@@ -31,5 +31,5 @@ def run(
     else:
         from kvplan.report.explain_text import text
 
-        show(text(page, TOPICS, width=terminal_width()))
+        show(text(page, TOPICS))
     return 0

@@ -7,7 +7,7 @@ import typer
 
 from kvplan.cli import options
 from kvplan.cli.failures import tell
-from kvplan.cli.output import show, terminal_width, write_data
+from kvplan.cli.output import show, write_data
 from kvplan.errors import InputError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _print(result: "Fit", flags: str | None, format: str) -> None:
     else:
         from kvplan.report.fit_text import text
 
-        show(text(result, smallest_changes(result), width=terminal_width()))
+        show(text(result, smallest_changes(result)))
 
 
 def _shapes(prompts: Sequence[int], caps: Sequence[int], lengths: Sequence[int]) -> tuple["RequestShape", ...]:

@@ -18,7 +18,7 @@ from kvplan.cli.options import (
     positive,
     profiles_folder,
 )
-from kvplan.cli.output import show, terminal_width, write_data
+from kvplan.cli.output import show, write_data
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = """Example:
@@ -68,5 +68,5 @@ def run(
     else:
         from kvplan.report.model_text import text
 
-        show(text(result, width=terminal_width()))
+        show(text(result))
     return 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from kvplan.report.page import Part
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def wants_colour() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def show(parts: "Iterable[RenderableType]") -> None:
+def show(parts: "Iterable[Part]") -> None:
     """Print the parts of a text report."""
     from kvplan.report.page import render
 

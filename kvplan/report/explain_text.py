@@ -2,42 +2,30 @@
 
 from collections.abc import Iterator, Mapping
 
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from kvplan.explain import Page
-from kvplan.report.page import answer, columns, labelled
-
-_MEASURE = 80
-"""Prose is set no wider than this."""
+from kvplan.report.page import BLANK, Part, Prose, Verbatim, answer, columns, labelled
 
 
-def text(page: Page | None, topics: Mapping[str, str], *, width: int = 80) -> Iterator[RenderableType]:
+def text(page: Page | None, topics: Mapping[str, str]) -> Iterator[Part]:
     """The page, or the topics there are."""
     if page is None:
         yield answer(f"{len(topics)} topics")
-        yield ""
+        yield BLANK
         yield columns(("", ""), list(topics.items()), left=2, wrap=1)
-        yield ""
+        yield BLANK
         yield labelled("Next", f"kvplan explain {next(iter(topics))}")
         return
-    margin = max(0, width - _MEASURE)
     yield answer(page.title)
     for block in page.text.split("\n\n"):
-        yield ""
-        yield Padding(_block(block), (0, margin, 0, 0))
+        yield BLANK
+        yield from _block(block)
 
 
-def _block(block: str) -> RenderableType:
+def _block(block: str) -> Iterator[Part]:
     if block.startswith("    "):
-        return Text(block, no_wrap=True, overflow="ignore")
-    if not block.startswith("- "):
-        return Text(block.replace("`", "").replace("\n", " "))
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column()
-    for item in block.removeprefix("- ").split("\n- "):
-        grid.add_row("-", item.replace("`", ""))
-    return grid
+        yield Verbatim(text=block)
+    elif block.startswith("- "):
+        for item in block.split("\n"):
+            yield Prose(text=item.replace("`", ""), hanging=2)
+    else:
+        yield Prose(text=block.replace("`", "").replace("\n", " "))

@@ -1,9 +1,7 @@
 """``kvplan fit`` as text: does it fit, where the memory goes, what the pool holds, what to do."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-
-from rich.console import RenderableType
-from rich.text import Text
 
 from kvplan.capacity import Fit
 from kvplan.engines.base import Budget, Finding
@@ -11,26 +9,24 @@ from kvplan.remedies import Remedy
 from kvplan.report.fit_json import engine_name
 from kvplan.report.model_text import provenance
 from kvplan.report.numbers import count, format_bytes, ratio
-from kvplan.report.page import ACTION, answer, columns, headline, labelled, paragraph
+from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, paragraph
 from kvplan.units import GIB
 
 
-def text(fit: Fit, remedies: Sequence[Remedy], *, width: int = 80) -> Iterator[RenderableType]:
+def text(fit: Fit, remedies: Sequence[Remedy]) -> Iterator[Part]:
     """The plan."""
-    yield headline(fit.model.id, provenance(fit.model), width=width)
-    yield Text(_setting(fit), style="dim")
+    yield headline(fit.model.id, provenance(fit.model))
+    yield paragraph(_setting(fit), style=QUIET, indent=0)
     yield answer(_answer(fit))
     for remedy in remedies if fit.verdict != "fits" else ():
         yield labelled("change", _remedy(remedy), style=ACTION)
     if fit.plan.budget is not None:
-        yield ""
-        yield columns(
-            ("memory of one GPU", "GiB", ""), list(_budget_rows(fit.plan.budget)), left=frozenset({0, 2}), wrap=2
-        )
-    yield ""
+        yield BLANK
+        yield columns(("memory of one GPU", "GiB", ""), list(_budget_rows(fit.plan.budget)), left={0, 2}, wrap=2)
+    yield BLANK
     yield from _pool(fit)
     if fit.reservations:
-        yield ""
+        yield BLANK
         yield columns(
             ("worst case of", "tokens", "blocks", "memory", "at once"),
             [
@@ -44,7 +40,7 @@ def text(fit: Fit, remedies: Sequence[Remedy], *, width: int = 80) -> Iterator[R
                 for each in fit.reservations
             ],
         )
-    yield ""
+    yield BLANK
     yield from findings(fit.findings)
     yield labelled("Next", _next(fit))
 
@@ -103,17 +99,24 @@ def _gib(amount: int) -> str:
 
 
 def _budget_rows(budget: Budget) -> Iterator[tuple[str, ...]]:
-    yield ("total, as the driver reports it", _gib(budget.total_bytes), "")
+    yield ("the driver reports", _gib(budget.total_bytes), "")
     yield ("the engine may use", _gib(budget.requested_bytes), "")
     for term in budget.terms:
-        aside = "" if term.inside_fraction else ", outside that share"
-        yield (f"  {term.name}{aside}", _gib(-term.bytes if term.inside_fraction else term.bytes), term.formula)
+        if term.inside_fraction:
+            yield (f"  {_words(term.name)}", _gib(-term.bytes), term.formula)
     low, high = budget.kv_bytes - budget.kv_bytes_low, budget.kv_bytes_high - budget.kv_bytes
     band = f"± {low / GIB:.2f}" if low == high else f"− {low / GIB:.2f} + {high / GIB:.2f}"
     yield ("KV pool", _gib(budget.kv_bytes), band if low or high else "")
+    for term in budget.terms:
+        if not term.inside_fraction:
+            yield (f"beside it: {_words(term.name)}", _gib(term.bytes), term.formula)
 
 
-def _pool(fit: Fit) -> Iterator[RenderableType]:
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _pool(fit: Fit) -> Iterator[Part]:
     layout = fit.plan.layout
     yield paragraph(
         f"pool of {fit.plan.blocks:,} blocks of {format_bytes(layout.bytes_per_block)} "
@@ -121,20 +124,29 @@ def _pool(fit: Fit) -> Iterator[RenderableType]:
     )
     yield columns(
         ("group", "layers", "block", "window", "blocks of one request"),
-        [
-            (
-                group.kind,
-                count(group.layers),
-                count(group.block_tokens),
-                count(group.window_tokens),
-                count(group.request_blocks(fit.max_model_len, layout.in_flight_tokens)),
-            )
-            for group in layout.groups
-        ],
+        list(_group_rows(fit)),
     )
 
 
-def findings(found: Iterable[Finding]) -> Iterator[RenderableType]:
+def _group_rows(fit: Fit) -> Iterator[tuple[str, ...]]:
+    """Equal groups in one row: ``4 × 9`` layers are four groups of nine."""
+    in_flight = fit.plan.layout.in_flight_tokens
+    rows = Counter(
+        (
+            group.kind,
+            group.layers,
+            group.block_tokens,
+            group.window_tokens,
+            group.request_blocks(fit.max_model_len, in_flight),
+        )
+        for group in fit.plan.layout.groups
+    )
+    for (kind, layers, block, window, blocks), groups in rows.items():
+        times = f"{groups} × " if groups > 1 else ""
+        yield (kind, f"{times}{layers}", count(block), count(window), f"{times}{blocks:,}")
+
+
+def findings(found: Iterable[Finding]) -> Iterator[Part]:
     """What the reader should know; what needs action stands out. Empty lines only where there is something."""
     something = False
     for finding in found:
@@ -143,7 +155,7 @@ def findings(found: Iterable[Finding]) -> Iterator[RenderableType]:
         style = "" if finding.severity == "info" else ACTION
         yield labelled(finding.severity, f"{finding.message}{hint}", style=style)
     if something:
-        yield ""
+        yield BLANK
 
 
 def _next(fit: Fit) -> str:

@@ -2,18 +2,16 @@
 
 from collections.abc import Iterator
 
-from rich.console import RenderableType
-
 from kvplan.catalogue import EngineRow, Listing, Row, TrafficRow
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 from kvplan.report.numbers import format_bytes, parameters
-from kvplan.report.page import answer, columns, labelled
+from kvplan.report.page import BLANK, Part, answer, columns, labelled
 
 _HEADINGS = {
     "gpus": ("name", "memory", "bandwidth", "16-bit", "also called"),
     "models": ("model", "parameters", "checked"),
     "clients": ("client", "tries", "Retry-After", "at most", "checked"),
-    "engines": ("engine", "versions"),
+    "engines": ("engine", ""),
     "traffic": ("mix", ""),
 }
 _TEXT_COLUMNS = {"gpus": {0, 4}, "models": {0, 2}, "clients": {0, 2, 4}, "engines": {0, 1}, "traffic": {0, 1}}
@@ -26,7 +24,7 @@ _NEXT = {
 }
 
 
-def text(listing: Listing) -> Iterator[RenderableType]:
+def text(listing: Listing) -> Iterator[Part]:
     """How many, then one line each."""
     of = f" of {listing.known}" if len(listing.rows) != listing.known else ""
     matching = f" matching {listing.search!r}" if listing.search else ""
@@ -34,7 +32,7 @@ def text(listing: Listing) -> Iterator[RenderableType]:
     if not listing.rows:
         yield labelled("Next", f"kvplan list {listing.sort}")
         return
-    yield ""
+    yield BLANK
     headings = _HEADINGS[listing.sort]
     yield columns(
         headings,
@@ -42,7 +40,7 @@ def text(listing: Listing) -> Iterator[RenderableType]:
         left=frozenset(_TEXT_COLUMNS[listing.sort]),
         wrap=len(headings) - 1,
     )
-    yield ""
+    yield BLANK
     first = listing.rows[0]
     yield labelled("Next", _NEXT[listing.sort].format(first.id if isinstance(first, BundledModel) else first.name))
 
@@ -65,6 +63,6 @@ def _cells(row: Row) -> tuple[str, ...]:
             tries = "no end" if row.tries is None else str(row.tries)
             return (row.name, tries, row.honours_retry_after.replace("_", " "), longest, row.checked)
         case EngineRow():
-            return (row.name, row.versions)
+            return (row.name, row.about)
         case TrafficRow():
             return (row.name, row.summary)

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 
-from rich.console import RenderableType
-
 from kvplan.model import ModelSpec
-from kvplan.pricing import ModelPrice
+from kvplan.pricing import LayerRow, ModelPrice
 from kvplan.report.numbers import count, exact, format_bytes, parameters
-from kvplan.report.page import answer, columns, headline, labelled, paragraph
+from kvplan.report.page import BLANK, Part, answer, columns, headline, labelled, paragraph
 
 SHORT_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
@@ -21,30 +19,25 @@ def provenance(model: ModelSpec) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def text(price: ModelPrice, *, width: int = 80) -> Iterator[RenderableType]:
+def text(price: ModelPrice) -> Iterator[Part]:
     """The price list: per token, per layer kind, per sequence."""
-    yield headline(price.model.id, provenance(price.model), width=width)
+    yield headline(price.model.id, provenance(price.model))
     yield answer(_answer(price))
-    yield ""
-    yield columns(
-        ("layers", "KV heads", "head", "bytes/token", "fixed bytes", "")
-        if any(row.fixed_bytes for row in price.layers)
-        else ("layers", "KV heads", "head", "bytes/token", ""),
-        list(_layer_rows(price)),
-        left=frozenset({0, 5 if any(row.fixed_bytes for row in price.layers) else 4}),
-        wrap=5 if any(row.fixed_bytes for row in price.layers) else 4,
-    )
-    yield ""
+    yield BLANK
+    states = ("state bytes",) if any(row.fixed_bytes for row in price.layers) else ()
+    headings = ("layers", "heads × width", "bytes/token", *states, "")
+    yield columns(headings, list(_layer_rows(price)), left={0, len(headings) - 1}, wrap=len(headings) - 1)
+    yield BLANK
     yield columns(
         ("one sequence of", *(count(row.tokens) for row in price.sequences), "tokens"),
         list(_sequence_rows(price)),
-        left=frozenset({0, len(price.sequences) + 1}),
+        left={0, len(price.sequences) + 1},
     )
     if price.notes:
-        yield ""
+        yield BLANK
     for note in price.notes:
         yield paragraph(note)
-    yield ""
+    yield BLANK
     yield labelled("Next", f"kvplan fit {price.model.id} --gpu h100")
 
 
@@ -65,10 +58,8 @@ def _answer(price: ModelPrice) -> str:
 def _layer_rows(price: ModelPrice) -> Iterator[tuple[str, ...]]:
     fixed = any(row.fixed_bytes for row in price.layers)
     for row in price.layers:
-        window = f" of {row.window_tokens:,}" if row.window_tokens else ""
-        width = row.head_dim
-        head = count(width) if row.value_head_dim in (None, width) else f"{count(width)}/{count(row.value_head_dim)}"
-        cells = [f"{row.layers} × {row.kind}{window}", count(row.kv_heads), head, exact(row.bytes_per_token)]
+        window = f" {row.window_tokens:,}" if row.window_tokens else ""
+        cells = [f"{row.layers} × {row.kind}{window}", _heads(row), exact(row.bytes_per_token)]
         if fixed:
             cells.append(count(row.fixed_bytes))
         yield (*cells, row.formula)
@@ -78,3 +69,11 @@ def _sequence_rows(price: ModelPrice) -> Iterator[tuple[str, ...]]:
     yield ("holds", *(format_bytes(row.sequence_bytes) for row in price.sequences), "")
     if any(row.gpu_bytes != row.sequence_bytes for row in price.sequences):
         yield ("on one GPU", *(format_bytes(row.gpu_bytes) for row in price.sequences), "")
+
+
+def _heads(row: LayerRow) -> str:
+    """``8 × 128``; ``8 × 192/128`` where keys and values differ in width; ``-`` for a kind without heads."""
+    if row.kv_heads is None or row.head_dim is None:
+        return "-"
+    differs = row.value_head_dim not in (None, row.head_dim)
+    return f"{row.kv_heads} × {row.head_dim}" + (f"/{row.value_head_dim}" if differs else "")

@@ -1,90 +1,183 @@
-"""The look of every text report: answer first, evidence under it, what to do last; 80 columns, one accent colour."""
+"""The look of every text report: answer first, evidence under it, what to do last; 80 columns, one accent colour.
 
-import io
+A report is a sequence of parts; ``render`` sets them. Written without Rich, whose import costs a third of an empty
+command line app: ``kvplan model`` must cost little more than such an app.
+"""
+
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
-ACCENT = "bold cyan"
-ACTION = "yellow"
-QUIET = "dim"
+ACCENT = "1;36"
+ACTION = "33"
+QUIET = "2"
+BOLD = "1"
 WIDEST = 110
-"""Prose wider than this is hard to read; a table may not need more either."""
+"""Wider terminals get no wider prose, nor wider tables."""
+
+_GAP = 2
+_MARGIN = 2
+_NARROWEST = 12
 
 
-def render(parts: Iterable[RenderableType], *, width: int = 80, colour: bool = False) -> str:
-    """``parts``, one under the other, as text with or without ANSI colours."""
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer,
-        width=max(40, min(width, WIDEST)),
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        no_color=not colour,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
-    for part in parts:
-        console.print(part)
-    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
+@dataclass(frozen=True, kw_only=True)
+class Prose:
+    """Text that is wrapped; ``hanging`` more columns from its second line on."""
+
+    text: str
+    style: str = ""
+    indent: int = 0
+    hanging: int = 0
 
 
-def headline(title: str, aside: str = "", *, width: int = 80) -> RenderableType:
-    """The subject on the left, and where its facts come from beside it, or under it where that is too narrow."""
-    gap = max(4, 40 - len(title))
-    if not aside:
-        return Text(title, style="bold")
-    if len(title) + gap + len(aside) > width:
-        return Text.assemble((title, "bold"), "\n", (aside, QUIET))
-    return Text.assemble((title, "bold"), " " * gap, (aside, QUIET))
+@dataclass(frozen=True, kw_only=True)
+class Verbatim:
+    """Lines that keep their form, whatever the width."""
+
+    text: str
 
 
-def answer(text: str) -> Text:
-    """The one line that was asked for."""
-    return Text(text, style=ACCENT)
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """A subject, and where its facts come from beside it, or under it where that is too wide."""
+
+    title: str
+    aside: str = ""
 
 
-def paragraph(text: str, *, style: str = "", indent: int = 2) -> RenderableType:
-    """Prose under the answer, wrapped."""
-    return Padding(Text(text, style=style), (0, 0, 0, indent))
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """A short quiet label, and text wrapped under itself."""
+
+    label: str
+    text: str
+    style: str = ""
 
 
-def labelled(label: str, text: str, *, style: str = "", label_width: int = 8) -> RenderableType:
-    """A short label and its text, wrapped under itself."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(min_width=label_width, no_wrap=True, style=QUIET)
-    grid.add_column(overflow="fold")
-    grid.add_row(label, Text(text, style=style))
-    return Padding(grid, (0, 0, 0, 2))
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """A table without lines. Columns in ``texts`` are set left, the others right, as numbers; ``wrap`` may break."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    texts: frozenset[int]
+    wrap: int | None = None
+    marked: frozenset[int] = frozenset()
+
+
+Part = Prose | Verbatim | Headline | Labelled | Columns
+BLANK = Verbatim(text="")
+
+
+def answer(text: str) -> Prose:
+    """The one thing that was asked for."""
+    return Prose(text=text, style=ACCENT, hanging=2)
+
+
+def paragraph(text: str, *, style: str = "", indent: int = _MARGIN) -> Prose:
+    """Prose under the answer."""
+    return Prose(text=text, style=style, indent=indent)
+
+
+def headline(title: str, aside: str = "") -> Headline:
+    """What the report is about."""
+    return Headline(title=title, aside=aside)
+
+
+def labelled(label: str, text: str, *, style: str = "") -> Labelled:
+    """One labelled line or paragraph."""
+    return Labelled(label=label, text=text, style=style)
 
 
 def columns(
     headings: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
+    rows: Iterable[Sequence[str]],
     *,
-    left: int | frozenset[int] = 1,
+    left: int | Iterable[int] = 1,
     wrap: int | None = None,
-) -> RenderableType:
-    """A table without lines. The first ``left`` columns (or those named) read as text, the others as numbers.
-
-    ``wrap`` names the column that may break; the others keep their words whole.
-    """
-    texts = frozenset(range(left)) if isinstance(left, int) else left
-    table = Table(
-        box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style=QUIET, show_header=any(headings)
+    marked: Iterable[int] = (),
+) -> Columns:
+    """A table whose first ``left`` columns (or those named) are text. Rows in ``marked`` carry the accent."""
+    texts = range(left) if isinstance(left, int) else left
+    return Columns(
+        headings=tuple(headings),
+        rows=tuple(tuple(row) for row in rows),
+        texts=frozenset(texts),
+        wrap=wrap,
+        marked=frozenset(marked),
     )
-    for index, heading in enumerate(headings):
-        table.add_column(
-            heading,
-            justify="left" if index in texts else "right",
-            no_wrap=index != wrap,
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*row)
-    return Padding(table, (0, 0, 0, 2))
+
+
+def render(parts: Iterable[Part], *, width: int = 80, colour: bool = False) -> str:
+    """``parts``, one under the other, as text with or without ANSI colours."""
+    usable = max(40, min(width, WIDEST))
+    lines = [line for part in parts for line in _set(part, usable)]
+    text = "".join(f"{line.rstrip()}\n" for line in lines)
+    return text if colour else _ANSI.sub("", text)
+
+
+_ANSI = re.compile("\x1b\\[[0-9;]*m")
+
+
+def _styled(text: str, style: str) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m" if style and text.strip() else text
+
+
+def _set(part: Part, width: int) -> list[str]:
+    match part:
+        case Verbatim():
+            return part.text.split("\n")
+        case Prose():
+            lines = _wrap(part.text, width - part.indent, hanging=part.hanging)
+            return [" " * part.indent + _styled(line, part.style) for line in lines]
+        case Headline():
+            return _set_headline(part, width)
+        case Labelled():
+            start = max(8, len(part.label)) + _GAP
+            lines = _wrap(part.text, width - _MARGIN - start)
+            label = _styled(part.label, QUIET) + " " * (start - len(part.label))
+            heads = [label, *[" " * start] * (len(lines) - 1)]
+            return [" " * _MARGIN + head + _styled(line, part.style) for head, line in zip(heads, lines, strict=True)]
+        case Columns():
+            return _set_columns(part, width)
+
+
+def _set_headline(part: Headline, width: int) -> list[str]:
+    title, gap = _styled(part.title, BOLD), max(4, 40 - len(part.title))
+    if not part.aside:
+        return [title]
+    if len(part.title) + gap + len(part.aside) <= width:
+        return [title + " " * gap + _styled(part.aside, QUIET)]
+    return [title, *(_styled(line, QUIET) for line in _wrap(part.aside, width))]
+
+
+def _wrap(text: str, width: int, *, hanging: int = 0) -> list[str]:
+    return textwrap.wrap(
+        text,
+        max(width, _NARROWEST),
+        subsequent_indent=" " * hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [""]
+
+
+def _set_columns(table: Columns, width: int) -> list[str]:
+    """Every column as wide as its widest cell; the one that may break gets what is left."""
+    headed = [table.headings, *table.rows] if any(table.headings) else list(table.rows)
+    widths = [max(map(len, column), default=0) for column in zip(*headed, strict=True)]
+    if table.wrap is not None:
+        others = sum(widths) - widths[table.wrap] + _GAP * (len(widths) - 1) + _MARGIN
+        widths[table.wrap] = min(widths[table.wrap], max(_NARROWEST, width - others))
+    lines = []
+    for number, row in enumerate(headed):
+        first = number - (len(headed) - len(table.rows))
+        style = QUIET if first < 0 else ACCENT if first in table.marked else ""
+        cells = [_wrap(cell, widths[at]) if at == table.wrap else [cell] for at, cell in enumerate(row)]
+        for line in range(max(map(len, cells))):
+            texts = (cell[line] if line < len(cell) else "" for cell in cells)
+            placed = (
+                text.ljust(widths[at]) if at in table.texts else text.rjust(widths[at]) for at, text in enumerate(texts)
+            )
+            lines.append(" " * _MARGIN + _styled((" " * _GAP).join(placed).rstrip(), style))
+    return lines
