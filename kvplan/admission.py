@@ -163,7 +163,8 @@ def permanent_refusal(prompt_tokens: int, window_tokens: int, weight: int, capac
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What a strategy may look at: the prompt, the effective cap, and the class's usual long answer (its p95)."""
+    """What a strategy may look at: the prompt, the effective cap, and the class's usual long answer (its p95, not
+    above the cap)."""
 
     prompt_tokens: int
     cap_tokens: int
@@ -198,7 +199,7 @@ def _ratio(ask: Ask) -> int:
 
 
 def _quantile(ask: Ask) -> int:
-    return ask.prompt_tokens + min(ask.expected_output_tokens, ask.cap_tokens)
+    return ask.prompt_tokens + ask.expected_output_tokens
 
 
 STRATEGIES: dict[str, Strategy] = {

@@ -1,0 +1,175 @@
+"""Closed forms beside every run: worst-case reservations of each class, and the load that can be sustained."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvplan.admission import STRATEGIES, Strategy, usable_blocks
+from kvplan.simulation.doors import Door, charged_blocks
+from kvplan.simulation.plant import Plant
+from kvplan.simulation.results import ReservationRow
+from kvplan.simulation.types import UNLIMITED, Integers, Requests
+from kvplan.traffic.distributions import Choices, Constant
+from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
+
+_MOST_ROWS = 6
+
+
+def quantile_of(values: Integers, probability: float) -> int:
+    """Value number ceil(probability × n) of the sorted values; 0 of none."""
+    return int(np.quantile(values, probability, method="inverted_cdf")) if len(values) else 0
+
+
+def expected_outputs(traffic: Traffic, arrivals: Arrivals) -> tuple[int, ...]:
+    """The p95 of each class's answers: of its distribution, or of the rows that a trace recorded."""
+    laws = {entry.name: entry.output_tokens for entry in traffic.classes}
+    found = []
+    for index, name in enumerate(arrivals.classes):
+        law = laws.get(name)
+        drawn = arrivals.output_tokens[arrivals.class_index == index]
+        found.append(law.quantile(0.95) if law is not None else quantile_of(drawn, 0.95))
+    return tuple(found)
+
+
+def reservations(traffic: Traffic, arrivals: Arrivals, plant: Plant, default_cap: int) -> tuple[ReservationRow, ...]:
+    """A row per class and cap choice, and one with the default cap, at the prompt's reservation quantile.
+
+    blocks = the engine's charge of min(prompt + cap, window) tokens; sequences = floor(usable at the safety fraction /
+    blocks), over all replicas.
+    """
+    rows = []
+    for index, name in enumerate(arrivals.classes):
+        chosen = arrivals.class_index == index
+        entry = next((entry for entry in traffic.classes if entry.name == name), None)
+        law = None if entry is None else entry.prompt_tokens
+        sampled = quantile_of(arrivals.prompt_tokens[chosen], traffic.reservation_quantile)
+        prompt = law.quantile(traffic.reservation_quantile) if law is not None else sampled
+        choices = _cap_choices(entry, arrivals.max_tokens[chosen], traffic.reservation_quantile)
+        for cap, share in choices:
+            label = f"{name}, no cap sent" if cap is None else f"{name}, cap {cap:,}"
+            rows.append(_row(label, name, share, prompt, cap, cap, traffic, plant))
+        if any(cap is None for cap, _ in choices):
+            share = sum(share for cap, share in choices if cap is None)
+            label = f"{name}, default cap {default_cap:,}"
+            rows.append(_row(label, name, share, prompt, None, default_cap, traffic, plant))
+    return tuple(rows)
+
+
+def _cap_choices(entry: TrafficClass | None, sent: Integers, probability: float) -> list[tuple[int | None, float]]:
+    """The caps that clients of a class choose, with their shares; many different ones stand as their quantile."""
+    if entry is not None and entry.trace is None and isinstance(entry.max_tokens, Choices | Constant):
+        law = entry.max_tokens
+        pairs = [(law.value, 1.0)] if isinstance(law, Constant) else [(one.value, one.share) for one in law.choices]
+        return [(value or None, share) for value, share in pairs]
+    values, counts = np.unique(sent, return_counts=True)
+    unset_share = float((sent == 0).mean()) if len(sent) else 0.0
+    if len(values) <= _MOST_ROWS:
+        return [(int(value) or None, int(count) / len(sent)) for value, count in zip(values, counts, strict=True)]
+    choices: list[tuple[int | None, float]] = [(quantile_of(sent[sent > 0], probability), 1.0 - unset_share)]
+    return [(None, unset_share), *choices] if unset_share else choices
+
+
+def _row(
+    label: str,
+    class_name: str,
+    share: float,
+    prompt: int,
+    sent: int | None,
+    cap: int | None,
+    traffic: Traffic,
+    plant: Plant,
+) -> ReservationRow:
+    window = plant.settings.max_model_len
+    room = window - prompt
+    cap_tokens = room if cap is None else min(cap, room)
+    tokens = prompt + cap_tokens
+    blocks = plant.layout.request_blocks(tokens)
+    usable = usable_blocks(plant.blocks, traffic.admission.safety_fraction, plant.layout.reserved_blocks)
+    return ReservationRow(
+        name=label,
+        class_name=class_name,
+        share=share,
+        prompt_tokens=prompt,
+        max_output_tokens=cap if sent is None and cap is not None else sent,
+        cap_tokens=max(cap_tokens, 0),
+        reserved_tokens=tokens,
+        reserved_bytes=None if plant.kv_bytes is None else blocks * plant.layout.bytes_per_block,
+        blocks=blocks,
+        sequences=usable // blocks * plant.replicas if room > 0 else 0,
+    )
+
+
+def sustainable_per_s(requests: Requests, opened: Door, plant: Plant) -> tuple[float, str]:
+    """Requests per second that a strategy can carry for ever, and what binds.
+
+    Let w be the mean work of a request beyond the steps' base, P × prefill + O × (decode + kv × context), and c × O its
+    charge held over O steps. With the ledger of U full, steps take base / (1 − x w), and U = x E[c O] × that step; so
+    x = 1 / (w + base × E[c O] / U). The same with one sequence each and max_num_seqs, and with the blocks that requests
+    really fill and the pool; the least of them binds. Requests that can never be served are left out.
+    """
+    kept = ~requests.refused_for_good
+    if not kept.any():
+        return 0.0, "nothing can be served"
+    prompt = requests.prompt_tokens[kept]
+    output = np.minimum(requests.output_tokens, requests.cap_tokens)[kept]
+    step = plant.service.step
+    chunks = -(-prompt // plant.settings.max_num_batched_tokens)
+    context = prompt + output / 2
+    work = prompt * (step.prefill_token_s + step.kv_token_s * chunks / 2) + output * (
+        step.decode_sequence_s + step.kv_token_s * context
+    )
+    held = output + chunks - 1
+    mean_blocks = charged_blocks(plant.layout, prompt + (output + 1) // 2)
+    limits = {
+        "max_num_seqs": float(held.mean()) / plant.settings.max_num_seqs,
+        "the pool": float((mean_blocks * held).mean()) / max(plant.usable, 1),
+    }
+    if opened.capacity < UNLIMITED:
+        limits["the ledger"] = float((requests.charge[kept] * held).mean()) / max(opened.capacity, 1)
+    if opened.front.max_inside < UNLIMITED:
+        limits["the engine's queue"] = float(held.mean()) / opened.front.max_inside
+    binds = max(limits, key=lambda name: limits[name])
+    seconds = float(work.mean()) + step.base_s * limits[binds]
+    if float(work.mean()) > step.base_s * limits[binds]:
+        binds = "the GPU's speed"
+    return (plant.replicas / seconds if seconds > 0 else float("inf")), binds
+
+
+def provisional_cap(arrivals: Arrivals, plant: Plant, *, max_truncated_share: float) -> int:
+    """The default cap where the file has none: the least round number that truncates at most the given share of all
+    requests, counting those that send no cap. Round numbers are 128, 192, 256, 384, 512, 768, 1,024 …"""
+    unset = arrivals.max_tokens == 0
+    outputs = arrivals.output_tokens[unset]
+    window = plant.settings.max_model_len
+    for cap in round_caps(window):
+        if len(outputs) == 0 or np.count_nonzero(outputs > cap) <= max_truncated_share * len(arrivals):
+            return cap
+    return window
+
+
+def round_caps(window_tokens: int) -> list[int]:
+    """128, 192, 256, 384, … below the window.
+
+    >>> round_caps(600)
+    [128, 192, 256, 384, 512]
+    """
+    found, power = [], 128
+    while power < window_tokens:
+        found += [cap for cap in (power, power * 3 // 2) if cap < window_tokens]
+        power *= 2
+    return found or [max(window_tokens // 2, 1)]
+
+
+def judged_strategy(traffic: Traffic) -> Strategy:
+    """The strategy that ``check`` judges: the file's policy; with a default cap in the file, ``worst_case`` fills it
+    in, as the gateway does."""
+    name = traffic.admission.policy
+    if name == "worst_case" and traffic.admission.default_max_tokens is not None:
+        name = "worst_case_default_cap"
+    return STRATEGIES[name]
+
+
+def unset_share(arrivals: Sequence[Arrivals]) -> float:
+    """Share of all requests that send no cap."""
+    total = sum(len(one) for one in arrivals)
+    return sum(int((one.max_tokens == 0).sum()) for one in arrivals) / total if total else 0.0

@@ -1,0 +1,40 @@
+"""From a client library's profile to the rule that the kernel plays."""
+
+from math import inf
+from pathlib import Path
+
+from kvplan.profiles.kinds import ClientProfile
+from kvplan.profiles.loader import load_client
+from kvplan.simulation.types import UNLIMITED, ClientRule
+
+
+def client_rule(profile: ClientProfile) -> ClientRule:
+    """The profile with "without end" and "no bound" written out."""
+    return ClientRule(
+        tries=UNLIMITED if profile.tries is None else profile.tries,
+        honours_retry_after=profile.honours_retry_after != "no",
+        whole_seconds=profile.honours_retry_after == "whole_seconds",
+        longest_honoured_s=inf if profile.longest_honoured_s is None else profile.longest_honoured_s,
+        gives_up_when_longer=profile.when_longer == "give_up",
+        backoff_base_s=profile.backoff_base_s,
+        backoff_max_s=profile.backoff_max_s,
+        jitter_share=profile.jitter_share,
+        jitter_add_s=profile.jitter_add_s,
+        jitter_on_header=profile.jitter_on_header,
+    )
+
+
+def client_table(
+    names: tuple[str, ...], *, profiles_folder: str | Path | None = None
+) -> tuple[tuple[ClientRule, ...], tuple[float, ...]]:
+    """A rule and a time-out for each name; the empty name tries once and waits for ever."""
+    rules, timeouts_s = [], []
+    for name in names:
+        if not name:
+            rules.append(ClientRule())
+            timeouts_s.append(inf)
+            continue
+        profile = load_client(name, extra_folder=profiles_folder)
+        rules.append(client_rule(profile))
+        timeouts_s.append(inf if profile.timeout_s is None else profile.timeout_s)
+    return tuple(rules), tuple(timeouts_s)

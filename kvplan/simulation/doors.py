@@ -1,0 +1,154 @@
+"""The front door of one strategy as the kernel wants it: caps, charges and refusals of every request as arrays."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from kvplan.admission import Ask, Strategy, usable_blocks
+from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.simulation.plant import Plant
+from kvplan.simulation.types import UNLIMITED, FrontDoor, Integers, Requests, RetryAfter, Router
+from kvplan.traffic.kinds import AdmissionPlan, Arrivals, PlannedDeployment
+
+_CLIENT_STREAM, _SERVER_STREAM = 1, 2
+_STREAM_BASE = 2**32  # above every class index, so that no class shares a stream with these
+ENGINE_QUEUE_FACTOR = 2
+"""``engine_queue`` without caps of its own: the engine takes twice max_num_seqs requests in, then answers 503."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """What a strategy needs beside the traffic. ``default_max_tokens`` is None for strategies that fill in none."""
+
+    strategy: Strategy
+    capacity: int
+    default_max_tokens: int | None
+    front: FrontDoor
+
+
+def charged_blocks(layout: CacheLayout, tokens: Integers) -> Integers:
+    """``layout.request_blocks`` of every entry.
+
+    >>> group = CacheGroup(kind="full attention", layers=1, rule="full", block_tokens=16, page_bytes=1)
+    >>> layout = CacheLayout(block_tokens=16, bytes_per_block=1, groups=(group,), in_flight_tokens=0)
+    >>> charged_blocks(layout, np.array([1, 16, 17])).tolist()
+    [1, 1, 2]
+    """
+    total = np.zeros(len(tokens), np.int64)
+    for group in layout.groups:
+        total += _group_blocks(group, tokens, layout.in_flight_tokens)
+    return total
+
+
+def _group_blocks(group: CacheGroup, tokens: Integers, in_flight_tokens: int) -> Integers:
+    if group.rule == "fixed":
+        return np.full(len(tokens), group.fixed_blocks, np.int64)
+    held, extra = -(-tokens // group.token_shards), 0
+    if group.rule == "sliding":
+        held, extra = np.minimum((group.window_tokens or 0) - 1 + in_flight_tokens, tokens), 1
+    elif group.rule == "chunked":
+        held = np.minimum((group.window_tokens or 0) + in_flight_tokens, tokens)
+    return -(-held // group.block_tokens) + extra
+
+
+def caps(max_tokens: Integers, prompt_tokens: Integers, window_tokens: int, default: int | None) -> Integers:
+    """``admission.effective_cap`` of every request; ``max_tokens`` 0 means that the client sent none."""
+    room = window_tokens - prompt_tokens
+    unset = room if default is None else np.minimum(default, room)
+    return np.where(max_tokens > 0, np.minimum(max_tokens, room), unset).astype(np.int64)
+
+
+def door(strategy: Strategy, plant: Plant, admission: AdmissionPlan, deployment: PlannedDeployment, cap: int) -> Door:
+    """The front door of ``strategy``; ``cap`` is the default for strategies that fill one in."""
+    seqs = plant.settings.max_num_seqs
+    capacity, inside, queued_tokens = UNLIMITED, UNLIMITED, UNLIMITED
+    if strategy.counts == "blocks":
+        capacity = usable_blocks(plant.blocks, admission.safety_fraction, plant.layout.reserved_blocks)
+    elif strategy.counts == "requests":
+        capacity = admission.concurrency or seqs
+    if strategy.engine_caps:
+        requests, queued_tokens = deployment.max_queued_requests, deployment.max_queued_tokens or UNLIMITED
+        if requests is None and deployment.max_queued_tokens is None:
+            requests = ENGINE_QUEUE_FACTOR * seqs
+        inside = UNLIMITED if requests is None else requests
+    answer = admission.retry_after
+    return Door(
+        strategy=strategy,
+        capacity=capacity,
+        default_max_tokens=cap if strategy.fills_default_cap else None,
+        front=FrontDoor(
+            capacity=capacity,
+            max_inside=inside,
+            max_queued_tokens=queued_tokens,
+            retry_after=RetryAfter(seconds=answer.seconds, jitter_share=answer.jitter_share),
+            replicas=plant.replicas,
+            router=Router.LEAST_RESERVED if deployment.router == "least_reserved" else Router.ROUND_ROBIN,
+        ),
+    )
+
+
+def requests_for(
+    arrivals: Arrivals,
+    opened: Door,
+    plant: Plant,
+    *,
+    seed: int,
+    client_timeouts_s: Sequence[float],
+    expected_output_tokens: Sequence[int],
+) -> Requests:
+    """Every arrival with its cap, charge and whether it can ever be served.
+
+    ``expected_output_tokens`` is the p95 of each class's answers. A user who walks away does so after a drawn share of
+    the time that the answer would take on an idle engine.
+    """
+    window, strategy = plant.settings.max_model_len, opened.strategy
+    prompt = arrivals.prompt_tokens
+    cap = caps(arrivals.max_tokens, prompt, window, opened.default_max_tokens)
+    expected = np.array(expected_output_tokens, np.int64)[arrivals.class_index]
+    charge = _charges(strategy, plant.layout, prompt, np.maximum(cap, 1), expected)
+    never = (prompt >= window) | (charge > opened.capacity)
+    client_timeout_s = np.array(client_timeouts_s)[arrivals.client_index]
+    prefixes = arrivals.prefixes
+    return Requests(
+        arrival_s=arrivals.arrival_s,
+        prompt_tokens=prompt,
+        output_tokens=arrivals.output_tokens,
+        cap_tokens=np.maximum(cap, 1),
+        charge=charge,
+        refused_for_good=never,
+        client=arrivals.client_index,
+        time_out_s=np.where(np.isfinite(arrivals.timeout_s), arrivals.timeout_s, client_timeout_s),
+        cancel_s=_cancel_times(arrivals, np.minimum(arrivals.output_tokens, np.maximum(cap, 1)), plant),
+        client_draw=np.random.default_rng([seed, _STREAM_BASE, _CLIENT_STREAM]).random(len(arrivals)),
+        server_draw=np.random.default_rng([seed, _STREAM_BASE, _SERVER_STREAM]).random(len(arrivals)),
+        chain=None if prefixes is None else prefixes.ids,
+        chain_start=None if prefixes is None else prefixes.offsets,
+        chain_tokens=512 if prefixes is None else prefixes.block_tokens,
+    )
+
+
+def _charges(strategy: Strategy, layout: CacheLayout, prompt: Integers, cap: Integers, expected: Integers) -> Integers:
+    """``admission.charge`` of every request."""
+    if strategy.counts == "requests":
+        return np.ones(len(prompt), np.int64)
+    if strategy.tokens is None:
+        return np.zeros(len(prompt), np.int64)
+    tokens: Callable[[Ask], Integers] = strategy.tokens  # type: ignore[assignment] # whole-number arithmetic on arrays
+    usual = np.minimum(expected, cap)
+    ask = Ask(prompt_tokens=prompt, cap_tokens=cap, expected_output_tokens=usual)  # type: ignore[arg-type]
+    return charged_blocks(layout, tokens(ask))
+
+
+def _cancel_times(
+    arrivals: Arrivals, output_tokens: Integers, plant: Plant
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    step = plant.service.step
+    chunks = -(-arrivals.prompt_tokens // plant.settings.max_num_batched_tokens)
+    prefill_s = chunks * step.base_s + arrivals.prompt_tokens * step.prefill_token_s
+    context = arrivals.prompt_tokens + output_tokens / 2
+    decode_s = output_tokens * (step.base_s + step.decode_sequence_s + step.kv_token_s * context)
+    leaves = np.isfinite(arrivals.cancel_draw)
+    share = np.where(leaves, arrivals.cancel_draw, 0.0)
+    return np.where(leaves, share * (prefill_s + decode_s), inf)

@@ -1,0 +1,197 @@
+"""From many seeds to one row per strategy, and the list of everything that was assumed."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Protocol
+
+from kvplan.simulation.bounds import judged_strategy, unset_share
+from kvplan.simulation.doors import ENGINE_QUEUE_FACTOR, Door
+from kvplan.simulation.plant import Plant
+from kvplan.simulation.results import (
+    ClassResult,
+    Counts,
+    Figures,
+    Inputs,
+    KvShares,
+    SeedResult,
+    StrategyResult,
+)
+from kvplan.simulation.statistics import SHARES, mean_interval, pooled, steadiness
+from kvplan.simulation.types import UNLIMITED, Samples
+from kvplan.traffic.kinds import Arrivals, Traffic
+
+_TIMES = ("queue_s", "ttft_s", "e2e_s")
+_WORST_COUNTS = ("preemptions", "refusals")
+
+
+class OneRun(Protocol):
+    """What a worker sends back about one seed."""
+
+    @property
+    def result(self) -> SeedResult: ...
+    @property
+    def samples(self) -> Samples | None: ...
+    @property
+    def sustainable_per_s(self) -> float: ...
+
+
+def gather(opened: Door, runs: Sequence[OneRun], class_names: Sequence[str], *, watched_s: float) -> StrategyResult:
+    """One strategy over its seeds: sums of counts, means and intervals of shares and times."""
+    results = [run.result for run in runs]
+    totals = _totals([result.figures for result in results])
+    steady, reason = steadiness(results, watched_s=watched_s)
+    shares, intervals = _shares(results)
+    reserved = [result.reserved_mean_share for result in results if result.reserved_mean_share is not None]
+    return StrategyResult(
+        name=opened.strategy.name,
+        summary=opened.strategy.summary,
+        default_max_tokens=opened.default_max_tokens,
+        ledger_capacity=opened.capacity if opened.capacity < UNLIMITED else None,
+        requests=totals,
+        attempts=sum(result.figures.attempts for result in results),
+        refusals=sum(result.figures.refusals for result in results),
+        amplification=shares["amplification"],
+        preemptions=sum(result.figures.preemptions for result in results),
+        recomputed_tokens=sum(result.figures.recomputed_tokens for result in results),
+        over_capacity_events=sum(result.over_capacity_events for result in results),
+        kv=KvShares(
+            reserved_mean_share=_mean(reserved) if reserved else None,
+            used_mean_share=_mean([result.used_mean_share for result in results]),
+            used_peak_share=max(result.used_peak_share for result in results),
+        ),
+        queue_s=pooled(results, lambda result: result.figures.queue_s),
+        ttft_s=pooled(results, lambda result: result.figures.ttft_s),
+        e2e_s=pooled(results, lambda result: result.figures.e2e_s),
+        output_tokens_per_s=_mean([result.figures.output_tokens_per_s for result in results]),
+        shares={name: value for name, value in shares.items() if name.endswith("_share")},
+        intervals=intervals,
+        worst_seed=_worst(results),
+        classes=tuple(_class_result(name, index, results) for index, name in enumerate(class_names)),
+        sustainable_per_s=_mean([run.sustainable_per_s for run in runs]),
+        steady=steady,
+        steady_reason=reason,
+        seeds=tuple(results),
+        samples=runs[0].samples,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _totals(figures: Sequence[Figures]) -> Counts:
+    return reduce(add, (one.requests for one in figures), Counts())
+
+
+def _shares(results: Sequence[SeedResult]) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
+    """Means over seeds with their intervals: shares of those offered, times, throughput, KV use."""
+    picks: dict[str, Callable[[SeedResult], float | None]] = {
+        f"{name}_share": lambda result, name=name: result.figures.requests.share(name) for name in SHARES
+    }
+    picks["amplification"] = lambda result: result.figures.attempts / max(result.figures.requests.offered, 1)
+    picks["preemptions"] = lambda result: float(result.figures.preemptions)
+    picks["output_tokens_per_s"] = lambda result: result.figures.output_tokens_per_s
+    picks["kv_used_mean_share"] = lambda result: result.used_mean_share
+    picks["kv_reserved_mean_share"] = lambda result: result.reserved_mean_share
+    for time in _TIMES:
+        for figure in ("mean", "p50", "p90", "p99"):
+            stem = time.removesuffix("_s")
+            picks[f"{stem}_{figure}_s"] = lambda result, time=time, figure=figure: getattr(
+                getattr(result.figures, time), figure
+            )
+    means, intervals = {}, {}
+    for name, pick in picks.items():
+        known = [value for value in map(pick, results) if value is not None]
+        if known:
+            means[name], intervals[name] = mean_interval(known)
+    return means, intervals
+
+
+def _worst(results: Sequence[SeedResult]) -> Mapping[str, float]:
+    """The highest count of a single seed: what limits on counts are judged by."""
+    worst = {name: float(max(getattr(result.figures, name) for result in results)) for name in _WORST_COUNTS}
+    worst["over_capacity_events"] = float(max(result.over_capacity_events for result in results))
+    return worst
+
+
+def _class_result(name: str, index: int, results: Sequence[SeedResult]) -> ClassResult:
+    figures = [result.classes[index] for result in results]
+    return ClassResult(
+        name=name,
+        requests=_totals(figures),
+        attempts=sum(one.attempts for one in figures),
+        refusals=sum(one.refusals for one in figures),
+        preemptions=sum(one.preemptions for one in figures),
+        queue_s=pooled(results, lambda result: result.classes[index].queue_s),
+        ttft_s=pooled(results, lambda result: result.classes[index].ttft_s),
+        e2e_s=pooled(results, lambda result: result.classes[index].e2e_s),
+        shares={f"{share}_share": _mean([one.requests.share(share) for one in figures]) for share in SHARES},
+    )
+
+
+def describe_inputs(
+    traffic: Traffic,
+    plant: Plant,
+    arrivals: Arrivals,
+    *,
+    names: tuple[str, ...],
+    seed: int,
+    seeds: int,
+    scale: float,
+    warmup_s: float,
+    default_cap: int,
+    default_cap_source: str,
+) -> Inputs:
+    """The inputs of a run, every assumption as a sentence."""
+    answer, step = traffic.admission.retry_after, plant.service.step
+    jitter = f", spread by up to {answer.jitter_share:.0%}" if answer.jitter_share else ""
+    told = "the ledger's expected drain" if answer.seconds is None else f"{answer.seconds:g} s"
+    return Inputs(
+        traffic_file=traffic.file,
+        seed=seed,
+        seeds=seeds,
+        scale=scale,
+        duration_s=traffic.duration_s,
+        warmup_s=warmup_s,
+        strategies=names,
+        policy=traffic.admission.policy,
+        judged=judged_strategy(traffic).name,
+        safety_fraction=traffic.admission.safety_fraction,
+        default_max_tokens=default_cap,
+        default_max_tokens_source=default_cap_source,
+        concurrency=traffic.admission.concurrency or plant.settings.max_num_seqs,
+        retry_after=f"{told}{jitter}",
+        service_source=plant.service.source,
+        service_band_share=plant.service.band_share,
+        service=vars(step).copy(),
+        reservation_quantile=traffic.reservation_quantile,
+        clients=tuple(client for client in arrivals.clients if client),
+        unset_share=unset_share([arrivals]),
+        skipped_rows=dict(arrivals.skipped),
+        assumptions=tuple(_assumptions(traffic, plant, arrivals, names, warmup_s)),
+    )
+
+
+def _assumptions(
+    traffic: Traffic, plant: Plant, arrivals: Arrivals, names: Sequence[str], warmup_s: float
+) -> list[str]:
+    unset = unset_share([arrivals])
+    found = []
+    if unset:
+        found.append(f"{unset:.0%} of requests send no max_tokens: an assumption, no public trace records it")
+    if plant.service.band_share:
+        found.append(f"service time from {plant.service.source}, ± {plant.service.band_share:.0%}")
+    found += plant.notes
+    if warmup_s:
+        found.append(f"the first {warmup_s:.0f} s are warm-up and not counted; after the last arrival the run drains")
+    if any(entry.cancel_share for entry in traffic.classes):
+        found.append("a user who walks away does so within the time that the answer takes on an idle engine")
+    if any(entry.client is None for entry in traffic.classes):
+        found.append("requests without a client try once and never again")
+    if "engine_queue" in names and not (traffic.deployment.max_queued_requests or traffic.deployment.max_queued_tokens):
+        found.append(f"engine_queue takes {ENGINE_QUEUE_FACTOR} × max_num_seqs requests in: the file names no cap")
+    if arrivals.prefixes is not None and len(plant.layout.groups) > 1:
+        found.append("shared prompt prefixes of the trace are not used")
+    return found

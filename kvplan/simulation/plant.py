@@ -1,0 +1,237 @@
+"""What the traffic meets: the pool, the engine's settings and its clock, made from the file's deployment."""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+from kvplan.capacity import Fit, fit, longest_window, usable_blocks
+from kvplan.engines import parse_engine
+from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
+from kvplan.errors import InputError
+from kvplan.layers import FullAttention
+from kvplan.model import ModelSpec, Shape, Source, Weights
+from kvplan.profiles.loader import load_gpu
+from kvplan.simulation.service import Service, file_service, roofline
+from kvplan.traffic.kinds import KvPool, PlannedDeployment, Traffic
+
+_DEFAULT_BLOCK_TOKENS = 16
+_UNKNOWN_KV_BYTES = 2**44  # enough for any layout; only the layout is read from that plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plant:
+    """One replica's pool and clock, and how many replicas there are.
+
+    ``blocks`` includes the reserved one. ``kv_bytes`` and its band are of one rank, None where the pool was given in
+    blocks of an unknown model. ``fit`` is None without a model. ``notes`` are assumptions made here.
+    """
+
+    model: ModelSpec | None
+    gpu: str | None
+    engine: str
+    layout: CacheLayout
+    settings: Settings
+    blocks: int
+    kv_bytes: int | None
+    kv_bytes_low: int | None
+    kv_bytes_high: int | None
+    longest_window_tokens: int
+    service: Service
+    replicas: int
+    watermark_blocks: int
+    long_prefill_tokens: int
+    notes: tuple[str, ...]
+
+    @property
+    def usable(self) -> int:
+        """Blocks of one replica that requests may hold."""
+        return usable_blocks(self.layout, self.blocks)
+
+    @property
+    def band_share(self) -> float:
+        """How far the pool may fall short of the plan: (kv_bytes − kv_bytes_low) / kv_bytes; 0 when it was measured."""
+        if not self.kv_bytes or self.kv_bytes_low is None:
+            return 0.0
+        return max(0.0, (self.kv_bytes - self.kv_bytes_low) / self.kv_bytes)
+
+
+def plan_deployment(wanted: PlannedDeployment, *, profiles_folder: str | Path | None = None) -> Deployment:
+    """The engine's own question: the file's deployment with its GPU looked up."""
+    share = wanted.gpu_memory_utilization
+    return Deployment(
+        engine=parse_engine(wanted.engine),
+        gpu=None if wanted.gpu is None else load_gpu(wanted.gpu, extra_folder=profiles_folder),
+        gpu_memory_bytes=wanted.gpu_memory_bytes,
+        tensor_parallel=wanted.tensor_parallel,
+        pipeline_parallel=wanted.pipeline_parallel,
+        data_parallel=wanted.data_parallel,
+        context_parallel=wanted.context_parallel,
+        expert_parallel=wanted.expert_parallel,
+        kv_dtype=wanted.kv_dtype,
+        cache_type_k=wanted.cache_type_k,
+        cache_type_v=wanted.cache_type_v,
+        max_model_len=wanted.max_model_len,
+        max_num_seqs=wanted.max_num_seqs,
+        max_num_batched_tokens=wanted.max_num_batched_tokens,
+        memory_utilization=None if share is None else Fraction(str(share)),
+        async_scheduling=wanted.async_scheduling,
+        prefix_caching=wanted.prefix_caching,
+        hybrid_kv_cache_manager=wanted.hybrid_kv_cache_manager,
+        block_size=wanted.block_size,
+        enforce_eager=wanted.enforce_eager,
+        speculative_tokens=wanted.speculative_tokens,
+        weight_bytes=wanted.weight_bytes,
+        kv_memory_bytes=None if wanted.kv_pool is None else wanted.kv_pool.memory_bytes,
+    )
+
+
+def build_plant(
+    traffic: Traffic,
+    *,
+    model: ModelSpec | None = None,
+    offline: bool = False,
+    profiles_folder: str | Path | None = None,
+) -> Plant:
+    """The plant that the file describes.
+
+    ``model`` stands for the one the file names. Raises InputError where the file says too little, and where the engine
+    would refuse to start because one request of the whole window does not fit its pool.
+    """
+    wanted = traffic.deployment
+    pool = wanted.kv_pool
+    if model is None and traffic.model is not None:
+        from kvplan.sources import read_model
+
+        model = read_model(traffic.model, offline=offline, profiles_folder=profiles_folder)
+    deployment = plan_deployment(wanted, profiles_folder=profiles_folder)
+    notes: list[str] = []
+    if model is None or (pool is not None and pool.block_tokens is not None):
+        planned = _plain_pool(traffic, deployment, model)
+        kv_bytes = None
+    else:
+        planned, notes = _model_pool(traffic, deployment, model, pool)
+        kv_bytes = planned.plan.kv_bytes
+    blocks = pool.blocks if pool is not None and pool.blocks is not None else planned.plan.blocks
+    layout, settings = planned.plan.layout, planned.plan.settings
+    if kv_bytes is not None and pool is not None and pool.blocks is not None:
+        kv_bytes = blocks * layout.bytes_per_block
+    longest = longest_window(layout, blocks, max(settings.max_model_len, _context(model, settings)))
+    _check_starts(traffic, layout, blocks, settings, longest)
+    budget = planned.plan.budget
+    return Plant(
+        model=model,
+        gpu=None if deployment.gpu is None else deployment.gpu.name,
+        engine=wanted.engine,
+        layout=layout,
+        settings=settings,
+        blocks=blocks,
+        kv_bytes=kv_bytes,
+        kv_bytes_low=kv_bytes if budget is None else budget.kv_bytes_low,
+        kv_bytes_high=kv_bytes if budget is None else budget.kv_bytes_high,
+        longest_window_tokens=longest,
+        service=_service(traffic, model, deployment, planned),
+        replicas=wanted.replicas * wanted.data_parallel,
+        watermark_blocks=int(wanted.watermark_share * blocks),
+        long_prefill_tokens=wanted.long_prefill_token_threshold,
+        notes=tuple(notes),
+    )
+
+
+def _context(model: ModelSpec | None, settings: Settings) -> int:
+    return (model.max_context_tokens if model is not None else None) or settings.max_model_len
+
+
+def _check_starts(traffic: Traffic, layout: CacheLayout, blocks: int, settings: Settings, longest: int) -> None:
+    charge = layout.request_blocks(settings.max_model_len)
+    if charge > usable_blocks(layout, blocks):
+        shorter = f"set max_model_len to {longest:,} at most, or " if longest else ""
+        raise InputError(
+            f"the engine would not start: one request of the window of {settings.max_model_len:,} tokens takes "
+            f"{charge:,} blocks and {usable_blocks(layout, blocks):,} are usable",
+            hint=f"{shorter}give the pool more memory (kvplan fit shows where it goes)",
+            file=traffic.file,
+            key="deployment.max_model_len",
+        )
+
+
+def _model_pool(
+    traffic: Traffic, deployment: Deployment, model: ModelSpec, pool: KvPool | None
+) -> tuple[Fit, list[str]]:
+    """The model's own groups. Several groups are simulated with prefix caching off, so they are paged that way."""
+    if pool is None and deployment.gpu is None and deployment.gpu_memory_bytes is None:
+        raise InputError(
+            "the file names neither a GPU nor a KV pool",
+            hint="add deployment.gpu (kvplan list gpus), or deployment.kv_pool",
+            file=traffic.file,
+            key="deployment",
+        )
+    if pool is not None and pool.blocks is not None:
+        deployment = replace(deployment, kv_memory_bytes=_UNKNOWN_KV_BYTES)
+    planned = fit(model, deployment)
+    if len(planned.plan.layout.groups) == 1 or not planned.plan.settings.prefix_caching:
+        return planned, []
+    groups = len(planned.plan.layout.groups)
+    note = f"prefix caching is left out: the model's layers form {groups} groups, which are simulated without it"
+    return fit(model, replace(deployment, prefix_caching=False)), [note]
+
+
+def _plain_pool(traffic: Traffic, deployment: Deployment, model: ModelSpec | None) -> Fit:
+    """One full-attention group of the given block size, the engine's defaults for everything else."""
+    pool = traffic.deployment.kv_pool
+    if pool is None or pool.blocks is None:
+        raise InputError(
+            "the file names no model, and no kv_pool in blocks to stand for one",
+            hint="add model: org/name, or deployment.kv_pool: {blocks: 2588, block_tokens: 16}",
+            file=traffic.file,
+            key="model",
+        )
+    window = deployment.max_model_len or (model.max_context_tokens if model is not None else None)
+    if window is None:
+        raise InputError(
+            "the window is not known: the file names no model and no max_model_len",
+            hint="add deployment.max_model_len",
+            file=traffic.file,
+            key="deployment.max_model_len",
+        )
+    block_tokens = pool.block_tokens or deployment.block_size or _DEFAULT_BLOCK_TOKENS
+    stand_in = _one_layer_model(window)
+    planned = fit(stand_in, replace(deployment, block_size=None, kv_memory_bytes=_UNKNOWN_KV_BYTES, tensor_parallel=1))
+    page_bytes = planned.plan.layout.groups[0].page_bytes
+    group = CacheGroup(kind="full attention", layers=1, rule="full", block_tokens=block_tokens, page_bytes=page_bytes)
+    layout = CacheLayout(
+        block_tokens=block_tokens,
+        bytes_per_block=page_bytes,
+        groups=(group,),
+        in_flight_tokens=planned.plan.layout.in_flight_tokens,
+    )
+    return replace(planned, plan=replace(planned.plan, layout=layout, blocks=pool.blocks))
+
+
+def _one_layer_model(window: int) -> ModelSpec:
+    """A stand-in of which only the paging is used: one full-attention layer."""
+    return ModelSpec(
+        id="(a pool that was measured)",
+        architecture="none",
+        source=Source(name="kv_pool"),
+        layers=((FullAttention(kv_heads=1, head_dim=64, value_head_dim=64),),),
+        max_context_tokens=window,
+        query_heads=(),
+        dtype="bfloat16",
+        shape=Shape(hidden=64),
+        weights=Weights(),
+    )
+
+
+def _service(traffic: Traffic, model: ModelSpec | None, deployment: Deployment, planned: Fit) -> Service:
+    if traffic.deployment.service is not None:
+        return file_service(traffic.deployment.service)
+    if model is None or deployment.gpu is None:
+        raise InputError(
+            "the time of an engine step is not known: the file names no "
+            + ("model" if model is None else "GPU")
+            + " and no service",
+            hint="add deployment.service {base_s, prefill_token_s, decode_sequence_s, kv_token_s}, or name both",
+            file=traffic.file,
+            key="deployment.service",
+        )
+    return roofline(model, deployment, deployment.gpu, planned.plan)

@@ -1,0 +1,289 @@
+"""What a simulation answers: frozen values, ready for any report."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kvplan.simulation.plant import Plant
+from kvplan.simulation.types import Integers, RequestRows, Requests, Samples
+from kvplan.traffic.kinds import Traffic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantiles:
+    """Mean and quantiles of a time over completed requests; None where none completed."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Requests by how they ended: offered = completed + rejected_permanently + gave_up + timed_out + cancelled +
+    unfinished. ``refused`` were refused at least once; ``truncated`` are the completed whose answer hit its cap."""
+
+    offered: int = 0
+    completed: int = 0
+    refused: int = 0
+    gave_up: int = 0
+    rejected_permanently: int = 0
+    timed_out: int = 0
+    cancelled: int = 0
+    unfinished: int = 0
+    truncated: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    def share(self, name: str) -> float:
+        """One count over those offered."""
+        return getattr(self, name) / self.offered if self.offered else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """One strategy on one seed, over all classes or one: counts and times."""
+
+    requests: Counts
+    attempts: int
+    refusals: int
+    preemptions: int
+    recomputed_tokens: int
+    output_tokens_per_s: float
+    queue_s: Quantiles
+    ttft_s: Quantiles
+    e2e_s: Quantiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedResult:
+    """One strategy on one seed: its figures, the pool's, and how the load moved."""
+
+    seed: int
+    figures: Figures
+    classes: tuple[Figures, ...]
+    over_capacity_events: int
+    reserved_mean_share: float | None
+    used_mean_share: float
+    used_peak_share: float
+    load_first_half: float
+    load_second_half: float
+    offered_per_s: float
+    end_s: float
+    steps: int
+    kernel: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvShares:
+    """Shares of the usable pool, over all replicas; ``reserved`` is of the ledger's own unit, None without a ledger."""
+
+    reserved_mean_share: float | None
+    used_mean_share: float
+    used_peak_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassResult:
+    """One class of traffic under one strategy; counts are sums over the seeds."""
+
+    name: str
+    requests: Counts
+    attempts: int
+    refusals: int
+    preemptions: int
+    queue_s: Quantiles
+    ttft_s: Quantiles
+    e2e_s: Quantiles
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyResult:
+    """One strategy over all seeds. Counts are sums over the seeds (``worst_seed`` has the highest single one); shares
+    and times are means over seeds, ``intervals`` their 95 % intervals by the same names."""
+
+    name: str
+    summary: str
+    default_max_tokens: int | None
+    ledger_capacity: int | None
+    requests: Counts
+    attempts: int
+    refusals: int
+    amplification: float
+    preemptions: int
+    recomputed_tokens: int
+    over_capacity_events: int
+    kv: KvShares
+    queue_s: Quantiles
+    ttft_s: Quantiles
+    e2e_s: Quantiles
+    output_tokens_per_s: float
+    shares: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+    worst_seed: Mapping[str, float]
+    classes: tuple[ClassResult, ...]
+    sustainable_per_s: float
+    steady: bool
+    steady_reason: str
+    seeds: tuple[SeedResult, ...]
+    samples: Samples | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReservationRow:
+    """The worst case of one class at one cap choice: its prompt quantile, its blocks, and how many fit.
+
+    ``share`` is the part of the class's requests that choose this cap; ``max_output_tokens`` None: none was sent.
+    """
+
+    name: str
+    class_name: str
+    share: float
+    prompt_tokens: int
+    max_output_tokens: int | None
+    cap_tokens: int
+    reserved_tokens: int
+    reserved_bytes: int | None
+    blocks: int
+    sequences: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stability:
+    """Requests per second that are offered, and that the judged strategy can sustain by the closed form."""
+
+    strategy: str
+    offered_per_s: float
+    sustainable_per_s: float
+    binds: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Everything that was assumed: what the file says, what was filled in, and why."""
+
+    traffic_file: str
+    seed: int
+    seeds: int
+    scale: float
+    duration_s: float | None
+    warmup_s: float
+    strategies: tuple[str, ...]
+    policy: str
+    judged: str
+    safety_fraction: float
+    default_max_tokens: int
+    default_max_tokens_source: str
+    concurrency: int
+    retry_after: str
+    service_source: str
+    service_band_share: float
+    service: Mapping[str, float]
+    reservation_quantile: float
+    clients: tuple[str, ...]
+    unset_share: float
+    skipped_rows: Mapping[str, int]
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassRecommendation:
+    """A cap for one class: what it truncates of the class's answers that come without one."""
+
+    name: str
+    default_max_tokens: int
+    truncated_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """The safety fraction and the default cap, what binds them, and the price."""
+
+    safety_fraction: float
+    default_max_tokens: int
+    truncated_share: float
+    refused_share: float | None
+    per_class: tuple[ClassRecommendation, ...]
+    binds: str
+    reason: str
+    terms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StrategyRows:
+    """Every request of one strategy on one seed, as arrays."""
+
+    strategy: str
+    seed: int
+    requests: Requests
+    rows: RequestRows
+    class_names: tuple[str, ...]
+    class_index: Integers
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Simulation:
+    """The whole answer of ``kvplan simulate``."""
+
+    traffic: Traffic
+    plant: Plant
+    inputs: Inputs
+    reservations: tuple[ReservationRow, ...]
+    stability: Stability
+    strategies: tuple[StrategyResult, ...]
+    recommendation: Recommendation | None = None
+    rows: tuple[StrategyRows, ...] = ()
+
+    def strategy(self, name: str) -> StrategyResult:
+        """The result of one strategy; KeyError if it was not run."""
+        for result in self.strategies:
+            if result.name == name:
+                return result
+        raise KeyError(name)
+
+
+REQUEST_COLUMNS = (
+    "strategy",
+    "seed",
+    "id",
+    "class",
+    "arrival_s",
+    "attempts",
+    "outcome",
+    "admitted_s",
+    "scheduled_s",
+    "first_token_s",
+    "finish_s",
+    "prompt_tokens",
+    "max_output_tokens",
+    "output_tokens",
+    "preemptions",
+)
+
+
+def request_lines(rows: StrategyRows) -> Iterator[tuple[object, ...]]:
+    """The lines of ``--requests``, one a request in order of arrival, as ``REQUEST_COLUMNS``; None: it never happened."""
+    from kvplan.simulation.types import Outcome
+
+    asked, ended = rows.requests, rows.rows
+    names = {outcome.value: outcome.name.lower() for outcome in Outcome}
+    times = [
+        [None if value != value else value for value in column.tolist()]  # noqa: PLR0124 - nan is not itself
+        for column in (ended.admitted_s, ended.scheduled_s, ended.first_token_s, ended.finish_s)
+    ]
+    columns = zip(
+        asked.arrival_s.tolist(),
+        ended.attempts.tolist(),
+        ended.outcome.tolist(),
+        *times,
+        asked.prompt_tokens.tolist(),
+        asked.cap_tokens.tolist(),
+        ended.output_tokens.tolist(),
+        ended.preemptions.tolist(),
+        strict=True,
+    )
+    for index, (arrival_s, attempts, outcome, *rest) in enumerate(columns):
+        name = rows.class_names[rows.class_index[index]]
+        yield (rows.strategy, rows.seed, index, name, arrival_s, attempts, names[outcome], *rest)
