@@ -1,13 +1,20 @@
 """Config to weights: parameters by what tensor parallelism does to them, and the type each part is stored in."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kvplan.hf_config.weights_attention import attention_parts, hybrid_pattern_parts, latent_attention_parts
+from kvplan.hf_config.weights_deepseek_v4 import (
+    deepseek_v4_layer_parts,
+    deepseek_v4_outer_parts,
+    is_deepseek_v4,
+)
 from kvplan.hf_config.weights_encoders import encoder_parts
 from kvplan.hf_config.weights_facts import Config, Decoder, linear, read_decoder, whole
 from kvplan.hf_config.weights_gemma import gemma4_layer_parts, gemma4_outer_parts, is_gemma4
 from kvplan.hf_config.weights_layers import mixers, nemotron_pattern
 from kvplan.hf_config.weights_mlp import dense_parts, is_mixture, mixture_parts
+from kvplan.hf_config.weights_mtp import multi_token_parts
+from kvplan.hf_config.weights_nas import block_parts, is_block_configured
 from kvplan.hf_config.weights_quantization import quantize
 from kvplan.hf_config.weights_recurrent import (
     gated_delta_parts,
@@ -48,29 +55,49 @@ def read_weights(
     parts: tuple[WeightPart, ...] = ()
     if decoder is not None:
         parts = (*decoder_parts(decoder), *encoder_parts(config, decoder.hidden))
+        if not decoder.recognised and not _confirmed(parts, parameters):
+            parts = ()
     method = None
     if quantization is not None:
-        parts, method = quantize(parts, quantization)
+        parts, method = quantize(parts, quantization, expert_dtype=text.get("expert_dtype"))
     return Weights(parameters=parameters, stored_bytes=stored_bytes, parts=parts, quantization=method)
 
 
+def _confirmed(parts: Iterable[WeightPart], parameters: int | None) -> bool:
+    """Whether the parts of a class that is not known add up to the published total, within one per cent."""
+    if not parameters:
+        return False
+    return abs(sum(part.parameters for part in parts) - parameters) * 100 <= parameters
+
+
 def decoder_parts(decoder: Decoder) -> list[WeightPart]:
-    """Embedding, layers, last norm, head."""
+    """Embedding, layers, last norm, head, and the layers that predict further tokens."""
     parts = _ends(decoder)
-    gemma = is_gemma4(decoder)
-    if gemma:
+    if is_gemma4(decoder):
         parts += gemma4_outer_parts(decoder)
-    pattern = nemotron_pattern(decoder)
-    for layer, kind in enumerate(mixers(decoder)):
-        if gemma:
-            parts += gemma4_layer_parts(decoder, layer)
-        else:
-            parts += _mixer(decoder, layer, kind)
-            if pattern is None or pattern[layer] in "-E":
-                parts += _feed_forward(decoder, layer, mixture=pattern[layer] == "E" if pattern else None)
-        norms = decoder.traits.layer_norms * decoder.traits.norm_vectors
-        if norms:
-            parts.append(linear("norms", norms, decoder.hidden, "none", layer))
+    if is_deepseek_v4(decoder):
+        parts += deepseek_v4_outer_parts(decoder)
+    kinds, pattern = mixers(decoder), nemotron_pattern(decoder)
+    for layer, kind in enumerate(kinds):
+        parts += layer_parts(decoder, layer, kind, letter=pattern[layer] if pattern else None)
+    return parts + multi_token_parts(decoder, layer_parts)
+
+
+def layer_parts(decoder: Decoder, layer: int, kind: str, letter: str | None = None) -> list[WeightPart]:
+    """One decoder layer: its mixer, its feed-forward half and its norms; ``letter`` is Nemotron-H's."""
+    if is_gemma4(decoder):
+        parts = gemma4_layer_parts(decoder, layer)
+    elif is_deepseek_v4(decoder):
+        parts = deepseek_v4_layer_parts(decoder, layer)
+    elif is_block_configured(decoder):
+        parts = block_parts(decoder, layer)
+    else:
+        parts = _mixer(decoder, layer, kind)
+        if letter is None or letter in "-E":
+            parts += _feed_forward(decoder, layer, mixture=letter == "E" if letter else None)
+    norms = decoder.traits.layer_norms * decoder.traits.norm_vectors
+    if norms:
+        parts.append(linear("norms", norms, decoder.hidden, "none", layer))
     return parts
 
 

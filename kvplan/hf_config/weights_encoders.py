@@ -94,7 +94,7 @@ def _plain_vit(config: Config, vision: Config, text_hidden: int) -> list[WeightP
     ]
 
 
-def _siglip(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+def _siglip(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
     """SigLIP with Gemma-3's projector: one matrix into the text model."""
     hidden, depth, intermediate = _widths(vision)
     return [
@@ -151,7 +151,7 @@ def _is_deep(config: Config, vision: Config) -> bool:
     return str(vision.get("model_type") or config.get("model_type") or "").startswith(("qwen3_vl", "qwen3_omni"))
 
 
-def _qwen25(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+def _qwen25(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
     """Qwen2.5-VL: gated MLP with biases, RMS norms, no learned positions."""
     hidden, depth, intermediate = _widths(vision, hidden=1280, layers=32, intermediate=3420)
     merge = (whole(vision, "spatial_merge_size") or 2) ** 2
@@ -162,7 +162,7 @@ def _qwen25(config: Config, vision: Config, text_hidden: int) -> list[WeightPart
     ]
 
 
-def _qwen2(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+def _qwen2(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
     """Qwen2-VL: width ``embed_dim`` (1280), MLP four times as wide; ``hidden_size`` is the text model's."""
     hidden, depth = whole(vision, "embed_dim") or 1280, whole(vision, "depth") or 32
     return [
@@ -172,7 +172,7 @@ def _qwen2(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]
     ]
 
 
-def _glm4(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+def _glm4(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
     """GLM-4.1V and 4.5V: MLP of the output width in every layer, a convolution that merges, a gated merger."""
     hidden, depth, wide = _widths(vision, hidden=1536, layers=24, intermediate=13696)
     outputs = whole(vision, "out_hidden_size") or text_hidden
@@ -187,7 +187,7 @@ def _glm4(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
     ]
 
 
-def _llama4(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+def _llama4(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
     """Llama 4: a class token, pixel shuffle through a two-layer adapter, one projection."""
     hidden, depth, intermediate = _widths(vision, hidden=768, layers=34, intermediate=5632)
     outputs = whole(vision, "vision_output_dim") or 7680
@@ -203,7 +203,7 @@ def _llama4(config: Config, vision: Config, text_hidden: int) -> list[WeightPart
     ]
 
 
-def _gemma4(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+def _gemma4(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
     """Gemma 4: two position tables of 10,240, gated MLP, four norms; loaded whole on every rank."""
     hidden, depth, intermediate = _widths(vision, hidden=768, layers=16, intermediate=3072)
     positions = 2 * (whole(vision, "position_embedding_size") or 10240)
@@ -216,7 +216,7 @@ def _gemma4(config: Config, vision: Config, text_hidden: int) -> list[WeightPart
     ]
 
 
-def _moonvit(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+def _moonvit(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
     """Kimi's MoonViT: 64 × 64 positions, and a projector through the width of four merged patches."""
     hidden = whole(vision, "vt_hidden_size") or 1152
     depth = whole(vision, "vt_num_hidden_layers") or 27
@@ -244,7 +244,7 @@ def _audio(audio: Config, text_hidden: int) -> list[WeightPart]:
     if qwen3:
         channels = whole(audio, "downsample_hidden_size") or 480
         outputs = whole(audio, "output_dim") or 3584
-        bands = -(-(-(-(-(-mel // 2)) // 2)) // 2)
+        bands = (mel + 7) // 8
         parts += [
             linear("audio.convolutions", 9 + 1 + 2 * (9 * channels + 1), channels, "none"),
             linear("audio.convolution_out", channels * bands, hidden, "none"),

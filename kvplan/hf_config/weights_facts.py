@@ -36,6 +36,10 @@ _CLASS_WIDTHS: Mapping[str, Mapping[str, int]] = {
 }
 
 
+_GATE_AND_UP_TOGETHER = frozenset({"qwen", "molmo", "recurrent_gemma"})
+"""Classes whose ``intermediate_size`` counts gate and up together."""
+
+
 def whole(config: Config, *keys: str) -> int | None:
     """The first of ``keys`` that holds a whole number, or None (a list or null counts as absent)."""
     for key in keys:
@@ -180,8 +184,7 @@ def _intermediate(facts: Config, hidden: int) -> int | None:
         if facts.get("block_auto_adjust_ff_dim") is True:  # LFM2 means two thirds of it, in whole multiples
             multiple = whole(facts, "block_multiple_of") or 256
             return -(-(2 * stated // 3) // multiple) * multiple
-        # Qwen 1 states gate and up together
-        return stated // 2 if facts.get("model_type") == "qwen" else stated
+        return stated // 2 if facts.get("model_type") in _GATE_AND_UP_TOGETHER else stated
     ratio = whole(facts, "expansion_ratio")
     if ratio is not None:
         return ratio * hidden

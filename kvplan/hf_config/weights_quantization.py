@@ -47,8 +47,15 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
 _BESIDE_LAYERS = ("vision", "visual", "mtp", "audio", "multi_modal", "embed_vision")
 
 
-def quantize(parts: Sequence[WeightPart], block: Config) -> tuple[tuple[WeightPart, ...], str | None]:
-    """The parts in their stored types, and the method's name; (), name where the method is not known."""
+def quantize(
+    parts: Sequence[WeightPart], block: Config, *, expert_dtype: object = None
+) -> tuple[tuple[WeightPart, ...], str | None]:
+    """The parts in their stored types, and the method's name; (), name where the method is not known.
+
+    ``expert_dtype`` is DeepSeek-V4's key beside the block: its experts are 4-bit though the block says fp8.
+    """
+    if expert_dtype is not None:
+        block = {**block, "expert_dtype": expert_dtype}
     inner = nested(block, "quantization") or block
     method = str(block.get("quant_method") or inner.get("quant_algo") or "").lower()
     rule = _rule(method, inner)
@@ -86,7 +93,7 @@ def _rule(method: str, block: Config) -> _Rule | None:
 def _single_type(method: str, block: Config) -> StoredType | None:
     """The one type of a method that treats all matrices alike."""
     bits, group = whole(block, "bits", "w_bit", "num_bits"), whole(block, "group_size", "q_group_size")
-    if method == "fp8" or method == "fbgemm_fp8":
+    if method in {"fp8", "fbgemm_fp8"}:
         sides = block.get("weight_block_size")
         if isinstance(sides, Sequence) and len(sides) == 2:
             area = int(sides[0]) * int(sides[1])
@@ -177,6 +184,9 @@ def _expert_type(block: Config) -> StoredType | None:
 
 
 def _ignored(block: Config) -> tuple[str, ...]:
+    """Modules left in 16 bit. The fp8 method only reads its own two keys (vLLM 0.33, ``Fp8Config.from_config``)."""
+    if block.get("quant_method") == "fp8":
+        return words(block, "modules_to_not_convert") or words(block, "ignored_layers") or ()
     for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules"):
         listed = words(block, key)
         if listed is not None:

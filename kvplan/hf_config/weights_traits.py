@@ -54,6 +54,7 @@ TRAITS: Mapping[str, Traits] = {
     "deepseek_v2": _PLAIN,
     "deepseek_v3": _PLAIN,
     "deepseek_v32": _PLAIN,
+    "deepseek_v4": _PLAIN,
     "dots1": _QWEN3,
     "ernie4_5": Traits(tied=True),
     "ernie4_5_moe": Traits(tied=True),

@@ -10,6 +10,9 @@ from kvplan.model import ModelSpec, WeightPart
 VOCABULARY_PADDING = 64
 """Rows of an embedding are padded to a multiple of this (vLLM 0.33, ``DEFAULT_VOCAB_PADDING_SIZE``)."""
 
+EXPERT_PADDING = 64
+"""Columns of a slice of an MXFP4 expert are padded to a multiple of this."""
+
 BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
 MTP_NAMES = "mtp."
 """Parts of multi-token prediction layers: stored in the checkpoint, loaded only for speculation."""
@@ -37,12 +40,20 @@ def padded_vocabulary(vocabulary: int) -> int:
     return -(-vocabulary // VOCABULARY_PADDING) * VOCABULARY_PADDING
 
 
-def rank_share(part: WeightPart, tensor_parallel: int, vocabulary: int | None, *, expert_ranks: int = 0) -> Fraction:
+def rank_share(
+    part: WeightPart,
+    tensor_parallel: int,
+    vocabulary: int | None,
+    *,
+    expert_ranks: int = 0,
+    expert_width: int | None = None,
+) -> Fraction:
     """Parameters of ``part`` on one tensor-parallel rank.
 
     heads, columns: parameters / tp. kv_heads: parameters × max(1, kv_heads // tp) / kv_heads. vocabulary: parameters ×
     padded vocabulary / vocabulary / tp. none: all. Experts are divided over ``expert_ranks`` = tp × dp where given:
-    as slices of every expert, or as whole experts under expert parallelism, which takes the same bytes.
+    as slices of every expert, or as whole experts under expert parallelism, which takes the same bytes. A slice of an
+    MXFP4 expert is padded to whole multiples of 64 columns (vLLM 0.33, ``Mxfp4MoEMethod``).
     """
     if part.split == "none":
         return Fraction(part.parameters)
@@ -51,8 +62,13 @@ def rank_share(part: WeightPart, tensor_parallel: int, vocabulary: int | None, *
         return Fraction(part.parameters * max(1, heads // tensor_parallel), heads)
     if part.split == "vocabulary" and vocabulary and part.parameters % vocabulary == 0:
         return Fraction(part.parameters // vocabulary * padded_vocabulary(vocabulary), tensor_parallel)
-    if expert_ranks and part.name.endswith("experts"):
-        return Fraction(part.parameters, expert_ranks)
+    if part.name.endswith("experts"):
+        ranks = expert_ranks or tensor_parallel
+        if expert_width and part.stored is not None and part.stored.name == "mxfp4":
+            columns = -(-expert_width // ranks)
+            padded = -(-columns // EXPERT_PADDING) * EXPERT_PADDING
+            return Fraction(part.parameters * padded, expert_width)
+        return Fraction(part.parameters, ranks)
     return Fraction(part.parameters, tensor_parallel)
 
 
@@ -116,11 +132,13 @@ def rank_weights(
     weights, dtype, vocabulary = model.weights, model.dtype, model.shape.vocabulary
     ranks = tensor_parallel * pipeline_parallel
     experts = tensor_parallel * data_parallel
+    width = model.shape.expert_intermediate or model.shape.intermediate
 
     def of_rank(parts: Iterable[WeightPart]) -> tuple[Fraction, Fraction]:
         loaded, drafted = Fraction(0), Fraction(0)
         for part in parts:
-            amount = part_bytes(part, rank_share(part, tensor_parallel, vocabulary, expert_ranks=experts), dtype)
+            share = rank_share(part, tensor_parallel, vocabulary, expert_ranks=experts, expert_width=width)
+            amount = part_bytes(part, share, dtype)
             if part.name.startswith(MTP_NAMES):
                 drafted += amount
             else:

@@ -1,0 +1,92 @@
+"""DeepSeek-V4: low-rank queries and outputs, one KV vector, compressors and indexers by layer, hyper-connections.
+
+Source: vLLM 0.33, ``models/deepseek_v4``.
+"""
+
+from dataclasses import replace
+
+from kvplan.hf_config.weights_facts import Decoder, linear, numbers, whole
+from kvplan.hf_config.weights_mlp import mixture_parts
+from kvplan.layers import FLOAT32
+from kvplan.model import WeightPart
+
+
+def is_deepseek_v4(decoder: Decoder) -> bool:
+    """Whether layers compress their KV and the output has a rank of its own."""
+    return numbers(decoder.config, "compress_ratios") is not None and whole(decoder.config, "o_lora_rank") is not None
+
+
+def deepseek_v4_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """Attention, experts and hyper-connections of one layer."""
+    return [*_attention(decoder, layer), *_feed_forward(decoder, layer), _hyper_connection(decoder, layer)]
+
+
+def deepseek_v4_outer_parts(decoder: Decoder) -> list[WeightPart]:
+    """The hyper-connection in front of the head: streams × streams × hidden, float32."""
+    streams = whole(decoder.config, "hc_mult") or 1
+    return [
+        WeightPart(
+            name="hyper_connection_head",
+            parameters=streams * (streams * decoder.hidden + 1) + 1,
+            split="none",
+            stored=FLOAT32,
+        )
+    ]
+
+
+def _float32(name: str, parameters: int, layer: int, split: str = "none") -> WeightPart:
+    return WeightPart(name=name, parameters=parameters, split=split, layer=layer, stored=FLOAT32)
+
+
+def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """Q = hidden × q_rank + q_rank × heads × dim; kv = hidden × dim; o = heads × dim × o_rank, then groups × o_rank ×
+    hidden. Down-projections are copies on every rank; a sink per head."""
+    config, hidden = decoder.config, decoder.hidden
+    query_rank, dim = whole(config, "q_lora_rank") or 0, whole(config, "head_dim") or 0
+    out_rank, groups = whole(config, "o_lora_rank") or 0, whole(config, "o_groups") or 1
+    parts = [
+        linear("self_attn.qkv_a_proj", hidden, query_rank + dim, "none", layer),
+        linear("self_attn.q_b_proj", query_rank, decoder.heads * dim, "heads", layer),
+        linear("self_attn.o_a_proj", decoder.heads * dim, out_rank, "heads", layer),
+        linear("self_attn.o_b_proj", groups * out_rank, hidden, "heads", layer),
+        linear("self_attn.vectors", 1, query_rank + dim, "none", layer),
+        _float32("self_attn.sink", decoder.heads, layer, "heads"),
+    ]
+    ratios = numbers(config, "compress_ratios") or ()
+    ratio = ratios[layer] if layer < len(ratios) else 0
+    if ratio > 1:
+        parts += _compressor(decoder, layer, ratio, dim, "self_attn.compressor")
+    if ratio == 4:
+        heads, index_dim = whole(config, "index_n_heads") or 0, whole(config, "index_head_dim") or 0
+        parts.append(linear("self_attn.indexer.wq_b_proj", query_rank, heads * index_dim, "none", layer))
+        parts.append(linear("self_attn.indexer.weights", hidden, heads, "none", layer))
+        parts += _compressor(decoder, layer, ratio, index_dim, "self_attn.indexer.compressor")
+    return parts
+
+
+def _compressor(decoder: Decoder, layer: int, ratio: int, dim: int, name: str) -> list[WeightPart]:
+    """Two matrices of hidden × width (width doubled where entries overlap, at ratio 4), positions in float32, a norm."""
+    width = dim * (2 if ratio == 4 else 1)
+    return [
+        linear(name, decoder.hidden, 2 * width, "none", layer),
+        linear(f"{name}.norm", 1, dim, "none", layer),
+        _float32(f"{name}.positions", ratio * width, layer),
+    ]
+
+
+def _feed_forward(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """Experts; the first layers choose them by a table from token to experts (32-bit) instead of a correction."""
+    parts = mixture_parts(decoder, layer)
+    hashed = whole(decoder.config, "num_hash_layers") or 0
+    count, chosen = whole(decoder.config, "n_routed_experts") or 0, whole(decoder.config, "num_experts_per_tok") or 0
+    if layer < hashed:
+        return [*parts, _float32("mlp.expert_table", decoder.vocabulary * chosen, layer)]
+    return [*parts, _float32("mlp.gate_correction", count, layer)]
+
+
+def _hyper_connection(decoder: Decoder, layer: int) -> WeightPart:
+    """Twice ((2 + streams) × streams) × (streams × hidden + 1) + 3, float32: before attention and before experts."""
+    streams = whole(decoder.config, "hc_mult") or 1
+    mixes = (2 + streams) * streams
+    part = linear("hyper_connection", 2, mixes * (streams * decoder.hidden + 1) + 3, "none", layer)
+    return replace(part, stored=FLOAT32)
