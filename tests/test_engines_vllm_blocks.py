@@ -49,7 +49,8 @@ MAMBA2 = Mamba2State(heads=128, head_dim=64, state=128, groups=8, conv_kernel=4,
         ([WIDE, GQA], KV8, AMPERE, 16),
         ([MLA], KV16, HOPPER, 16),
         ([MLA], KV8, HOPPER, 64),
-        ([MLA], KV8, AMPERE, 16),
+        ([MLA], KV8, (12, 0), 16),
+        ([GQA], KV8, AMPERE, 16),
         ([MLA, INDEX], KV16, HOPPER, 64),
         ([GQA, INDEX], KV16, HOPPER, 128),
         ([CompressedWindow(bytes_per_entry=584, window=128)], KV8, HOPPER, 256),
@@ -71,6 +72,21 @@ def test_a_block_asked_for_is_taken_or_refused() -> None:
 def test_sparse_mla_needs_hopper_and_mla_has_no_e5m2() -> None:
     with pytest.raises(InputError, match=r"8\.0"):
         kernel_block([MLA, INDEX], KV16, AMPERE)
+
+
+@pytest.mark.parametrize(
+    ("layer", "capability"),
+    [
+        (MLA, AMPERE),
+        (GQA, (7, 5)),
+        (FullAttention(kv_heads=8, head_dim=80, value_head_dim=80), AMPERE),
+    ],
+)
+def test_8_bit_kv_before_ada_is_refused_where_no_kernel_reads_it(layer: Layer, capability: tuple[int, int]) -> None:
+    assert kernel_block([layer], KV16, capability).preferred == 16
+    with pytest.raises(InputError, match="8-bit") as refused:
+        kernel_block([layer], KV8, capability)
+    assert refused.value.key == "kv_dtype"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
+    ChunkedAttention,
     CompressedKv,
     CompressedWindow,
+    CrossAttention,
     FullAttention,
     GatedDeltaState,
     IndexKeys,
@@ -29,6 +31,10 @@ FLASHINFER_GDN_ALIGNMENT = 64
 """FlashInfer's gated delta net kernel hands out states at multiples of 64 tokens."""
 
 
+_FIRST_FP8 = (8, 9)
+_FLASHINFER_WIDTHS = frozenset({64, 128, 256, 512})
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelBlock:
     """The block that the kernels take unasked, and the multiple that a block asked for must be."""
@@ -44,6 +50,8 @@ def kernel_block(layers: Sequence[Layer], kv: KvTypes, capability: tuple[int, in
     """
     kept = [layer for layer in layers if not isinstance(layer, RecurrentLayer)]
     is_fp8 = kv.key.bytes_per_group == 1
+    if is_fp8 and capability < _FIRST_FP8:
+        _check_8_bit_before_ada(kept, capability)
     if any(isinstance(layer, (CompressedKv, CompressedWindow)) for layer in kept):
         return KernelBlock(preferred=256, multiple=256)
     is_indexed = any(isinstance(layer, IndexKeys) for layer in kept)
@@ -57,6 +65,27 @@ def kernel_block(layers: Sequence[Layer], kv: KvTypes, capability: tuple[int, in
     if is_fp8 and capability == (9, 0) and widest == 512:
         return KernelBlock(preferred=64, multiple=64)  # FlashAttention 4 reads 8-bit KV of this width in tiles of 64
     return KernelBlock(preferred=DEFAULT_BLOCK, multiple=16)
+
+
+def _check_8_bit_before_ada(layers: Sequence[Layer], capability: tuple[int, int]) -> None:
+    """Before capability 8.9 only FlashInfer reads 8-bit KV: from Ampere on, no MLA, and heads of few widths."""
+    widths = {
+        width
+        for layer in layers
+        if isinstance(layer, (FullAttention, SlidingAttention, ChunkedAttention, CrossAttention))
+        for width in (layer.head_dim, layer.value_head_dim)
+    }
+    if (
+        capability < (8, 0)
+        or not widths <= _FLASHINFER_WIDTHS
+        or any(isinstance(layer, (LatentAttention, CrossAttention)) for layer in layers)
+    ):
+        raise InputError(
+            f"no attention kernel of vLLM reads 8-bit KV of this model at compute capability "
+            f"{capability[0]}.{capability[1]}",
+            hint="use --kv-dtype auto, or a GPU of capability 8.9 or newer",
+            key="kv_dtype",
+        )
 
 
 def _latent_block(kv: KvTypes, capability: tuple[int, int]) -> KernelBlock:
