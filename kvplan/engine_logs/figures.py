@@ -1,0 +1,96 @@
+"""What a start-up log says: one ``EngineStart`` for each time an engine was started, each figure with its line."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One figure as one line gave it. ``value`` is in bytes, tokens or plain counts, as ``name`` ends."""
+
+    name: str
+    value: int | float | str | bool
+    line: int
+    text: str
+    rank: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """The engine's own "no": what it needed, what it had, and the longest window that it says would do."""
+
+    reason: str
+    line: int
+    text: str
+    max_model_len: int | None = None
+    needed_bytes: int | None = None
+    available_bytes: int | None = None
+    estimated_max_model_len: int | None = None
+    pool_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStart:
+    """One start of one engine. Memory is that of one GPU: usage of the fullest rank, pools of the smallest.
+
+    Every figure is null where the log does not say. ``consumed_bytes`` is weights and non-torch memory in one (vLLM
+    from 0.28); ``graph_estimate_bytes`` is what was estimated before the capture, ``graph_bytes`` what it took;
+    ``compute_bytes`` are llama.cpp's scratch buffers; ``state_slots`` the sequences that recurrent state was made for.
+    """
+
+    engine: str
+    first_line: int
+    last_line: int
+    version: str | None = None
+    model: str | None = None
+    gpu: str | None = None
+    dtype: str | None = None
+    kv_dtype: str | None = None
+    quantization: str | None = None
+    ranks: int | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    data_parallel: int | None = None
+    context_parallel: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    memory_utilization: float | None = None
+    enforce_eager: bool | None = None
+    prefix_caching: bool | None = None
+    async_scheduling: bool | None = None
+    has_speculation: bool = False
+    has_lora: bool | None = None
+    total_bytes: int | None = None
+    requested_bytes: int | None = None
+    free_before_bytes: int | None = None
+    free_after_load_bytes: int | None = None
+    free_after_pool_bytes: int | None = None
+    weight_bytes: int | None = None
+    activation_bytes: int | None = None
+    non_torch_bytes: int | None = None
+    consumed_bytes: int | None = None
+    peak_bytes: int | None = None
+    graph_estimate_bytes: int | None = None
+    graph_bytes: int | None = None
+    compute_bytes: int | None = None
+    kv_bytes: int | None = None
+    key_bytes: int | None = None
+    value_bytes: int | None = None
+    state_bytes: int | None = None
+    kv_tokens: int | None = None
+    window_pool_tokens: int | None = None
+    blocks: int | None = None
+    block_tokens: int | None = None
+    concurrency: float | None = None
+    concurrency_tokens: int | None = None
+    state_slots: int | None = None
+    slots: int | None = None
+    kv_unified: bool | None = None
+    sampler: str | None = None
+    policy: str | None = None
+    refusals: tuple[Refusal, ...] = ()
+    observations: tuple[Observation, ...] = ()
+
+    def line_of(self, name: str) -> Observation | None:
+        """The last line that gave figure ``name``."""
+        return next((seen for seen in reversed(self.observations) if seen.name == name), None)

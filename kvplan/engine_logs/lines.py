@@ -1,0 +1,146 @@
+"""A raw log file → clean numbered lines: streamed, whatever its size, its escape codes and its container's prefixes."""
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from kvplan.errors import InputError
+
+_CHUNK_BYTES = 1 << 20
+_LONGEST_LINE = 1 << 16
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f]")
+_PREFIXES = re.compile(
+    r"^(?:"
+    r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) +(?:std(?:out|err) [FP] )?"  # Kubernetes CRI, --timestamps
+    r"|[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S+ [^\s\[\]:]+(?:\[\d+\])?: "  # journald, syslog
+    r"|\[pod/\S+\] "  # kubectl logs --prefix
+    r"|[A-Za-z0-9_.-]+\s+\| "  # docker compose
+    r")"
+)
+_PARALLEL_RANK = re.compile(r"\b(?:[A-Za-z]*_)?((?:DP|PP|TP|EP)\d+)(?=[_ \])])")
+_OTHER_RANKS = (
+    re.compile(r"\brank[=: ]+(\d+)\b", re.IGNORECASE),
+    re.compile(r"\((?:VllmWorker(?:Process)?|RayWorkerWrapper|Worker)[^)]*?pid=(\d+(?:, ip=[\d.]+)?)"),
+)
+_RANK_ZONE = 160
+
+
+class _Stream(Protocol):
+    """Anything that hands out bytes."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """One line without escapes and prefixes; ``number`` counts from 1 as an editor would."""
+
+    number: int
+    text: str
+
+    @property
+    def rank(self) -> str | None:
+        """Which rank wrote the line, where its head says so."""
+        return find_rank(self.text)
+
+
+def read_lines(path: Path) -> Iterator[LogLine]:
+    """The clean lines of a file, one after the other; gzip is unpacked.
+
+    Memory stays at a few MiB: the file is read by chunks and a line beyond 64 KiB is cut. A carriage return ends
+    a line, so a progress bar becomes many short ones under one number.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not a log", hint="name the file in it", file=str(path))
+    try:
+        with path.open("rb") as raw:
+            magic = raw.read(2)
+            raw.seek(0)
+            if magic == b"\x1f\x8b":
+                with gzip.open(raw) as unpacked:
+                    yield from clean_lines(unpacked)
+            else:
+                yield from clean_lines(raw)
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read: {reason}", file=str(path)) from error
+
+
+def clean_lines(stream: _Stream) -> Iterator[LogLine]:
+    """As ``read_lines``, from an open binary stream."""
+    number, rest = 1, b""
+    while chunk := stream.read(_CHUNK_BYTES):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for raw in whole:
+            yield from _pieces(raw, number)
+            number += 1
+        if len(rest) > _CHUNK_BYTES:
+            rest = rest[:_LONGEST_LINE]
+    if rest:
+        yield from _pieces(rest, number)
+
+
+def _pieces(raw: bytes, number: int) -> Iterator[LogLine]:
+    """The parts of one physical line between carriage returns, each cleaned."""
+    for piece in raw.split(b"\r"):
+        text = clean_text(piece[:_LONGEST_LINE].decode("utf-8", errors="replace"))
+        if text:
+            yield LogLine(number=number, text=text)
+
+
+def clean_text(text: str) -> str:
+    r"""``text`` without escape codes and container prefixes; the message of a JSON line.
+
+    >>> clean_text('{"log":"\\u001b[32mINFO\\u001b[0m ready\\n","stream":"stdout","time":"2026-01-01T00:00:00Z"}')
+    'INFO ready'
+    >>> clean_text("2026-01-01T00:00:00.0Z stderr F llama_kv_cache: size = 1.00 MiB")
+    'llama_kv_cache: size = 1.00 MiB'
+    >>> clean_text("vllm-1  | INFO 01-01 Available KV cache memory: 1.00 GiB")
+    'INFO 01-01 Available KV cache memory: 1.00 GiB'
+    """
+    text = _ESCAPES.sub("", text).strip()
+    if text.startswith("{") and text.endswith("}"):
+        text = _message(text)
+    for _ in range(3):
+        shorter = _PREFIXES.sub("", text, count=1)
+        if shorter == text:
+            break
+        text = shorter
+    return text
+
+
+def _message(text: str) -> str:
+    """The text inside a JSON log line (docker's json-file, TGI's --json-output); ``text`` where it is none."""
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return text
+    if not isinstance(record, dict):
+        return text
+    for key in ("log", "message", "msg", "MESSAGE"):
+        value = record.get(key)
+        if isinstance(value, str):
+            return _ESCAPES.sub("", value).strip()
+    return text
+
+
+def find_rank(text: str) -> str | None:
+    """Which rank (or worker process) wrote a line, where its head says so.
+
+    >>> find_rank("(VllmWorker rank=1 pid=77) INFO Model loading took 1.0 GiB"), find_rank("[2026 DP1 TP3] Load weight")
+    ('1', 'DP1 TP3')
+    """
+    head = text[:_RANK_ZONE]
+    parallel = _PARALLEL_RANK.findall(head)
+    if parallel:
+        return " ".join(dict.fromkeys(parallel))
+    for pattern in _OTHER_RANKS:
+        match = pattern.search(head)
+        if match:
+            return str(match[1])
+    return None

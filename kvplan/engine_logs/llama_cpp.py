@@ -1,0 +1,125 @@
+"""llama.cpp's wordings, also those of Ollama and llama-cpp-python, which print the same lines.
+
+Source: ``llama-context.cpp``, ``llama-kv-cache.cpp``, ``llama-memory-recurrent.cpp``, ``llama-model.cpp``,
+``llama-model-loader.cpp`` and ``server-context.cpp`` of the build in llama-cpp-python 0.3.36, and older forms of the
+same lines (``llama_kv_cache_unified``, ``llm_load_tensors``, ``llama_new_context_with_model``).
+"""
+
+import re
+from dataclasses import replace
+
+from kvplan.engine_logs.figures import Observation
+from kvplan.engine_logs.patterns import Observations, Pattern, Wording, pattern
+
+TRIGGER = re.compile(
+    r"llama_|llm_load|llama-|load_tensors|print_info|KV buffer|KV self|compute buffer|RS buffer|buffer size"
+    r"|n_ctx|n_slots"
+    r"|build:|build =|ggml_cuda|using device|load_model"
+)
+
+MARKERS = re.compile(r"^(?:.*\b)?build(?:_info)?(?::| =) *b?\d+|load_model: loading model '")
+
+ARGUMENTS: tuple[Pattern, ...] = ()
+
+_MIB = r"[\d.]+"
+
+PATTERNS: tuple[Pattern, ...] = (
+    pattern(r"\bbuild(?:_info)?(?::| =) *(?P<version_text>b?\d+)"),
+    pattern(r"loaded meta data with \d+ key-value pairs and \d+ tensors from (?P<file_text>\S+)"),
+    pattern(r"general\.name +(?:str +)?= (?P<model_text>.+?)\s*$"),
+    pattern(r"(?:file type|model ftype) += (?P<quantization_text>[A-Z]\S+)"),
+    pattern(r"using device (?P<device_text>\w+) \((?P<gpu_text>[^)]+)\).* - (?P<free_before_mib>\d+) MiB free"),
+    pattern(
+        r"^(?!.*(?:CPU|KV |RS |compute |output )).*\b(?P<device_text>\w+) +(?:model )?buffer size = +"
+        r"(?P<weight_mib>[\d.]+) MiB"
+    ),
+    pattern(r"n_seq_max += (?P<slots_count>\d+)"),
+    pattern(r"\bn_ctx +?= (?P<cells_tokens>\d+)"),
+    pattern(r"n_ctx_(?:seq|per_seq) += (?P<max_model_len_count>\d+)"),
+    pattern(r"\bn_ubatch += (?P<max_num_batched_tokens>\d+)"),
+    pattern(r"kv_unified += (?P<kv_unified_flag>true|false)"),
+    pattern(r"initializing(?: slots)?, n_slots = (?P<slots_count>\d+)(?:, n_ctx_slot = (?P<max_model_len_count>\d+))?"),
+    pattern(rf"KV buffer size = +(?P<kv_part_mib>{_MIB}) MiB"),
+    pattern(
+        rf"(?:size = +{_MIB} MiB \( *(?P<cells_part_tokens>\d+) cells, +\d+ layers, +\d+(?:/ *\d+)? seqs\),"
+        rf" K \((?P<key_dtype_text>\w+)\): +(?P<key_part_mib>{_MIB}) MiB, V \((?P<value_dtype_text>\w+)\): +"
+        rf"(?P<value_part_mib>{_MIB}) MiB)"
+    ),
+    pattern(
+        rf"KV self size += +{_MIB} MiB, K \((?P<key_dtype_text>\w+)\): +(?P<key_part_mib>{_MIB}) MiB,"
+        rf" V \((?P<value_dtype_text>\w+)\): +(?P<value_part_mib>{_MIB}) MiB"
+    ),
+    pattern(rf"RS buffer size = +(?P<state_part_mib>{_MIB}) MiB"),
+    pattern(rf"R \(\w+\): +{_MIB} MiB, S \(\w+\)|(?P<state_slots_count>\d+) cells, +\d+ layers, +\d+ seqs +\d+ rs_seq"),
+    pattern(rf"^(?!.*(?:CPU|Host)).*compute buffer size (?:= |of )+ *(?P<compute_part_mib>{_MIB}) MiB"),
+    pattern(r"creating +SWA KV cache, size = (?P<window_pool_tokens>\d+) cells"),
+)
+
+REFUSALS: tuple[tuple[str, Pattern], ...] = (
+    (
+        "out_of_memory",
+        pattern(
+            r"failed to allocate buffer for (?:kv|rs) cache|allocating (?P<needed_mib>[\d.]+) MiB on device"
+            r" .*out of memory"
+            r"|failed to allocate compute|cudaMalloc failed: out of memory|unable to allocate \S+ buffer"
+        ),
+    ),
+)
+
+
+_DEVICE = re.compile(r"(\w+) +(?:KV |RS |model |compute )?buffer size")
+_PARTS = {
+    "weight_bytes": "weight_bytes",
+    "kv_part_bytes": "kv_bytes",
+    "key_part_bytes": "key_bytes",
+    "value_part_bytes": "value_bytes",
+    "state_part_bytes": "state_bytes",
+    "compute_part_bytes": "compute_bytes",
+}
+
+
+def _fold(seen: Observations) -> Observations:
+    """Adds up the buffers of all devices and caches; the last one counts where a device's scratch was reserved again.
+
+    A second file read in the same start is a draft model's: its buffers are left out.
+    """
+    kept: list[Observation] = []
+    sums: dict[str, int] = {}
+    scratch: dict[str, int] = {}
+    files: set[object] = set()
+    for item in seen:
+        if item.name == "file":
+            files.add(item.value)
+        if len(files) > 1:
+            continue
+        target = _PARTS.get(item.name)
+        if target is None or not isinstance(item.value, int):
+            kept.append(item)
+            continue
+        if target == "compute_bytes":
+            match = _DEVICE.search(item.text)
+            scratch[match[1] if match else ""] = item.value
+            sums[target] = sum(scratch.values())
+        else:
+            sums[target] = sums.get(target, 0) + item.value
+        kept.append(replace(item, name=target, value=sums[target]))
+    names = {item.name: item for item in kept}
+    cells, key_type, value_type = (names.get(name) for name in ("cells_tokens", "key_dtype", "value_dtype"))
+    if cells is not None:
+        kept.append(replace(cells, name="kv_tokens"))
+    if key_type is not None and value_type is not None:
+        both = key_type.value if key_type.value == value_type.value else f"{key_type.value}/{value_type.value}"
+        kept.append(replace(key_type, name="kv_dtype", value=both))
+    return tuple(kept)
+
+
+WORDING = Wording(
+    engine="llama.cpp",
+    trigger=TRIGGER,
+    marker=MARKERS,
+    patterns=PATTERNS,
+    refusals=REFUSALS,
+    argument_line=None,
+    arguments=ARGUMENTS,
+    fold=_fold,
+)

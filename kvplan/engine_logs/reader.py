@@ -1,0 +1,181 @@
+"""Clean lines → engine starts: which engine wrote a line, where a start begins, and one figure out of many ranks."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from kvplan.engine_logs import llama_cpp, sglang, tensorrt_llm, tgi, vllm
+from kvplan.engine_logs.figures import EngineStart, Observation, Refusal
+from kvplan.engine_logs.lines import LogLine, read_lines
+from kvplan.engine_logs.patterns import Wording, observe
+from kvplan.errors import InputError
+
+WORDINGS: tuple[Wording, ...] = (
+    vllm.WORDING,
+    sglang.WORDING,
+    tensorrt_llm.WORDING,
+    llama_cpp.WORDING,
+    tgi.WORDING,
+)
+
+# What several ranks print: pools are the smallest rank's, what is left free too; usage is the fullest rank's.
+_SMALLEST = {
+    "kv_bytes",
+    "kv_tokens",
+    "blocks",
+    "window_pool_tokens",
+    "free_before_bytes",
+    "free_after_load_bytes",
+    "free_after_pool_bytes",
+    "total_bytes",
+    "concurrency",
+}
+_MEMORY = {"weight_bytes", "kv_bytes", "kv_part_bytes", "kv_tokens", "blocks", "consumed_bytes"}
+_FIELDS = {item.name for item in fields(EngineStart)}
+_LONGEST_ARGUMENTS = 400
+
+
+@dataclass
+class _Building:
+    """A start while its lines are read."""
+
+    wording: Wording
+    first_line: int
+    last_line: int
+    seen: list[Observation] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+    def has_memory(self) -> bool:
+        return bool(self.names & _MEMORY)
+
+    def add(self, found: Iterable[Observation]) -> None:
+        for item in found:
+            self.seen.append(item)
+            self.names.add(item.name)
+            self.last_line = item.line
+
+
+def read_log(path: Path) -> list[EngineStart]:
+    """Every engine start in a log file, in the order of its lines.
+
+    Raises InputError where the file cannot be read, or where no engine that kvplan knows wrote it.
+    """
+    starts = read_starts(read_lines(path))
+    if not starts:
+        known = ", ".join(wording.engine for wording in WORDINGS)
+        raise InputError(
+            f"{path} holds no start-up lines of an engine that kvplan knows",
+            hint=f"give the log from the engine's first line on; known are {known}",
+            file=str(path),
+        )
+    return starts
+
+
+def read_starts(lines: Iterable[LogLine]) -> list[EngineStart]:
+    """As ``read_log``, from clean lines."""
+    finished: list[EngineStart] = []
+    current: _Building | None = None
+    arguments: tuple[Wording, list[str], LogLine] | None = None
+    for line in lines:
+        if arguments is not None:
+            wording, parts, first = arguments
+            parts.append(line.text)
+            if line.text.startswith("}") or len(parts) > _LONGEST_ARGUMENTS:
+                arguments = None
+                if current is not None and current.wording is wording:
+                    whole = LogLine(number=first.number, text=" ".join(parts))
+                    current.add(observe(wording.arguments, whole))
+                continue
+        for wording in WORDINGS:
+            if wording.trigger.search(line.text) is None:
+                continue
+            found = tuple(observe(wording.patterns, line))
+            is_marker = wording.marker.search(line.text) is not None
+            refusal = _refusal(wording, line)
+            if wording.argument_line is not None and wording.argument_line.search(line.text):
+                if line.text.rstrip().endswith("{"):
+                    arguments = (wording, [line.text], line)
+                else:
+                    found += tuple(observe(wording.arguments, line))
+            if not (found or is_marker or refusal):
+                continue
+            if current is None or current.wording is not wording:
+                if not (is_marker or _is_own(found, refusal)) or _is_weaker(current, is_marker=is_marker):
+                    continue
+                current = _next(current, finished, wording, line)
+            elif is_marker and current.has_memory():
+                current = _next(current, finished, wording, line)
+            current.add(found)
+            if refusal is not None:
+                current.refusals.append(refusal)
+                current.last_line = line.number
+            break
+    if current is not None:
+        finished.append(_finish(current))
+    return [start for start in finished if start.observations or start.refusals]
+
+
+def _is_own(found: tuple[Observation, ...], refusal: Refusal | None) -> bool:
+    """Whether a line can only be this engine's: out-of-memory messages and a bare model name are anybody's."""
+    return any(item.name in _MEMORY | {"version", "file", "free_before_bytes", "total_bytes"} for item in found) or (
+        refusal is not None and refusal.reason != "out_of_memory"
+    )
+
+
+def _is_weaker(current: _Building | None, *, is_marker: bool) -> bool:
+    """Inside another engine's start only a marker begins a new one."""
+    return current is not None and current.has_memory() and not is_marker
+
+
+def _next(current: _Building | None, finished: list[EngineStart], wording: Wording, line: LogLine) -> _Building:
+    if current is not None:
+        finished.append(_finish(current))
+    return _Building(wording=wording, first_line=line.number, last_line=line.number)
+
+
+def _refusal(wording: Wording, line: LogLine) -> Refusal | None:
+    for reason, known in wording.refusals:
+        if known.regex.search(line.text) is None:
+            continue
+        values = {item.name: item.value for item in observe((known,), line)}
+        numbers = {name: value for name, value in values.items() if isinstance(value, int)}
+        return Refusal(
+            reason=reason,
+            line=line.number,
+            text=line.text[:500],
+            max_model_len=numbers.get("max_model_len"),
+            needed_bytes=numbers.get("needed_bytes"),
+            available_bytes=numbers.get("available_bytes"),
+            estimated_max_model_len=numbers.get("estimated_max_model_len"),
+            pool_tokens=numbers.get("pool_tokens"),
+        )
+    return None
+
+
+def _finish(building: _Building) -> EngineStart:
+    """One value for each figure: the last a rank printed, then the smallest or the largest over the ranks."""
+    seen = building.wording.fold(tuple(building.seen))
+    by_rank: dict[str, dict[str | None, Observation]] = {}
+    for item in seen:
+        by_rank.setdefault(item.name, {})[item.rank] = item
+    values: dict[str, object] = {}
+    for name, ranks in by_rank.items():
+        last = [item.value for item in ranks.values()]
+        numbers = [value for value in last if isinstance(value, (int, float)) and not isinstance(value, bool)]
+        values[name] = (min(numbers) if name in _SMALLEST else max(numbers)) if len(numbers) == len(last) else last[-1]
+    labels = {item.rank for item in seen if item.rank is not None}
+    if labels and "ranks" not in values:
+        values["ranks"] = len(labels)
+    total, requested = values.get("total_bytes"), values.get("requested_bytes")
+    if "memory_utilization" not in values and isinstance(total, int) and isinstance(requested, int) and total:
+        values["memory_utilization"] = requested / total
+    known = {name: value for name, value in values.items() if name in _FIELDS}
+    return EngineStart(
+        engine=building.wording.engine,
+        first_line=building.first_line,
+        last_line=building.last_line,
+        refusals=tuple(building.refusals),
+        observations=seen,
+        **known,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,506 @@
+"""Start-up logs: lines written for these tests in the engines' own forms, clean and noisy.
+
+The wordings are those of the published packages (named in ``kvplan/engine_logs/*.py``); the figures are invented,
+except where a comment says otherwise.
+"""
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from kvplan.engine_logs import EngineStart, read_log, read_starts
+from kvplan.engine_logs.lines import clean_lines, clean_text
+from kvplan.errors import InputError
+from kvplan.units import GIB, MIB
+
+
+def starts_of(text: str) -> list[EngineStart]:
+    return read_starts(clean_lines(io.BytesIO(text.encode())))
+
+
+def gib(amount: float) -> int:
+    return round(amount * GIB)
+
+
+V1 = """
+INFO 11-30 01:00:00 [api_server.py:1805] vLLM API server version 0.11.0
+INFO 11-30 01:00:00 [utils.py:233] non-default args: {'model': 'org/eight-b', 'max_model_len': 32768, \
+'gpu_memory_utilization': 0.9, 'max_num_seqs': 128}
+INFO 11-30 01:00:05 [scheduler.py:205] Chunked prefill is enabled with max_num_batched_tokens=8192.
+(EngineCore_DP0 pid=272) INFO 11-30 01:00:06 [core.py:77] Initializing a V1 LLM engine (v0.11.0) with config: \
+model='org/eight-b', speculative_config=None, tokenizer='org/eight-b', dtype=torch.bfloat16, max_seq_len=32768, \
+tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1, quantization=None, enforce_eager=False, \
+kv_cache_dtype=auto, device_config=cuda, enable_prefix_caching=True
+(EngineCore_DP0 pid=272) INFO 11-30 01:00:08 [topk_topp_sampler.py:55] Using FlashInfer for top-p & top-k sampling.
+(EngineCore_DP0 pid=272) INFO 11-30 01:00:30 [gpu_model_runner.py:2653] Model loading took 14.9889 GiB and 12.1 seconds
+(EngineCore_DP0 pid=272) INFO 11-30 01:00:50 [gpu_worker.py:298] Available KV cache memory: 50.96 GiB
+(EngineCore_DP0 pid=272) INFO 11-30 01:00:51 [kv_cache_utils.py:1087] GPU KV cache size: 417,456 tokens
+(EngineCore_DP0 pid=272) INFO 11-30 01:00:51 [kv_cache_utils.py:1091] Maximum concurrency for 32,768 tokens per \
+request: 12.74x
+(EngineCore_DP0 pid=272) INFO 11-30 01:01:20 [gpu_model_runner.py:3480] Graph capturing finished in 20 secs, \
+took 0.55 GiB
+(EngineCore_DP0 pid=272) DEBUG 11-30 01:01:21 [gpu_worker.py:399] Free memory on device (78.68/79.18 GiB) on startup. \
+Desired GPU memory utilization is (0.9, 71.26 GiB). Actual usage is 14.99 GiB for weight, 4.76 GiB for peak \
+activation, \
+0.13 GiB for non-torch memory, and 0.55 GiB for CUDAGraph memory. Replace gpu_memory_utilization config with \
+`--kv-cache-memory=54000000000` (50.29 GiB) to fit into requested memory, or `--kv-cache-memory=62000000000` \
+(57.74 GiB) \
+to fully utilize gpu memory. Current kv cache memory in use is 50.96 GiB.
+INFO 11-30 01:01:22 [launcher.py:36] Route: /health, Methods: GET
+"""
+
+
+def test_a_vllm_v1_start() -> None:
+    (start,) = starts_of(V1)
+    assert (start.engine, start.version, start.model) == ("vllm", "0.11.0", "org/eight-b")
+    assert (start.dtype, start.kv_dtype, start.quantization) == ("bfloat16", "auto", None)
+    assert (start.max_model_len, start.max_num_seqs, start.max_num_batched_tokens) == (32768, 128, 8192)
+    assert (start.memory_utilization, start.tensor_parallel, start.prefix_caching) == (0.9, 1, True)
+    assert (start.enforce_eager, start.sampler) == (False, "flashinfer")
+    assert (start.total_bytes, start.requested_bytes) == (gib(79.18), gib(71.26))
+    assert (start.weight_bytes, start.activation_bytes) == (gib(14.99), gib(4.76))
+    assert (start.non_torch_bytes, start.graph_bytes) == (gib(0.13), gib(0.55))
+    assert (start.kv_bytes, start.kv_tokens) == (gib(50.96), 417456)
+    assert (start.concurrency, start.concurrency_tokens) == (12.74, 32768)
+    assert start.refusals == ()
+    kv = start.line_of("kv_bytes")
+    assert kv is not None
+    assert (kv.line, kv.text[:28]) == (12, "(EngineCore_DP0 pid=272) DEB")
+
+
+V0 = """
+INFO 02-01 10:00:00 api_server.py:911] vLLM API server version 0.7.3
+INFO 02-01 10:00:00 api_server.py:912] args: Namespace(host=None, model='org/small', max_model_len=2048, \
+gpu_memory_utilization=0.69, max_num_seqs=160, tensor_parallel_size=1, enable_lora=True)
+INFO 02-01 10:00:01 llm_engine.py:235] Initializing a V0 LLM engine (v0.7.3) with config: model='org/small', \
+dtype=torch.float16, max_seq_len=2048, tensor_parallel_size=1, quantization=None, enforce_eager=False, \
+kv_cache_dtype=auto
+INFO 02-01 10:00:20 model_runner.py:1115] Loading model weights took 7.6334 GB
+INFO 02-01 10:00:24 worker.py:267] Memory profiling takes 3.55 seconds
+INFO 02-01 10:00:24 worker.py:267] the current vLLM instance can use total_gpu_memory (14.74GiB) x \
+gpu_memory_utilization (0.69) = 10.22GiB
+INFO 02-01 10:00:24 worker.py:267] model weights take 7.63GiB; non_torch_memory takes 0.03GiB; PyTorch activation peak \
+memory takes 0.88GiB; the rest of the memory reserved for KV Cache is 1.68GiB.
+INFO 02-01 10:00:24 executor_base.py:111] # cuda blocks: 764, # CPU blocks: 1820
+INFO 02-01 10:00:24 gpu_executor.py:122] # GPU blocks: 764, # CPU blocks: 1820
+INFO 02-01 10:00:24 executor_base.py:116] Maximum concurrency for 2048 tokens per request: 5.97x
+INFO 02-01 10:00:55 model_runner.py:1562] Graph capturing finished in 30 secs, took 0.34 GiB
+"""
+
+
+def test_a_vllm_v0_start() -> None:
+    (start,) = starts_of(V0)
+    assert (start.version, start.model, start.has_lora) == ("0.7.3", "org/small", True)
+    assert (start.total_bytes, start.requested_bytes) == (gib(14.74), gib(10.22))
+    assert (start.weight_bytes, start.activation_bytes) == (gib(7.63), gib(0.88))
+    assert (start.non_torch_bytes, start.kv_bytes) == (gib(0.03), gib(1.68))
+    assert (start.blocks, start.concurrency, start.concurrency_tokens) == (764, 5.97, 2048)
+    assert start.graph_bytes == gib(0.34)
+
+
+V033 = """
+(APIServer pid=1) INFO 11-01 00:00:00 [api_server.py:1] vLLM API server version 0.33.0
+(EngineCore pid=9) INFO 11-01 00:00:02 [core.py:139] Initializing a V1 LLM engine (v0.33.0) with config: model='m', \
+dtype=torch.bfloat16, max_seq_len=131072, tensor_parallel_size=2, enforce_eager=False, kv_cache_dtype=fp8
+(EngineCore pid=9) INFO 11-01 00:00:03 [scheduler.py:311] Asynchronous scheduling is enabled.
+(Worker_TP0 pid=10) INFO 11-01 00:00:04 [interface.py:1109] Setting attention block size to 1072 tokens to ensure that
+(Worker_TP0 pid=10) INFO 11-01 00:00:20 [gpu_model_runner.py:5089] Model loading took 28.46 GiB memory and 9.1 seconds
+(Worker_TP1 pid=11) INFO 11-01 00:00:20 [gpu_model_runner.py:5089] Model loading took 28.47 GiB memory and 9.2 seconds
+(Worker_TP0 pid=10) INFO 11-01 00:00:25 [gpu_model_runner.py:6410] Estimated CUDA graph memory: 0.15 GiB total
+(Worker_TP0 pid=10) INFO 11-01 00:00:26 [gpu_worker.py:773] Available KV cache memory: 13.84 GiB
+(Worker_TP1 pid=11) INFO 11-01 00:00:26 [gpu_worker.py:773] Available KV cache memory: 13.71 GiB
+(Worker_TP0 pid=10) INFO 11-01 00:00:26 [gpu_worker.py:790] CUDA graph memory profiling is enabled (default since \
+v0.21.0). The current --gpu-memory-utilization=0.9000 is equivalent to --gpu-memory-utilization=0.8981
+(EngineCore pid=9) INFO 11-01 00:00:27 [kv_cache_utils.py:1147] GPU KV cache size: 151,216 tokens, Maximum concurrency \
+for 131,072 tokens per request: 1.15x
+(Worker_TP0 pid=10) INFO 11-01 00:00:40 [gpu_worker.py:1003] CUDA graph pool memory: 0.11 GiB (actual), 0.15 GiB \
+(estimated), difference: 0.04 GiB (36.4%).
+(Worker_TP0 pid=10) INFO 11-01 00:00:41 [gpu_worker.py:1045] Free memory on device (78.9/79.25 GiB) on startup. \
+Desired \
+GPU memory utilization is (0.9, 71.33 GiB). Actual usage is 57.11 GiB for consumed memory (weights + \
+non-torch), 0.38 GiB \
+for peak activation, and 0.11 GiB for CUDAGraph memory. Replace gpu_memory_utilization config with `--kv-cache-memory=1`
+"""
+
+
+def test_a_vllm_start_of_two_ranks_takes_the_smaller_pool_and_takes_the_graphs_out_of_the_peak() -> None:
+    (start,) = starts_of(V033)
+    assert (start.ranks, start.tensor_parallel, start.async_scheduling) == (2, 2, True)
+    assert (start.weight_bytes, start.kv_bytes) == (gib(28.47), gib(13.71))
+    assert (start.graph_estimate_bytes, start.graph_bytes) == (gib(0.15), gib(0.11))
+    # 0.38 GiB holds the estimate of 0.15 GiB: the peak of the activations is 0.23 GiB
+    assert start.activation_bytes is not None
+    assert abs(start.activation_bytes - gib(0.23)) <= 1
+    assert start.consumed_bytes == gib(57.11)
+    assert (start.block_tokens, start.concurrency, start.kv_tokens) == (1072, 1.15, 151216)
+
+
+REFUSED = [
+    (
+        (
+            "ERROR 01-01 00:00:00 [core.py:708] ValueError: To serve at least one request with the models's max seq "
+            "len (131072), (16.00 GiB KV cache is needed, which is larger than the available KV cache memory (12.20 "
+            "GiB). Based on the available memory, the estimated maximum model length is 99936. Try increasing"
+        ),
+        ("window_too_long", 131072, gib(16.0), gib(12.2), 99936, None),
+    ),
+    (
+        (
+            "ValueError: To serve at least one request with the models's max seq len (8192), (1.00 GB KV cache is "
+            "needed, which is larger than the available KV cache memory (0.50 GB). Try increasing"
+        ),
+        ("window_too_long", 8192, gib(1.0), gib(0.5), None, None),
+    ),
+    (
+        (
+            "ValueError: The model's max seq len (29000) is larger than the maximum number of tokens that can be "
+            "stored in KV cache (23648). Try increasing `gpu_memory_utilization`"
+        ),
+        ("window_too_long", 29000, None, None, None, 23648),
+    ),
+    (
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when",
+        ("no_kv_memory", None, None, None, None, None),
+    ),
+    (
+        (
+            "ValueError: Free memory on device cuda:0 (102.2/121.69 GiB) on startup is less than desired GPU memory "
+            "utilization (0.87, 105.87 GiB). Decrease GPU memory utilization or reduce GPU memory used by others."
+        ),
+        ("not_enough_free", None, gib(105.87), gib(102.2), None, None),
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), REFUSED)
+def test_vllm_refusals(line: str, expected: tuple[object, ...]) -> None:
+    (start,) = starts_of(line)
+    (refusal,) = start.refusals
+    assert (
+        refusal.reason,
+        refusal.max_model_len,
+        refusal.needed_bytes,
+        refusal.available_bytes,
+        refusal.estimated_max_model_len,
+        refusal.pool_tokens,
+    ) == expected
+
+
+SGLANG = """
+[2026-06-08 03:32:00] server_args=ServerArgs(model_path='org/mid', tokenizer_path='org/mid', dtype='auto', \
+quantization=None, kv_cache_dtype='auto', mem_fraction_static=0.85, max_running_requests=None, \
+chunked_prefill_size=4096, page_size=1, tp_size=2, pp_size=1, dp_size=1, context_length=None, disable_cuda_graph=False)
+[2026-06-08 03:32:09 TP0] Load weight begin. avail mem=44.01 GB
+[2026-06-08 03:32:09 TP1] Load weight begin. avail mem=44.05 GB
+[2026-06-08 03:32:19 TP0] Load weight end. type=QwenForCausalLM, dtype=torch.bfloat16, avail mem=40.97 GB, mem \
+usage=3.04 GB.
+[2026-06-08 03:32:19 TP1] Load weight end. type=QwenForCausalLM, dtype=torch.bfloat16, avail mem=41.00 GB, mem \
+usage=3.05 GB.
+[2026-06-08 03:32:20 TP0] Using KV cache dtype: torch.bfloat16
+[2026-06-08 03:32:20 TP0] KV Cache is allocated. #tokens: 1287482, K size: 17.19 GB, V size: 17.19 GB
+[2026-06-08 03:32:20 TP1] KV Cache is allocated. #tokens: 1287482, K size: 17.19 GB, V size: 17.19 GB
+[2026-06-08 03:32:20 TP0] Memory pool end. avail mem=6.01 GB
+[2026-06-08 03:32:29 TP0] Capture cuda graph end. Time elapsed: 8.42 s. mem usage=0.18 GB. avail mem=5.83 GB.
+[2026-06-08 03:32:30 TP0] max_total_num_tokens=1287482, chunked_prefill_size=4096, max_prefill_tokens=16384, \
+max_running_requests=4096, context_len=32768, available_gpu_mem=4.77 GB
+"""
+
+
+def test_an_sglang_start() -> None:
+    (start,) = starts_of(SGLANG)
+    assert (start.engine, start.model, start.dtype, start.kv_dtype) == ("sglang", "org/mid", "bfloat16", "bfloat16")
+    assert (start.tensor_parallel, start.ranks, start.memory_utilization) == (2, 2, 0.85)
+    assert (start.free_before_bytes, start.free_after_load_bytes) == (gib(44.01), gib(40.97))
+    assert (start.weight_bytes, start.free_after_pool_bytes) == (gib(3.05), gib(6.01))
+    assert (start.kv_tokens, start.kv_bytes) == (1287482, 2 * gib(17.19))
+    assert (start.graph_bytes, start.max_num_seqs, start.max_model_len) == (gib(0.18), 4096, 32768)
+    assert start.max_num_batched_tokens == 4096
+
+
+def test_sglang_state_window_pools_and_a_draft_model() -> None:
+    (start,) = starts_of(
+        """
+[2026-01-01 00:00:00] server_args=ServerArgs(model_path='m', mem_fraction_static=0.8, tp_size=1)
+[2026-01-01 00:00:01] Load weight begin. avail mem=61.10 GB
+[2026-01-01 00:00:02] Load weight end. elapsed=1.20 s, type=M, quant=fp8, avail mem=50.00 GB, mem usage=11.10 GB.
+[2026-01-01 00:00:03] Mamba Cache is allocated. max_mamba_cache_size: 1521, conv_state size: 0.84GB, ssm_state \
+size: 17.84GB
+[2026-01-01 00:00:03] Use sliding window memory pool. full_layer_tokens=40960, swa_layer_tokens=32768
+[2026-01-01 00:00:03] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 40960, K size: 1.00 GB, V size: 1.00 GB
+[2026-01-01 00:00:03] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 32768, K size: 2.00 GB, V size: 2.00 GB
+[2026-01-01 00:00:04] Memory pool end. avail mem=12.00 GB
+[2026-01-01 00:00:05] Load weight begin. avail mem=12.00 GB
+[2026-01-01 00:00:06] Load weight end. type=Draft, avail mem=11.00 GB, mem usage=1.00 GB.
+[2026-01-01 00:00:06] KV Cache is allocated. #tokens: 40960, K size: 0.10 GB, V size: 0.10 GB
+[2026-01-01 00:00:07] max_total_num_tokens=40960, chunked_prefill_size=8192, max_prefill_tokens=16384, \
+max_running_requests=16, context_len=40960, available_gpu_mem=10.00 GB
+"""
+    )
+    assert (start.free_before_bytes, start.weight_bytes) == (gib(61.10), gib(11.10))
+    assert start.kv_bytes == 2 * gib(1.0) + 2 * gib(2.0)
+    assert (start.state_bytes, start.state_slots) == (gib(0.84) + gib(17.84), 1521)
+    assert (start.kv_tokens, start.window_pool_tokens) == (40960, 32768)
+
+
+def test_sglang_mla_and_refusals() -> None:
+    (start,) = starts_of(
+        """
+[2026-01-01 00:00:00 DP0 TP0 EP0] Load weight begin. avail mem=61.00 GB
+[2026-01-01 00:00:00 DP1 TP1 EP1] Load weight begin. avail mem=61.20 GB
+[2026-01-01 00:00:03 DP0 TP0 EP0] KV Cache is allocated. #tokens: 235008, KV size: 15.39 GB
+RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: mem_fraction_static=0.88
+"""
+    )
+    assert (start.kv_bytes, start.free_before_bytes, start.ranks) == (gib(15.39), gib(61.0), 2)
+    assert [refusal.reason for refusal in start.refusals] == ["no_kv_memory"]
+    (small,) = starts_of(
+        "ValueError: SWA pool (3072 tokens) cannot hold even one request: the prefill admission floor is"
+    )
+    assert small.refusals[0].pool_tokens == 3072
+
+
+TRT = """
+[TensorRT-LLM] TensorRT-LLM version: 0.17.0.post1
+[TensorRT-LLM][INFO] Engine version 0.17.0 found in the config file, assuming engine(s) built by new builder API.
+[TensorRT-LLM][INFO] TRTGptModel maxBatchSize: 64
+[TensorRT-LLM][INFO] TRTGptModel maxSequenceLen: 4098
+[TensorRT-LLM][INFO] TRTGptModel maxNumTokens: 8192
+[TensorRT-LLM][INFO] Capacity Scheduler Policy: GUARANTEED_NO_EVICT
+[TensorRT-LLM][INFO] Loaded engine size: 15330 MiB
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 928.77 MiB for execution context memory.
+[TensorRT-LLM][INFO] Memory usage when calculating max tokens in paged kv cache: total: 31.84 GiB, available: 17.83 GiB
+[TensorRT-LLM][INFO] Number of blocks in KV cache primary pool: 8219
+[TensorRT-LLM][INFO] Number of tokens per block: 32.
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 16.05 GiB for max tokens in paged KV cache (263008).
+"""
+
+
+def test_a_tensorrt_llm_start() -> None:
+    """The pool's figures are those of a published log: 0.9 × 17.83 GiB = 16.05 GiB = 8,219 blocks of 32."""
+    (start,) = starts_of(TRT)
+    assert (start.engine, start.version, start.policy) == ("tensorrt-llm", "0.17.0", "GUARANTEED_NO_EVICT")
+    assert (start.max_num_seqs, start.max_model_len, start.max_num_batched_tokens) == (64, 4098, 8192)
+    assert (start.weight_bytes, start.total_bytes) == (15330 * MIB, gib(31.84))
+    assert (start.free_after_load_bytes, start.kv_bytes) == (gib(17.83), gib(16.05))
+    assert (start.blocks, start.block_tokens, start.kv_tokens) == (8219, 32, 263008)
+
+
+def test_the_pytorch_backend_of_tensorrt_llm() -> None:
+    (start,) = starts_of(
+        """
+[01/16/2026-06:20:10] [TRT-LLM] [I] TensorRT-LLM version: 1.2.0
+[01/16/2026-06:20:15] [TRT-LLM] [RANK 0] [I] Peak memory during memory usage profiling (torch + non-torch): 91.46 GiB, \
+available KV cache memory when calculating max tokens: 41.11 GiB, fraction is set 0.85, kv size per token is \
+35136. device \
+total memory 139.81 GiB, temporary kv cache memory during profiling 0.20 GiB
+[TensorRT-LLM][INFO] Max KV cache blocks per sequence: 256 [window size=16384], tokens per block=64, primary \
+blocks=19620, \
+secondary blocks=0, max sequence length=16384
+[01/16/2026-06:20:17] [TRT-LLM] [I] max_seq_len=16384, max_num_requests=64, max_num_tokens=8192, max_batch_size=64
+"""
+    )
+    assert (start.peak_bytes, start.kv_bytes, start.total_bytes) == (gib(91.46), gib(41.11), gib(139.81))
+    assert (start.memory_utilization, start.blocks, start.block_tokens) == (0.85, 19620, 64)
+    assert (start.max_model_len, start.max_num_seqs, start.max_num_batched_tokens) == (16384, 64, 8192)
+
+
+LLAMA = """
+build: 8999 (abcdef0) with cc for x86_64-linux-gnu
+srv    load_model: loading model '/models/q.gguf'
+llama_model_load_from_file_impl: using device CUDA0 (NVIDIA RTX A6000) (0000:01:00.0) - 48260 MiB free
+llama_model_load_from_file_impl: using device CUDA1 (NVIDIA RTX A6000) (0000:02:00.0) - 48260 MiB free
+llama_model_loader: loaded meta data with 45 key-value pairs and 733 tensors from /models/q.gguf (version GGUF \
+V3 (latest))
+llama_model_loader: - kv   2:                               general.name str              = Q Model
+print_info: file type   = Q8_0
+load_tensors:   CPU_Mapped model buffer size =   272.00 MiB
+load_tensors:        CUDA0 model buffer size = 16000.00 MiB
+load_tensors:        CUDA1 model buffer size = 18667.52 MiB
+llama_context: constructing llama_context
+llama_context: n_seq_max     = 4
+llama_context: n_ctx         = 32768
+llama_context: n_ctx_seq     = 32768
+llama_context: n_batch       = 2048
+llama_context: n_ubatch      = 512
+llama_context: kv_unified    = true
+llama_context:  CUDA_Host  output buffer size =     2.32 MiB
+llama_kv_cache:      CUDA0 KV buffer size =   320.00 MiB
+llama_kv_cache:      CUDA1 KV buffer size =   320.00 MiB
+llama_kv_cache: size =  640.00 MiB ( 32768 cells,  10 layers,  4/1 seqs), K (f16):  320.00 MiB, V (f16):  320.00 MiB
+llama_memory_recurrent:      CUDA0 RS buffer size =   117.25 MiB
+llama_memory_recurrent:      CUDA1 RS buffer size =   134.00 MiB
+llama_memory_recurrent: size =  251.25 MiB (     4 cells,  40 layers,  4 seqs  0 rs_seq), R (f32):   11.25 MiB, \
+S (f32): \
+240.00 MiB
+sched_reserve:      CUDA0 compute buffer size =   300.00 MiB
+sched_reserve:      CUDA0 compute buffer size =   372.06 MiB
+sched_reserve:      CUDA1 compute buffer size =   637.07 MiB
+sched_reserve:  CUDA_Host compute buffer size =    72.02 MiB
+srv    load_model: initializing, n_slots = 4, n_ctx_slot = 32768, kv_unified = 'true'
+"""
+
+
+def test_a_llama_cpp_start_over_two_gpus() -> None:
+    """Buffers add up over devices; a device's scratch that is reserved again counts once; host memory does not."""
+    (start,) = starts_of(LLAMA)
+    assert (start.engine, start.version, start.model) == ("llama.cpp", "8999", "Q Model")
+    assert (start.gpu, start.quantization) == ("NVIDIA RTX A6000", "Q8_0")
+    assert start.weight_bytes == round(34667.52 * MIB)
+    assert (start.kv_bytes, start.key_bytes, start.value_bytes) == (640 * MIB, 320 * MIB, 320 * MIB)
+    assert (start.state_bytes, start.state_slots) == (round(251.25 * MIB), 4)
+    assert start.compute_bytes == round(372.06 * MIB) + round(637.07 * MIB)
+    assert (start.kv_tokens, start.slots, start.max_model_len, start.kv_unified) == (32768, 4, 32768, True)
+    assert (start.kv_dtype, start.max_num_batched_tokens) == ("f16", 512)
+
+
+def test_llama_cpp_windows_quantised_caches_and_old_wordings() -> None:
+    (start,) = starts_of(
+        """
+llama_model_loader: loaded meta data with 40 key-value pairs and 444 tensors from gemma.gguf (version GGUF V3 (latest))
+llama_kv_cache_iswa: creating non-SWA KV cache, size = 131072 cells
+llama_kv_cache:      CUDA0 KV buffer size =  2560.00 MiB
+llama_kv_cache: size = 2560.00 MiB (131072 cells,   5 layers,  1/1 seqs), K (q8_0): 1280.00 MiB, V (q4_0): 1280.00 MiB
+llama_kv_cache_iswa: creating     SWA KV cache, size = 1536 cells
+llama_kv_cache:      CUDA0 KV buffer size =   174.00 MiB
+llama_model_loader: loaded meta data with 20 key-value pairs and 100 tensors from draft.gguf (version GGUF V3 (latest))
+llama_kv_cache:      CUDA0 KV buffer size =    99.00 MiB
+"""
+    )
+    assert (start.kv_bytes, start.window_pool_tokens, start.kv_dtype) == (2734 * MIB, 1536, "q8_0/q4_0")
+    (old,) = starts_of(
+        """
+llm_load_tensors:      CUDA0 buffer size =  4095.05 MiB
+llama_new_context_with_model: n_ctx      = 8192
+llama_kv_cache_init:      CUDA0 KV buffer size =  1024.00 MiB
+llama_new_context_with_model: KV self size  = 1024.00 MiB, K (f16):  512.00 MiB, V (f16):  512.00 MiB
+llama_new_context_with_model:      CUDA0 compute buffer size =   560.00 MiB
+"""
+    )
+    assert (old.weight_bytes, old.kv_tokens, old.compute_bytes) == (round(4095.05 * MIB), 8192, 560 * MIB)
+    assert old.kv_bytes == 1024 * MIB
+
+
+def test_tgi_in_text_and_in_json() -> None:
+    text = """
+2024-09-03T04:40:00.000000Z  INFO text_generation_launcher: Args {
+    model_id: "org/llama",
+    num_shard: Some(
+        2,
+    ),
+    quantize: None,
+    max_concurrent_requests: 128,
+    max_total_tokens: Some(
+        4096,
+    ),
+    cuda_memory_fraction: 0.95,
+}
+2024-09-03T04:40:18.377577Z  INFO text_generation_launcher: KV-cache blocks: 19056, size: 1
+2024-09-03T04:40:19.370247Z  INFO text_generation_router::server: Setting max batch total tokens to 19056
+"""
+    (start,) = starts_of(text)
+    assert (start.engine, start.model, start.tensor_parallel) == ("tgi", "org/llama", 2)
+    assert (start.max_model_len, start.max_num_seqs, start.memory_utilization) == (4096, 128, 0.95)
+    assert (start.kv_tokens, start.blocks, start.block_tokens) == (19056, 19056, 1)
+    message = {
+        "timestamp": "2024-03-09T05:08:19Z",
+        "level": "INFO",
+        "message": "Setting max batch total tokens to 133696",
+    }
+    (json_start,) = starts_of(json.dumps({**message, "target": "text_generation_router"}))
+    assert json_start.kv_tokens == 133696
+
+
+def wrapped(kind: str, text: str) -> str:
+    """``text`` as a container runtime, a service manager or a terminal would have kept it."""
+    lines = text.strip().split("\n")
+    shapes = {
+        "docker": lambda line: json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-11-30T01:00:00.0Z"}),
+        "cri": lambda line: f"2026-11-30T01:00:00.123456789Z stderr F {line}",
+        "journald": lambda line: f"Nov 30 01:00:00 gpu-7 vllm[811]: {line}",
+        "compose": lambda line: f"vllm-1  | {line}",
+        "kubectl": lambda line: f"[pod/llm-0/vllm] {line}",
+        "ansi": lambda line: f"\x1b[1;36m{line[:20]}\x1b[0;0m{line[20:]}\x1b[K",
+        "progress": lambda line: f"Loading safetensors:  50%|##  | 1/2\rLoading safetensors: 100%|####| 2/2\r{line}",
+        "windows": lambda line: f"{line}\r",
+        "junk": lambda line: f"\x00\x07{line}",
+        "loki": lambda line: f"2026-11-30T01:00:00.123456789Z stdout F vllm-1 | {line}",
+    }
+    return "\n".join(shapes[kind](line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    "kind", ["docker", "cri", "journald", "compose", "kubectl", "ansi", "progress", "windows", "junk", "loki"]
+)
+@pytest.mark.parametrize(
+    "clean", [V1, V0, V033, SGLANG, TRT, LLAMA], ids=["v1", "v0", "0.33", "sglang", "trt", "llama"]
+)
+def test_noise_changes_nothing(kind: str, clean: str) -> None:
+    expected = [figures_of(start) for start in starts_of(clean)]
+    assert [figures_of(start) for start in starts_of(wrapped(kind, clean))] == expected
+
+
+def figures_of(start: EngineStart) -> dict[str, object]:
+    skipped = {"first_line", "last_line", "observations", "refusals"}
+    return {name: value for name, value in vars(start).items() if name not in skipped}
+
+
+def test_several_starts_are_kept_apart() -> None:
+    starts = starts_of(V1 + V0 + SGLANG + V033)
+    assert [(start.engine, start.version) for start in starts] == [
+        ("vllm", "0.11.0"),
+        ("vllm", "0.7.3"),
+        ("sglang", None),
+        ("vllm", "0.33.0"),
+    ]
+    assert starts[1].kv_bytes == gib(1.68)
+
+
+def test_binary_junk_between_lines_is_harmless() -> None:
+    noisy = V1.encode().replace(b"\n", b"\n\xff\xfe\x00\x9c\x80 garbage \xc3\x28\n")
+    (start,) = read_starts(clean_lines(io.BytesIO(noisy)))
+    assert figures_of(start) == figures_of(starts_of(V1)[0])
+
+
+def test_a_file_may_be_packed_and_its_lines_are_numbered(tmp_path: Path) -> None:
+    path = tmp_path / "server.log.gz"
+    path.write_bytes(gzip.compress(V1.encode()))
+    (start,) = read_log(path)
+    kv = start.line_of("concurrency")
+    assert kv is not None
+    assert (start.first_line, kv.line) == (2, 10)
+
+
+def test_a_line_without_end_is_cut_and_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "endless.log"
+    path.write_bytes(b"x" * (9 << 20) + b"\n" + V0.encode())
+    assert read_log(path)[0].kv_bytes == gib(1.68)
+
+
+def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+    for content in (b"", b"hello\nworld\n", b"\x00\x01" * 1000, b"torch.OutOfMemoryError: CUDA out of memory."):
+        path = tmp_path / "other.txt"
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="no start-up lines") as caught:
+            read_log(path)
+        assert caught.value.file == str(path)
+    with pytest.raises(InputError, match="is a folder"):
+        read_log(tmp_path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_log(tmp_path / "absent.log")
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes(gzip.compress(V1.encode())[:200])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_log(cut)
+
+
+def test_prefixes_are_taken_off_and_nothing_else() -> None:
+    assert (
+        clean_text("INFO 01-01 00:00:00 worker.py:1] # GPU blocks: 5")
+        == "INFO 01-01 00:00:00 worker.py:1] # GPU blocks: 5"
+    )
+    assert clean_text('{"not": "a log line"}') == '{"not": "a log line"}'
+    assert clean_text("{broken json}") == "{broken json}"
+    assert clean_text('["a list"]') == '["a list"]'
