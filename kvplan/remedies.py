@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from kvplan.capacity import FITS, Fit, fit
+from kvplan.capacity import DOES_NOT_FIT, FITS, Fit, fit
 from kvplan.engines.base import Deployment
 from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec
@@ -24,6 +24,8 @@ def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
     Tried: a shorter window (the longest that memory allows, where that is at least a sixteenth of the one asked for),
     KV in fp8, more tensor-parallel ranks. A change that the model or the engine refuses is none.
     """
+    if failed.verdict != DOES_NOT_FIT:
+        return ()
     deployment, found = failed.deployment, []
     longest = failed.longest_window_tokens
     if longest * 16 >= failed.max_model_len:

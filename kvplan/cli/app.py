@@ -12,6 +12,9 @@ import typer
 COMMANDS: dict[str, str] = {
     "model": "What one token and one sequence of a model cost.",
     "fit": "Where a GPU's memory goes and how many worst-case requests fit.",
+    "simulate": "What happens when this traffic meets that pool.",
+    "trace": "Describe a recorded trace and write a traffic file from it.",
+    "init": "Write a commented traffic file that runs as it stands.",
     "list": "Search the catalogues: GPUs, engines, models, clients, traffic.",
     "explain": "One page on a topic.",
 }

@@ -18,7 +18,9 @@ def run(
     catalogue: Annotated[
         Literal["gpus", "engines", "models", "clients", "traffic"], typer.Argument(help="Which catalogue.")
     ],
-    search: Annotated[str, typer.Argument(help="Only names (and aliases) that contain this.")] = "",
+    search: Annotated[
+        list[str] | None, typer.Argument(help="Only names (and aliases) that contain these words.")
+    ] = None,
     format: Format = "text",
     offline: Offline = False,
     profiles: Profiles = None,
@@ -26,7 +28,7 @@ def run(
     """List what kvplan knows by name. Add your own with --profiles DIR or KVPLAN_PROFILES."""
     from kvplan import catalogue as catalogues
 
-    listing = catalogues.listing(catalogue, search, folder=profiles_folder(profiles))
+    listing = catalogues.listing(catalogue, " ".join(search or ()), folder=profiles_folder(profiles))
     if format == "json":
         from kvplan.report.listing_json import text as json_text
 

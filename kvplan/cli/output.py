@@ -55,6 +55,16 @@ def write_file(path: Path, text: str, *, force: bool) -> None:
     talk(f"wrote {path}")
 
 
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write ``lines`` to ``path``, whose freedom was checked before the work began."""
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            file.writelines(lines)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}", hint="name another file", file=str(path)) from error
+    talk(f"wrote {path}")
+
+
 def check_free(path: Path, *, force: bool) -> None:
     """Refuse to overwrite ``path``; asked before long work, so that nothing is computed in vain."""
     if path.is_dir():

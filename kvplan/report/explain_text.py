@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from kvplan.explain import Page
-from kvplan.report.page import BLANK, Part, Prose, Verbatim, answer, columns, labelled
+from kvplan.report.page import BLANK, Part, Prose, Verbatim, answer, columns, next_steps
 
 
 def text(page: Page | None, topics: Mapping[str, str]) -> Iterator[Part]:
@@ -13,7 +13,7 @@ def text(page: Page | None, topics: Mapping[str, str]) -> Iterator[Part]:
         yield BLANK
         yield columns(("", ""), list(topics.items()), left=2, wrap=1)
         yield BLANK
-        yield labelled("Next", f"kvplan explain {next(iter(topics))}")
+        yield from next_steps(f"kvplan explain {next(iter(topics))}")
         return
     yield answer(page.title)
     for block in page.text.split("\n\n"):

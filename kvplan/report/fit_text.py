@@ -9,7 +9,7 @@ from kvplan.remedies import Remedy
 from kvplan.report.fit_json import engine_name
 from kvplan.report.model_text import provenance
 from kvplan.report.numbers import count, format_bytes, ratio
-from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, paragraph
+from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
 from kvplan.units import GIB
 
 
@@ -18,7 +18,7 @@ def text(fit: Fit, remedies: Sequence[Remedy]) -> Iterator[Part]:
     yield headline(fit.model.id, provenance(fit.model))
     yield paragraph(_setting(fit), style=QUIET, indent=0)
     yield answer(_answer(fit))
-    for remedy in remedies if fit.verdict != "fits" else ():
+    for remedy in remedies:
         yield labelled("change", _remedy(remedy), style=ACTION)
     if fit.plan.budget is not None:
         yield BLANK
@@ -42,12 +42,12 @@ def text(fit: Fit, remedies: Sequence[Remedy]) -> Iterator[Part]:
         )
     yield BLANK
     yield from findings(fit.findings)
-    yield labelled("Next", _next(fit))
+    yield from next_steps(*_next(fit))
 
 
 def _setting(fit: Fit) -> str:
     asked = fit.deployment
-    gpu = asked.gpu.name if asked.gpu is not None else "GPU"
+    gpu = f"{asked.gpus} × {asked.gpu.name}" if asked.gpu is not None else f"{asked.gpus} GPU{'s' * (asked.gpus > 1)}"
     split = [
         f"{name} {ranks}"
         for name, ranks in (
@@ -61,7 +61,7 @@ def _setting(fit: Fit) -> str:
     settings = fit.plan.settings
     shared = f" ({', '.join(split)})" if split else ""
     parts = (
-        f"{asked.gpus} × {gpu}{shared}",
+        f"{gpu}{shared}",
         engine_name(asked.engine).replace("@", " "),
         f"KV {fit.plan.kv_types.name}",
         f"window {settings.max_model_len:,}",
@@ -158,7 +158,7 @@ def findings(found: Iterable[Finding]) -> Iterator[Part]:
         yield BLANK
 
 
-def _next(fit: Fit) -> str:
+def _next(fit: Fit) -> tuple[str, ...]:
     if fit.verdict == "fits":
-        return f"kvplan fit {fit.model.id} … --flags cli · kvplan init, then kvplan simulate traffic.yaml"
-    return f"kvplan model {fit.model.id} · kvplan explain budget"
+        return (f"kvplan fit {fit.model.id} … --flags cli", "kvplan init --output traffic.yaml")
+    return (f"kvplan model {fit.model.id}", "kvplan explain budget")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kvplan.catalogue import EngineRow, Listing, Row, TrafficRow
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 from kvplan.report.numbers import format_bytes, parameters
-from kvplan.report.page import BLANK, Part, answer, columns, labelled
+from kvplan.report.page import BLANK, Part, answer, columns, next_steps
 
 _HEADINGS = {
     "gpus": ("name", "memory", "bandwidth", "16-bit", "also called"),
@@ -30,7 +30,7 @@ def text(listing: Listing) -> Iterator[Part]:
     matching = f" matching {listing.search!r}" if listing.search else ""
     yield answer(f"{len(listing.rows)}{of} {listing.sort}{matching}")
     if not listing.rows:
-        yield labelled("Next", f"kvplan list {listing.sort}")
+        yield from next_steps(f"kvplan list {listing.sort}")
         return
     yield BLANK
     headings = _HEADINGS[listing.sort]
@@ -42,7 +42,7 @@ def text(listing: Listing) -> Iterator[Part]:
     )
     yield BLANK
     first = listing.rows[0]
-    yield labelled("Next", _NEXT[listing.sort].format(first.id if isinstance(first, BundledModel) else first.name))
+    yield from next_steps(_NEXT[listing.sort].format(first.id if isinstance(first, BundledModel) else first.name))
 
 
 def _cells(row: Row) -> tuple[str, ...]:

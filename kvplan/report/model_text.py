@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kvplan.model import ModelSpec
 from kvplan.pricing import LayerRow, ModelPrice
 from kvplan.report.numbers import count, exact, format_bytes, parameters
-from kvplan.report.page import BLANK, Part, answer, columns, headline, labelled, paragraph
+from kvplan.report.page import BLANK, Part, answer, columns, headline, next_steps, paragraph
 
 SHORT_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
@@ -25,7 +25,7 @@ def text(price: ModelPrice) -> Iterator[Part]:
     yield answer(_answer(price))
     yield BLANK
     states = ("state bytes",) if any(row.fixed_bytes for row in price.layers) else ()
-    headings = ("layers", "heads × width", "bytes/token", *states, "")
+    headings = ("layers", "KV heads", "bytes/token", *states, "")
     yield columns(headings, list(_layer_rows(price)), left={0, len(headings) - 1}, wrap=len(headings) - 1)
     yield BLANK
     yield columns(
@@ -38,7 +38,7 @@ def text(price: ModelPrice) -> Iterator[Part]:
     for note in price.notes:
         yield paragraph(note)
     yield BLANK
-    yield labelled("Next", f"kvplan fit {price.model.id} --gpu h100")
+    yield from next_steps(f"kvplan fit {price.model.id} --gpu h100")
 
 
 def _answer(price: ModelPrice) -> str:

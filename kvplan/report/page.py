@@ -6,7 +6,7 @@ command line app: ``kvplan model`` must cost little more than such an app.
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 ACCENT = "1;36"
@@ -88,6 +88,12 @@ def headline(title: str, aside: str = "") -> Headline:
 def labelled(label: str, text: str, *, style: str = "") -> Labelled:
     """One labelled line or paragraph."""
     return Labelled(label=label, text=text, style=style)
+
+
+def next_steps(*commands: str) -> Iterator[Labelled]:
+    """What to do next, one command a line."""
+    for number, command in enumerate(commands):
+        yield Labelled(label="" if number else "Next", text=command)
 
 
 def columns(

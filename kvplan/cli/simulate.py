@@ -1,0 +1,131 @@
+"""``kvplan simulate``: what happens when this traffic meets that pool."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvplan.cli import options, overrides
+from kvplan.cli.output import check_free, show, talk, write_data, write_lines
+from kvplan.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from kvplan.simulation.results import Simulation
+
+NEEDS_ARGUMENTS = True
+EXAMPLE = """Example:
+
+\b
+  kvplan simulate chat --default-max-tokens 1024 --scale 1.5"""
+
+TrafficReference = Annotated[
+    str, typer.Argument(metavar="TRAFFIC", help="A traffic file, or a bundled mix (kvplan list traffic).")
+]
+
+
+def run(
+    traffic: TrafficReference,
+    strategy: Annotated[
+        list[str] | None, typer.Option("--strategy", metavar="NAME", help="Only this one; repeatable.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", metavar="N", help="Runs, each with its own seed.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The first seed.")] = None,
+    scale: Annotated[float, typer.Option("--scale", metavar="X", show_default=False, help="Traffic × X.")] = 1.0,
+    duration: overrides.Duration = None,
+    workers: Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; all cores.")] = None,
+    safety_fraction: overrides.SafetyFraction = None,
+    default_max_tokens: overrides.DefaultMaxTokens = None,
+    concurrency: overrides.Concurrency = None,
+    model: overrides.Model = None,
+    gpu: overrides.Gpu = None,
+    tensor_parallel: overrides.TensorParallel = None,
+    replicas: overrides.Replicas = None,
+    max_model_len: options.MaxModelLen = None,
+    max_num_seqs: options.MaxNumSeqs = None,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
+    set_keys: overrides.Set = None,
+    requests: Annotated[
+        Path | None, typer.Option("--requests", metavar="FILE.csv", help="Write every request there.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the pool over time (.png, .svg, .pdf).")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write one self-contained page.")
+    ] = None,
+    force: options.Force = False,
+    format: options.Format = "text",
+    offline: options.Offline = False,
+    profiles: options.Profiles = None,
+) -> int:
+    """What happens when this traffic meets that pool: admission strategies side by side, and what to set."""
+    from kvplan.admission import DEFAULT_STRATEGIES
+    from kvplan.simulation.run import simulate
+    from kvplan.traffic.load import load_traffic
+
+    folder = options.profiles_folder(profiles)
+    for path in (requests, plot, report):
+        if path is not None:
+            check_free(path, force=force)
+    mix = load_traffic(
+        traffic,
+        profiles_folder=folder,
+        overrides=overrides.overrides(
+            set_keys,
+            duration=duration,
+            safety_fraction=safety_fraction,
+            default_max_tokens=default_max_tokens,
+            concurrency=concurrency,
+            model=model,
+            gpu=gpu,
+            tensor_parallel=tensor_parallel,
+            replicas=replicas,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+        ),
+    )
+    with progress_bar("simulating") as step:
+        result = simulate(
+            mix,
+            strategies=tuple(strategy) if strategy else DEFAULT_STRATEGIES,
+            seeds=options.positive_or_none(seeds, "--seeds"),
+            seed=seed,
+            scale=scale,
+            workers=options.positive_or_none(workers, "--workers"),
+            keep_rows=requests is not None,
+            offline=offline,
+            profiles_folder=folder,
+            progress=step,
+            say=talk,
+        )
+    _write_files(result, requests=requests, plot=plot, report=report)
+    _print(result, format)
+    return 0
+
+
+def _print(result: "Simulation", format: str) -> None:
+    if format == "json":
+        from kvplan.report.simulation_json import text as json_text
+
+        write_data(json_text(result))
+    else:
+        from kvplan.report.simulation_text import text
+
+        show(text(result))
+
+
+def _write_files(result: "Simulation", *, requests: Path | None, plot: Path | None, report: Path | None) -> None:
+    if requests is not None:
+        from kvplan.report.requests_csv import lines
+
+        write_lines(requests, lines(result.rows))
+    if plot is not None:
+        from kvplan.report.plot import draw
+
+        draw(result, plot)
+        talk(f"wrote {plot}")
+    if report is not None:
+        from kvplan.report.simulation_html import text as html
+
+        write_lines(report, [html(result)])

@@ -1,0 +1,60 @@
+"""``kvplan trace``: what a recorded trace is like, and a traffic file drawn like it."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from kvplan.cli import options
+from kvplan.cli.output import check_free, show, talk, write_data, write_file
+
+NEEDS_ARGUMENTS = True
+EXAMPLE = """Example:
+
+\b
+  kvplan trace azure_conv.csv.gz --output traffic.yaml"""
+
+
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or JSONL, .gz or not.")],
+    kind: Annotated[
+        Literal["auto", "plain", "azure", "burstgpt", "mooncake", "bailian"],
+        typer.Option("--kind", show_default=False, help="The trace's form; recognised by itself."),
+    ] = "auto",
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", show_default=False, help="Name of the class that is written.")
+    ] = "recorded",
+    output: options.Output = None,
+    force: options.Force = False,
+    format: options.Format = "text",
+    offline: options.Offline = False,
+    profiles: options.Profiles = None,
+) -> int:
+    """Describe a recorded trace and write a traffic file drawn like it.
+
+    Without --output the file is printed, with the description as its opening comment.
+    """
+    from kvplan.traffic.describe import describe_trace, traffic_text
+
+    if output is not None:
+        check_free(output, force=force)
+    description = describe_trace(file, format=kind)
+    text = traffic_text(description, name=name) if description.rate_per_s > 0 or output is not None else None
+    if output is not None and text is not None:
+        write_file(output, text, force=force)
+        talk(f"next: kvplan simulate {output}")
+    if format == "json":
+        from kvplan.report.trace_json import text as json_text
+
+        write_data(json_text(description, text))
+        return 0
+    from kvplan.report.trace_text import text as parts
+
+    if output is not None or text is None:
+        show(parts(description))
+    else:
+        from kvplan.report.page import render
+
+        comment = "".join(f"# {line}".rstrip() + "\n" for line in render(parts(description), width=78).splitlines())
+        write_data(f"{comment}\n{text}")
+    return 0

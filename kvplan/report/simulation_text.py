@@ -1,0 +1,139 @@
+"""``kvplan simulate`` as text: the pool, the worst cases, the strategies side by side, what to set."""
+
+from collections.abc import Iterator
+
+from kvplan.report.numbers import count, format_bytes, percent, ratio, seconds
+from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
+from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
+from kvplan.units import GIB
+
+
+def text(result: Simulation) -> Iterator[Part]:
+    """The whole answer."""
+    yield paragraph(_setting(result), style="1", indent=0)
+    yield paragraph(_pool(result), style=QUIET, indent=0)
+    yield BLANK
+    yield columns(
+        (
+            "worst-case reservations",
+            f"prompt p{result.inputs.reservation_quantile * 100:g}",
+            "cap",
+            "blocks",
+            "fit",
+        ),
+        list(_reservation_rows(result)),
+    )
+    yield BLANK
+    names = [strategy.name for strategy in result.strategies]
+    yield columns(
+        ("strategy", "done", "refused", "gave up", "preempted", "KV used", "e2e p50", "p99"),
+        [_strategy_row(strategy, result.inputs.concurrency) for strategy in result.strategies],
+        marked=[index for index, name in enumerate(names) if name == result.inputs.judged],
+    )
+    yield BLANK
+    yield from _unsteady(result)
+    if result.recommendation is not None:
+        yield from recommendation(result.recommendation)
+    yield labelled("Load", _load(result))
+    for assumption in result.inputs.assumptions:
+        yield labelled("Assumed", assumption)
+    yield labelled("Seeds", _seeds(result))
+    yield from next_steps(*_next(result.inputs.traffic_file))
+
+
+def _setting(result: Simulation) -> str:
+    plant = result.plant
+    name = plant.model.id.rpartition("/")[2] if plant.model is not None else "a measured pool"
+    replicas = f"{plant.replicas} replicas, each " if plant.replicas > 1 else ""
+    asked = result.traffic.deployment
+    ranks = asked.tensor_parallel * asked.pipeline_parallel * asked.data_parallel
+    gpu = f" on {replicas}{ranks} × {plant.gpu}" if plant.gpu else ""
+    engine = plant.engine.replace("@", " ")
+    return f"{name}{gpu}, {engine}, window {plant.settings.max_model_len:,}"
+
+
+def _pool(result: Simulation) -> str:
+    plant = result.plant
+    size = "" if plant.kv_bytes is None else f"{format_bytes(plant.kv_bytes)} = "
+    block = plant.layout.block_tokens
+    groups = len(plant.layout.groups)
+    tokens = f" ({(plant.blocks * block):,} tokens)" if groups == 1 else f", shared by {groups} groups"
+    band = ""
+    if plant.kv_bytes is not None and plant.kv_bytes_low is not None and plant.kv_bytes_low != plant.kv_bytes:
+        band = f", ± {(plant.kv_bytes - plant.kv_bytes_low) / GIB:.1f} GiB"
+    usable = int(plant.usable * result.inputs.safety_fraction)
+    return (
+        f"KV pool {size}{plant.blocks:,} blocks of {block}{tokens}{band}   "
+        f"usable at {result.inputs.safety_fraction:.2f}: {usable:,} blocks"
+    )
+
+
+def _reservation_rows(result: Simulation) -> Iterator[tuple[str, ...]]:
+    for row in result.reservations:
+        share = f" ({percent(row.share)})" if 0 < row.share < 1 else ""
+        yield (
+            f"{row.name}{share}",
+            count(row.prompt_tokens),
+            count(row.cap_tokens),
+            count(row.blocks),
+            count(row.sequences),
+        )
+
+
+def _strategy_row(strategy: StrategyResult, concurrency: int) -> tuple[str, ...]:
+    name = f"{strategy.name} ({concurrency:,})" if strategy.name == "concurrency" else strategy.name
+    return (
+        name,
+        percent(strategy.shares["completed"]),
+        percent(strategy.shares["refused"]),
+        percent(strategy.shares["gave_up"]),
+        count(strategy.preemptions),
+        percent(strategy.kv.used_mean_share),
+        seconds(strategy.e2e_s.p50),
+        seconds(strategy.e2e_s.p99),
+    )
+
+
+def _unsteady(result: Simulation) -> Iterator[Part]:
+    """Runs that never settled: their times only say how long the run was."""
+    unsteady = [strategy for strategy in result.strategies if not strategy.steady]
+    for strategy in unsteady:
+        yield labelled("Unsteady", f"{strategy.name}: {strategy.steady_reason}", style=ACTION)
+    if unsteady:
+        yield BLANK
+
+
+def recommendation(advice: Recommendation) -> Iterator[Part]:
+    """What to set, and what decided it."""
+    yield answer(
+        f"Recommended   safety fraction {advice.safety_fraction:.2f}, max_tokens default {advice.default_max_tokens:,}"
+    )
+    yield paragraph(f"fraction: {advice.binds}")
+    refused = "" if advice.refused_share is None else f", refuses {percent(advice.refused_share)} of requests"
+    yield paragraph(f"default: truncates {percent(advice.truncated_share)} of answers{refused}")
+    if advice.reason:
+        yield paragraph(advice.reason)
+    if len(advice.per_class) > 1:
+        caps = ", ".join(f"{each.name} {each.default_max_tokens:,}" for each in advice.per_class)
+        yield paragraph(f"per class: {caps}")
+    yield BLANK
+
+
+def _load(result: Simulation) -> str:
+    stability = result.stability
+    return (
+        f"{ratio(stability.offered_per_s)} requests/s offered, {ratio(stability.sustainable_per_s)} sustainable under "
+        f"{stability.strategy} ({stability.binds})"
+    )
+
+
+def _seeds(result: Simulation) -> str:
+    inputs = result.inputs
+    numbers = f"{inputs.seed}" if inputs.seeds == 1 else f"{inputs.seed} to {inputs.seed + inputs.seeds - 1}"
+    warm = f", the first {seconds(inputs.warmup_s)} of each run left out" if inputs.warmup_s else ""
+    return f"{numbers}{warm}; preempted is the sum over them, shares and times are means"
+
+
+def _next(file: str) -> tuple[str, ...]:
+    name = file.rpartition("/")[2].removesuffix(".yaml") if "profiles/traffic/" in file else file
+    return (f"kvplan check {name}", f"kvplan recommend {name} --write --output traffic.yaml")

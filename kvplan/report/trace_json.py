@@ -1,0 +1,38 @@
+"""``kvplan trace`` as JSON (``kvplan.trace``)."""
+
+from kvplan.report.json_text import document
+from kvplan.traffic.describe import Lengths, TraceDescription
+
+
+def text(trace: TraceDescription, traffic_file: str | None) -> str:
+    """The description, and the traffic file drawn like the trace (null where there is no rate)."""
+    return document(
+        "trace",
+        {
+            "file": trace.file,
+            "format": trace.format,
+            "requests": trace.requests,
+            "span_s": trace.span_s,
+            "rate_per_s": trace.rate_per_s,
+            "interarrival_cv": trace.interarrival_cv,
+            "dispersion": dict(trace.dispersion),
+            "peak_per_s": trace.peak_per_s,
+            "prompt_tokens": _lengths(trace.prompt),
+            "output_tokens": _lengths(trace.output),
+            "max_tokens": _lengths(trace.max_tokens),
+            "classes": dict(trace.classes),
+            "hashed_requests": trace.hashed_requests,
+            "shared_block_share": trace.shared_block_share,
+            "block_tokens": trace.block_tokens,
+            "skipped": dict(trace.skipped),
+            "oddities": list(trace.oddities),
+            "traffic_file": traffic_file,
+        },
+    )
+
+
+def _lengths(lengths: Lengths) -> dict[str, object] | None:
+    """Rows that have the column, mean and quantiles; null where no row has it."""
+    if not lengths.counts:
+        return None
+    return {"rows": lengths.rows, "mean": lengths.mean, **lengths.quantiles()}

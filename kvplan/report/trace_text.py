@@ -1,0 +1,48 @@
+"""``kvplan trace`` as text."""
+
+from collections.abc import Iterator
+
+from kvplan.report.numbers import count, percent, ratio, seconds
+from kvplan.report.page import ACTION, BLANK, Part, answer, columns, labelled, paragraph
+from kvplan.traffic.describe import Lengths, TraceDescription
+
+_SHOWN = ("p5", "p50", "p90", "p95", "p99", "p100")
+
+
+def text(trace: TraceDescription) -> Iterator[Part]:
+    """How much, how bursty, how long."""
+    yield answer(
+        f"{trace.requests:,} requests in {seconds(trace.span_s)}: {ratio(trace.rate_per_s)} per second, "
+        f"at most {trace.peak_per_s:,} in one second"
+    )
+    yield paragraph(f"{trace.file} ({trace.format})", indent=0)
+    yield BLANK
+    yield columns(
+        ("tokens", "mean", "p5", "p50", "p90", "p95", "p99", "longest"),
+        [
+            (name, *_row(lengths))
+            for name, lengths in (("prompt", trace.prompt), ("output", trace.output), ("max_tokens", trace.max_tokens))
+        ],
+    )
+    yield BLANK
+    yield labelled("Bursts", _bursts(trace))
+    if trace.shared_block_share is not None:
+        yield labelled("Prefixes", f"{percent(trace.shared_block_share)} of the prompts' blocks were seen before")
+    if len(trace.classes) > 1:
+        names = ", ".join(f"{name} {rows:,}" for name, rows in trace.classes.items())
+        yield labelled("Classes", names)
+    for oddity in trace.oddities:
+        yield labelled("Note", oddity, style=ACTION)
+
+
+def _row(lengths: Lengths) -> tuple[str, ...]:
+    if not lengths.counts:
+        return ("-",) * (len(_SHOWN) + 1)
+    found = lengths.quantiles()
+    return (ratio(lengths.mean, 1), *(count(found[name]) for name in _SHOWN))
+
+
+def _bursts(trace: TraceDescription) -> str:
+    windows = ", ".join(f"{value:.2g} over {name}" for name, value in trace.dispersion.items())
+    spread = f"; variance over mean of arrivals: {windows} (1 is Poisson)" if windows else ""
+    return f"gaps vary by {trace.interarrival_cv:.2f} × their mean (1 is Poisson){spread}"
