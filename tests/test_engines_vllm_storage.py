@@ -50,6 +50,12 @@ def test_sparse_mla_packs_8_bit_kv() -> None:
     assert kv_types(MLA_MODEL, "fp8").name == "fp8"
 
 
+def test_blackwell_reads_sparse_mla_plain() -> None:
+    assert kv_types(SPARSE_MODEL, "fp8", capability=(10, 0)).name == "fp8"
+    assert kv_types(SPARSE_MODEL, capability=(12, 0)).name == "fp8_ds_mla"
+    assert kv_types(SPARSE_MODEL, capability=(10, 0)).name == "bfloat16"
+
+
 def test_compressed_kv_is_always_packed() -> None:
     assert {kv_types(COMPRESSED_MODEL, word).name for word in ("auto", "fp8", "bfloat16")} == {"fp8_ds_mla"}
 

@@ -4,7 +4,13 @@ from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Fin
 from kvplan.engines.vllm.budget import budget
 from kvplan.engines.vllm.findings import layout_findings, refuse_unmodelled
 from kvplan.engines.vllm.pages import cache_layout
-from kvplan.engines.vllm.settings import prints_plain_tokens, release_of, resolve_settings, version_findings
+from kvplan.engines.vllm.settings import (
+    capability_of,
+    prints_plain_tokens,
+    release_of,
+    resolve_settings,
+    version_findings,
+)
 from kvplan.engines.vllm.storage import kv_types
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
@@ -23,7 +29,7 @@ class Vllm:
         """
         refuse_unmodelled(deployment)
         settings = resolve_settings(model, deployment)
-        kv = kv_types(model, deployment.kv_dtype)
+        kv = kv_types(model, deployment.kv_dtype, capability=capability_of(deployment))
         layout = cache_layout(model, deployment, settings, kv)
         budget, kv_bytes = _memory(model, deployment, settings, kv, layout)
         blocks = max(0, kv_bytes // layout.bytes_per_block)

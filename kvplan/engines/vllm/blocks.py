@@ -63,7 +63,7 @@ def kernel_block(layers: Sequence[Layer], kv: KvTypes, capability: tuple[int, in
         return KernelBlock(preferred=128, multiple=128)  # MiniMax-M3: a page is one block of its sparse attention
     widest = max((layer.head_dim for layer in kept if isinstance(layer, (FullAttention, SlidingAttention))), default=0)
     if is_fp8 and capability == (9, 0) and widest == 512:
-        return KernelBlock(preferred=64, multiple=64)  # FlashAttention 4 reads 8-bit KV of this width in tiles of 64
+        return KernelBlock(preferred=64, multiple=16)  # FlashAttention 4 reads this in tiles of 64; Triton, where asked
     return KernelBlock(preferred=DEFAULT_BLOCK, multiple=16)
 
 

@@ -1,5 +1,6 @@
 """Which type vLLM stores keys and values in, from its own word for it (``--kv-cache-dtype``)."""
 
+from kvplan.engines.vllm.settings import H100_CAPABILITY
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     BFLOAT16,
@@ -44,12 +45,17 @@ _NOT_MODELLED = frozenset(
 """Words that vLLM 0.33 knows besides: their pages hold scales of their own, which kvplan does not price."""
 
 
-def kv_types(model: ModelSpec, kv_dtype: str = "auto") -> KvTypes:
+_8_BIT_ON_SM10X = frozenset({"GlmMoeDsaForCausalLM"})
+"""Classes whose KV vLLM 0.33 stores in fp8 on capability 10.x when nothing else is asked for."""
+
+
+def kv_types(model: ModelSpec, kv_dtype: str = "auto", *, capability: tuple[int, int] = H100_CAPABILITY) -> KvTypes:
     """The stored types of ``model`` under the engine's word ``kv_dtype``.
 
     ``auto`` follows the checkpoint's KV scheme, else the model's own type. Sparse MLA stores 8-bit KV packed
-    (``fp8_ds_mla``, 656 B per token and layer); compressed KV always is. Classes that ignore the word stay 16-bit.
-    Source: vLLM 0.33, ``CacheDType``, ``MLAAttentionSpec`` and the sparse MLA backends.
+    (``fp8_ds_mla``, 656 B per token and layer), except on capability 10.x, where FlashInfer reads plain fp8; compressed
+    KV always is packed. Classes that ignore the word stay 16-bit.
+    Source: vLLM 0.33, ``CacheDType``, ``MLAAttention`` (what each sparse backend stores) and ``models/config.py``.
     """
     kept = [layer for layers in model.layers for layer in layers]
     if kv_dtype not in ("auto", _PACKED) and kv_dtype not in _TYPES:
@@ -65,9 +71,13 @@ def kv_types(model: ModelSpec, kv_dtype: str = "auto") -> KvTypes:
     word = kv_dtype
     if word == "auto":
         word = model.kv_scheme or model.dtype
-    if word == "fp8_ds_mla" or (is_sparse and word.startswith("fp8")):
-        if word == "fp8_e5m2":
-            raise InputError("sparse MLA cannot store KV in fp8_e5m2", hint="use fp8", key="kv_dtype")
+        if capability[0] == 10 and model.architecture in _8_BIT_ON_SM10X:
+            word = "fp8_e4m3"
+    if is_sparse and word == "fp8_e5m2":
+        raise InputError("sparse MLA cannot store KV in fp8_e5m2", hint="use fp8", key="kv_dtype")
+    if word == _PACKED or (is_sparse and word.startswith("fp8") and capability[0] != 10):
+        return _packed()
+    if is_sparse and kv_dtype == "auto" and capability[0] == 12:
         return _packed()
     if model.ignores_kv_dtype:
         word = model.dtype
