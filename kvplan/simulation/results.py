@@ -264,7 +264,7 @@ REQUEST_COLUMNS = (
 
 
 def request_lines(rows: StrategyRows) -> Iterator[tuple[object, ...]]:
-    """The lines of ``--requests``, one a request in order of arrival, as ``REQUEST_COLUMNS``; None: it never happened."""
+    """The lines of ``--requests``, by order of arrival, as ``REQUEST_COLUMNS``; None: it never happened."""
     from kvplan.simulation.types import Outcome
 
     asked, ended = rows.requests, rows.rows

@@ -5,7 +5,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-Quantity = Annotated[str, Field(min_length=1)]
 Bytes = Annotated[str, Field(examples=["10GiB", "80GB"], description="An amount of memory with its unit")]
 Duration = Annotated[str, Field(examples=["30m", "600s", "250ms"], description="A time with its unit")]
 Rate = Annotated[str, Field(examples=["6/s", "90/m"], description="Events per unit of time")]

@@ -85,7 +85,12 @@ def parse_mapping(text: str, file: str) -> tuple[dict[str, Any], dict[KeyPath, i
     return values, lines
 
 
+_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "bool", "null", "int", "float"))
+
+
 def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], file: str) -> Any:
+    if node.tag not in _TAGS:
+        raise InputError(f"the tag {node.tag} is not understood", file=file, line=node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -125,7 +130,7 @@ def _unreadable(error: yaml.YAMLError, text: str, file: str) -> InputError:
     if line is None and getattr(error, "position", None) is not None:
         line = text.count("\n", 0, error.position) + 1  # type: ignore[attr-defined]
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
-    shown = text.splitlines()[line - 1] if line is not None and line <= text.count("\n") + 1 and text else ""
+    shown = "".join(text.splitlines()[line - 1 : line]) if line is not None else ""
     if "\t" in shown[: len(shown) - len(shown.lstrip())] or "'\\t'" in str(problem):
         return InputError("a tab is used for indentation", hint="YAML wants spaces", file=file, line=line)
     return InputError(f"not valid YAML: {problem}", file=file, line=line)

@@ -1,0 +1,145 @@
+"""From a simulation to two settings: the share of the pool to promise, and the cap for clients that send none."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kvplan.simulation.bounds import round_caps, unset_share
+from kvplan.simulation.plant import Plant
+from kvplan.simulation.results import ClassRecommendation, Recommendation, Simulation, StrategyResult
+from kvplan.traffic.kinds import Arrivals
+from kvplan.traffic.sample import sample
+
+MAX_TRUNCATED_SHARE = 0.01
+MAX_REFUSED_SHARE = 0.01
+_SAFE_BY_CONSTRUCTION = ("worst_case", "worst_case_default_cap")
+
+
+def with_recommendation(
+    simulation: Simulation,
+    *,
+    max_truncated_share: float = MAX_TRUNCATED_SHARE,
+    max_refused_share: float = MAX_REFUSED_SHARE,
+    count_error_share: float = 0.0,
+) -> Simulation:
+    """The simulation with its recommendation filled in."""
+    answer = recommend(
+        simulation,
+        max_truncated_share=max_truncated_share,
+        max_refused_share=max_refused_share,
+        count_error_share=count_error_share,
+    )
+    return replace(simulation, recommendation=answer)
+
+
+def recommend(
+    simulation: Simulation,
+    *,
+    max_truncated_share: float = MAX_TRUNCATED_SHARE,
+    max_refused_share: float = MAX_REFUSED_SHARE,
+    count_error_share: float = 0.0,
+) -> Recommendation:
+    """The safety fraction and the default cap that this traffic asks for, with what binds each.
+
+    ``count_error_share``: how far whoever counts a prompt's tokens may be below the engine; 0 when the engine counts.
+    """
+    arrivals = sample(simulation.traffic, simulation.inputs.seed, scale=simulation.inputs.scale)
+    fraction, terms, binds = safety_fraction(simulation.plant, count_error_share=count_error_share)
+    cap = simulation.inputs.default_max_tokens
+    curve = truncation_curve(arrivals, simulation.plant.settings.max_model_len)
+    truncated = truncated_share(arrivals, cap)
+    least = next((known for known, share in curve if share <= max_truncated_share), curve[-1][0])
+    judged = _run_with_default(simulation.strategies)
+    refused = None if judged is None else judged.shares["refused_share"]
+    if simulation.inputs.default_max_tokens_source != "the traffic file":
+        cap, truncated = least, truncated_share(arrivals, least)
+    return Recommendation(
+        safety_fraction=fraction,
+        default_max_tokens=cap,
+        truncated_share=truncated,
+        refused_share=refused,
+        per_class=tuple(_per_class(arrivals, simulation.plant, max_truncated_share)),
+        binds=binds,
+        reason=_reason(simulation, cap, truncated, refused, least, max_refused_share),
+        terms=terms,
+    )
+
+
+def safety_fraction(plant: Plant, *, count_error_share: float = 0.0) -> tuple[float, dict[str, float], str]:
+    """(1 − the pool's band) × (1 − the counting error), rounded down to whole percents; its terms; what binds.
+
+    Block rounding and look-ahead take nothing: the ledger charges the engine's own blocks for prompt + cap, and no
+    token beyond the cap is ever stored. The band is how far the pool may be below the plan; 0 for a measured pool.
+    """
+    terms = {
+        "block_rounding_share": 0.0,
+        "budget_band_share": plant.band_share,
+        "token_count_share": count_error_share,
+    }
+    product = (1.0 - plant.band_share) * (1.0 - count_error_share)
+    fraction = int(product * 100 + 1e-9) / 100
+    largest = max(terms, key=lambda name: terms[name])
+    words = {
+        "budget_band_share": f"the budget's band, {plant.band_share:.1%} of the pool; kvplan calibrate takes it away",
+        "token_count_share": f"the token count, up to {count_error_share:.1%} below the engine's",
+        "block_rounding_share": "nothing: the pool was measured and the ledger counts the engine's blocks",
+    }
+    return fraction, terms, words[largest if terms[largest] > 0 else "block_rounding_share"]
+
+
+def truncated_share(arrivals: Arrivals, cap_tokens: int) -> float:
+    """Share of all requests that send no cap and whose answer is longer than ``cap_tokens``."""
+    cut = (arrivals.max_tokens == 0) & (arrivals.output_tokens > cap_tokens)
+    return float(cut.sum()) / len(arrivals) if len(arrivals) else 0.0
+
+
+def truncation_curve(arrivals: Arrivals, window_tokens: int) -> list[tuple[int, float]]:
+    """What each round cap cuts off: (cap, share of all requests)."""
+    return [(cap, truncated_share(arrivals, cap)) for cap in round_caps(window_tokens)]
+
+
+def _per_class(arrivals: Arrivals, plant: Plant, max_truncated_share: float) -> list[ClassRecommendation]:
+    """For each class with requests that send no cap: the least round cap within the bound, of this class."""
+    found = []
+    for index, name in enumerate(arrivals.classes):
+        chosen = (arrivals.class_index == index) & (arrivals.max_tokens == 0)
+        outputs, total = arrivals.output_tokens[chosen], int((arrivals.class_index == index).sum())
+        if not len(outputs):
+            continue
+        caps = round_caps(plant.settings.max_model_len)
+        shares = [np.count_nonzero(outputs > cap) / total for cap in caps]
+        place = next((place for place, share in enumerate(shares) if share <= max_truncated_share), len(caps) - 1)
+        found.append(
+            ClassRecommendation(name=name, default_max_tokens=caps[place], truncated_share=float(shares[place]))
+        )
+    return found
+
+
+def _run_with_default(strategies: Sequence[StrategyResult]) -> StrategyResult | None:
+    return next((result for result in strategies if result.default_max_tokens is not None), None)
+
+
+def _reason(
+    simulation: Simulation, cap: int, truncated: float, refused: float | None, least: int, max_refused_share: float
+) -> str:
+    """The recommendation's evidence in a sentence or two."""
+    unset = unset_share([sample(simulation.traffic, simulation.inputs.seed, scale=simulation.inputs.scale)])
+    if not unset:
+        return "every request sends its own cap, so a default changes nothing"
+    parts = [f"a default of {cap:,} cuts off {truncated:.2%} of all answers"]
+    if refused is not None:
+        parts.append(f"and {refused:.2%} of requests are refused at least once")
+        if refused > max_refused_share:
+            parts.append(
+                f"(more than {max_refused_share:.0%}: a smaller cap cuts off more; the pool is small for this load)"
+            )
+    if cap < least:
+        parts.append(f"; {least:,} would cut off less than the bound")
+    broken = [
+        result.name
+        for result in simulation.strategies
+        if result.name in _SAFE_BY_CONSTRUCTION and (result.preemptions or result.over_capacity_events)
+    ]
+    assert not broken, f"worst-case admission preempted under {broken}"
+    return " ".join(parts)

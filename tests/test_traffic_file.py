@@ -1,0 +1,285 @@
+"""The traffic file: what it may say, what each mistake is answered with, and the schema that editors use."""
+
+from pathlib import Path
+
+import pytest
+
+from kvplan.errors import InputError
+from kvplan.profiles.loader import list_names
+from kvplan.traffic.arrivals import Diurnal, Gamma, OnOff, Poisson, Ramp
+from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Quantiles
+from kvplan.traffic.json_schema import schema_text
+from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, ServiceTime, Traffic
+from kvplan.traffic.load import load_traffic, parse_traffic
+from kvplan.traffic.template import TEMPLATE
+
+MINIMAL = """\
+traffic:
+  duration: 60s
+  classes:
+    - name: chat
+      rate: 6/s
+      prompt_tokens: {lognormal: {p50: 1020, p95: 4083}}
+      output_tokens: 129
+"""
+
+
+def parse(text: str) -> Traffic:
+    return parse_traffic(text, file="mix.yaml")
+
+
+def complaint(text: str) -> InputError:
+    with pytest.raises(InputError) as caught:
+        parse(text)
+    return caught.value
+
+
+def test_a_minimal_file() -> None:
+    traffic = parse(MINIMAL)
+    (entry,) = traffic.classes
+    assert (entry.rate_per_s, entry.arrivals, entry.max_tokens) == (6.0, Poisson(), Constant(value=0))
+    assert (entry.prompt_tokens, entry.output_tokens) == (Lognormal(p50=1020, p95=4083), Constant(value=129))
+    assert (traffic.duration_s, traffic.seed, traffic.reservation_quantile) == (60.0, 0, 0.95)
+    assert (traffic.admission.policy, traffic.admission.safety_fraction) == ("worst_case", 1.0)
+
+
+def test_every_block_of_the_file() -> None:
+    traffic = parse(
+        """\
+model: org/name
+deployment:
+  gpu_memory: [79.18GiB, 80GB]
+  replicas: 2
+  router: least_reserved
+  max_model_len: 32768
+  gpu_memory_utilization: 0.92
+  prefix_caching: false
+  kv_pool: {blocks: 2588, block_tokens: 16}
+  service: {base_s: 0.008, prefill_token_s: 25e-6, decode_sequence_s: 4.0e-5, kv_token_s: 4e-8}
+admission:
+  policy: worst_case_default_cap
+  safety_fraction: 0.9
+  default_max_tokens: 2048
+  concurrency: 256
+  retry_after: {seconds: 2}
+traffic:
+  duration: 30m
+  seed: 7
+  ramp: {start: 1, end: 3}
+  classes:
+    - name: a
+      rate: 90/m
+      arrivals: {gamma: {cv: 2.5}}
+      prompt_tokens: {uniform: {min: 10, max: 20}}
+      output_tokens: {histogram: {edges: [0, 100, 200], shares: [0.25, 0.75]}}
+      max_tokens: {choices: [{unset: true, share: 0.55}, {value: 4096, share: 0.45}]}
+      timeout: 600s
+      cancel_share: 0.02
+    - name: b
+      rate: 2/h
+      arrivals: {on_off: {on: 20s, off: 40s, off_share: 0.1}}
+      prompt_tokens: {quantiles: {p0: 1, p50: 100, p100: 900}}
+      output_tokens: {exponential: {mean: 200, max: 4000}}
+      max_tokens: {value: 1024}
+    - name: c
+      rate: 1/s
+      arrivals: {diurnal: {period: 12h, peak_to_mean: 1.8, peak_at: 3h}}
+      prompt_tokens: 5
+      output_tokens: 5
+reservation_quantile: 0.99
+limits:
+  refused_share: {max: 0.01}
+  worst_case_reservations:
+    - {class: a, min: 40}
+    - {class: b, min: 10}
+  kv_pool_bytes: {min: 40GiB}
+"""
+    )
+    deployment, (a, b, c) = traffic.deployment, traffic.classes
+    assert deployment.gpu_memory_bytes == (85018877624, 80 * 10**9)
+    assert deployment.kv_pool == KvPool(blocks=2588, block_tokens=16)
+    assert deployment.service == ServiceTime(
+        base_s=0.008, prefill_token_s=25e-6, decode_sequence_s=4e-5, kv_token_s=4e-8
+    )
+    assert traffic.admission.retry_after == RetryAfter(seconds=2.0, jitter_share=0.0)
+    assert traffic.ramp == Ramp(start=1, end=3)
+    assert (a.rate_per_s, b.rate_per_s, a.timeout_s) == (1.5, 2 / 3600, 600.0)
+    assert (a.arrivals, b.arrivals, c.arrivals) == (
+        Gamma(cv=2.5),
+        OnOff(on_s=20, off_s=40, off_share=0.1),
+        Diurnal(period_s=43200, peak_to_mean=1.8, peak_at_s=10800),
+    )
+    assert a.max_tokens == Choices(choices=(Choice(value=0, share=0.55), Choice(value=4096, share=0.45)))
+    assert b.prompt_tokens == Quantiles(points=((0.0, 1.0), (0.5, 100.0), (1.0, 900.0)))
+    assert traffic.limits == (
+        Limit(name="refused_share", maximum=0.01, line=43),
+        Limit(name="worst_case_reservations", minimum=40, class_name="a", line=44),
+        Limit(name="worst_case_reservations", minimum=10, class_name="b", line=44),
+        Limit(name="kv_pool_bytes", minimum=40 * 2**30, line=47),
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "key", "message", "hint"),
+    [
+        ("rate: 6/s", "rat: 6/s", 5, "traffic.classes.0.rat", "unknown key 'rat'", "did you mean 'rate'?"),
+        ("rate: 6/s", "rate: -6/s", 5, "traffic.classes.0.rate", "not a rate", "per unit of time"),
+        ("rate: 6/s", "rate: 0/s", 5, "traffic.classes.0.rate", "is zero", None),
+        ("rate: 6/s", "rate: 6", 5, "traffic.classes.0.rate", "must be a valid string, not 6", None),
+        ("rate: 6/s", "rate: .nan", 5, "traffic.classes.0.rate", ".nan is not a finite number", None),
+        ("p50: 1020", "p50: .inf", 6, "traffic.classes.0.prompt_tokens.lognormal.p50", "not a finite number", None),
+        ("p50: 1020", "p50: -3", 6, "traffic.classes.0.prompt_tokens.lognormal.p50", "greater than 0", None),
+        ("p50: 1020", "p50: 9000", 6, "traffic.classes.0.prompt_tokens.lognormal", "below p50", None),
+        ("p50: 1020, ", "", 6, "traffic.classes.0.prompt_tokens.lognormal.p50", "is missing", None),
+        ("{lognormal: {p50: 1020, p95: 4083}}", "{}", 6, "traffic.classes.0.prompt_tokens", "exactly one of", None),
+        ("output_tokens: 129", "output_tokens: 0", 7, "traffic.classes.0.output_tokens", "or equal to 1", None),
+        ("output_tokens: 129", "output_tokens: true", 7, "traffic.classes.0.output_tokens", "not True", None),
+        ("      output_tokens: 129\n", "", 4, "traffic.classes.0", "output_tokens missing", None),
+        ("duration: 60s", "duration: 60", 2, "traffic.duration", "must be a valid string, not 60", None),
+        ("duration: 60s", "duration: 60 parsecs", 2, "traffic.duration", "not a duration", "250ms, 30s"),
+        ("  duration: 60s\n", "", 1, "traffic", "'traffic.duration' is missing", "30m"),
+        (
+            "rate: 6/s",
+            "rate: 6/s\n      rate: 7/s",
+            6,
+            "traffic.classes.0.rate",
+            "stands twice (first on line 5)",
+            None,
+        ),
+        (
+            "rate: 6/s",
+            "rate: 6/s\n      client: no-such-client",
+            6,
+            "traffic.classes.0.client",
+            "not a known client",
+            "",
+        ),
+        ("rate: 6/s", "rate: 6/s\n      trace: x.csv", 4, "traffic.classes.0", "brings its own rate", None),
+        ("traffic:", "deployment: {gpu: h1000}\ntraffic:", 1, "deployment.gpu", "not a known GPU", "nearest"),
+        ("traffic:", "admission: {safety_fraction: 1.5}\ntraffic:", 1, "admission.safety_fraction", "not 1.5", None),
+        (
+            "traffic:",
+            "limits: {refusd_share: {max: 1}}\ntraffic:",
+            1,
+            "limits.refusd_share",
+            "unknown",
+            "refused_share",
+        ),
+        ("traffic:", "limits: {refused_share: {}}\ntraffic:", 1, "limits.refused_share", "give min or max", None),
+        ("traffic:", "limits: {kv_pool_bytes: {min: 4}}\ntraffic:", 1, "limits.kv_pool_bytes", "no unit", "40GiB"),
+        (
+            "traffic:",
+            "limits: {ttft_p99_s: {class: x, max: 1}}\ntraffic:",
+            1,
+            "limits.ttft_p99_s",
+            "no class 'x'",
+            "chat",
+        ),
+        ("traffic:", "trafic: 1\ntraffic:", 1, "trafic", "unknown key 'trafic'", "did you mean 'traffic'?"),
+    ],
+)
+def test_mistakes_are_answered_with_their_place(
+    old: str, new: str, line: int, key: str, message: str, hint: str | None
+) -> None:
+    assert old in MINIMAL
+    error = complaint(MINIMAL.replace(old, new, 1))
+    assert (error.file, error.line, error.key) == ("mix.yaml", line, key)
+    assert message in error.message
+    assert hint is None or hint in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is empty"),
+        ("# only a comment\n", "the file is empty"),
+        ("- a\n- b\n", "no keys and values"),
+        ("just words", "no keys and values"),
+        ("traffic:\n\tduration: 5s\n", "a tab is used for indentation"),
+        ("traffic: [1, 2\n", "not valid YAML"),
+        ("traffic: {duration: 5s, classes: []}\n", "at least 1 item"),
+        ("traffic: null\n", "block of keys"),
+        ("a: &x [*x]\n", "nested too deeply"),
+        ("traffic: !!python/object:os.system {}\n", "is not understood"),
+        ("traffic: !!python/name:os.system\n", "is not understood"),
+        ("\x00", "not valid YAML"),
+    ],
+)
+def test_files_that_are_no_traffic(text: str, message: str) -> None:
+    assert message in complaint(text).message
+
+
+def test_shares_must_sum_to_one() -> None:
+    text = MINIMAL + "      max_tokens: {choices: [{unset: true, share: 0.5}, {value: 10, share: 0.4}]}\n"
+    error = complaint(text)
+    assert "shares sum to 0.9, not 1" in error.message
+    assert error.line == 8
+
+
+def test_only_max_tokens_can_be_unset() -> None:
+    text = MINIMAL.replace("output_tokens: 129", "output_tokens: {choices: [{unset: true, share: 1.0}]}")
+    assert "only max_tokens can be unset" in complaint(text).message
+
+
+def test_two_classes_of_one_name() -> None:
+    error = complaint(MINIMAL + MINIMAL.split("classes:\n")[1])
+    assert "two classes are called 'chat'" in error.message
+    assert error.line == 8
+
+
+def test_a_folder_a_missing_and_a_huge_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder"):
+        load_traffic(tmp_path)
+    with pytest.raises(InputError, match="no traffic file 'cha'") as caught:
+        load_traffic("cha")
+    assert "chat" in (caught.value.hint or "")
+    huge = tmp_path / "huge.yaml"
+    huge.write_bytes(b"#" * (4 * 2**20 + 1))
+    with pytest.raises(InputError, match="no traffic file"):
+        load_traffic(huge)
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes("model: Müller".encode("latin-1"))
+    with pytest.raises(InputError, match="not UTF-8"):
+        load_traffic(latin)
+
+
+def test_a_trace_is_found_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n")
+    file = tmp_path / "mix.yaml"
+    file.write_text("traffic: {classes: [{name: r, trace: t.csv, scale: 2.0, max_tokens: {value: 9}}]}\n")
+    traffic = load_traffic(file)
+    assert traffic.duration_s is None
+    assert traffic.classes[0].trace is not None
+    assert (traffic.classes[0].trace.path, traffic.classes[0].trace.scale) == (str(tmp_path / "t.csv"), 2.0)
+    file.write_text("traffic: {classes: [{name: r, trace: u.csv}]}\n")
+    with pytest.raises(InputError, match="there is no trace") as caught:
+        load_traffic(file)
+    assert (caught.value.line, caught.value.key) == (1, "traffic.classes.0.trace")
+
+
+def test_overrides_are_validated_like_the_file() -> None:
+    traffic = parse_traffic(
+        MINIMAL, file="mix.yaml", overrides={"safety_fraction": 0.8, "max_model_len": 4096, "traffic.seed": 3}
+    )
+    assert (traffic.admission.safety_fraction, traffic.deployment.max_model_len, traffic.seed) == (0.8, 4096, 3)
+    with pytest.raises(InputError, match=r"less than or equal to 1, not 2\.0"):
+        parse_traffic(MINIMAL, file="mix.yaml", overrides={"safety_fraction": 2.0})
+    with pytest.raises(InputError, match="no key of a traffic file"):
+        parse_traffic(MINIMAL, file="mix.yaml", overrides={"safety": 2.0})
+
+
+def test_the_template_is_a_traffic_file() -> None:
+    traffic = parse(TEMPLATE)
+    assert traffic.model == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+@pytest.mark.parametrize("name", list_names("traffic"))
+def test_bundled_mixes_load(name: str) -> None:
+    traffic = load_traffic(name)
+    assert traffic.limits
+    assert "\nsources:\n" in Path(traffic.file).read_text(encoding="utf-8")
+
+
+def test_the_schema_is_the_one_that_is_generated() -> None:
+    kept = Path(__file__).resolve().parents[1] / "profiles" / "schema" / "traffic.json"
+    assert kept.read_text(encoding="utf-8") == schema_text()

@@ -1,0 +1,214 @@
+"""Recorded traces: five formats, streamed, with everything odd about a file counted."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvplan.errors import InputError
+from kvplan.traffic.describe import describe_trace, traffic_text
+from kvplan.traffic.load import load_traffic, parse_traffic
+from kvplan.traffic.sample import sample
+from kvplan.traffic.trace_formats import FORMATS, parse_stamp
+from kvplan.traffic.traces import TraceNotes, load_trace, read_trace
+
+PLAIN = "arrival_s,prompt_tokens,output_tokens,max_tokens,class,client,hash_ids\n"
+
+SAMPLES = {
+    "plain": PLAIN + "0.5,100,20,,chat,openai-python,\n1.5,200,30,64,,,7 8\n",
+    "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109",
+    "burstgpt": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,230,1317,API log\n",
+    "mooncake": '{"timestamp": 0, "input_length": 1000, "output_length": 6, "hash_ids": [0, 1]}\n'
+    '{"timestamp": 2500, "input_length": 600, "output_length": 4, "hash_ids": [0, 2]}\n',
+    "bailian": '{"chat_id": 1, "parent_chat_id": -1, "timestamp": 61.114, "input_length": 20, "output_length": 5, '
+    '"type": "text", "turn": 1, "hash_ids": [3, 4]}\n'
+    '{"chat_id": 2, "parent_chat_id": 1, "timestamp": 62.614, "input_length": 30, "output_length": 6, '
+    '"type": "search", "turn": 2, "hash_ids": [3, 5]}\n',
+}
+EXPECTED = {
+    "plain": ([0.0, 1.0], [100, 200], [20, 30], [0, 64], ("chat", ""), None),
+    "azure": ([0.0, 4.314579], [374, 396], [44, 109], [0, 0], ("",), None),
+    "burstgpt": ([0.0, 40.0], [472, 1087], [18, 230], [0, 0], ("ChatGPT", "GPT-4"), None),
+    "mooncake": ([0.0, 2.5], [1000, 600], [6, 4], [0, 0], ("",), 512),
+    "bailian": ([0.0, 1.5], [20, 30], [5, 6], [0, 0], ("text", "search"), 16),
+}
+
+
+def test_every_format_has_a_sample() -> None:
+    assert set(SAMPLES) == set(EXPECTED) == set(FORMATS)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_each_format_is_recognised_and_read(tmp_path: Path, name: str, packed: bool) -> None:
+    path = tmp_path / "trace"
+    data = SAMPLES[name].encode()
+    path.write_bytes(gzip.compress(data) if packed else data)
+    trace = load_trace(path)
+    arrival_s, prompt, output, caps, classes, block_tokens = EXPECTED[name]
+    assert trace.format == name
+    assert trace.arrival_s.tolist() == pytest.approx(arrival_s, abs=1e-6)
+    assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == (prompt, output)
+    assert (trace.max_tokens.tolist(), trace.classes) == (caps, classes)
+    assert trace.skipped == {}
+    if name == "plain":
+        assert trace.prefixes is not None
+        assert (trace.prefixes.ids.tolist(), trace.prefixes.offsets.tolist()) == ([7, 8], [0, 0, 2])
+        assert trace.clients == ("openai-python", "")
+    else:
+        assert (None if trace.prefixes is None else trace.prefixes.block_tokens) == block_tokens
+
+
+def test_plain_traces_may_be_json_and_say_input_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [
+        {"arrival_s": 2.0, "input_tokens": 5, "output_tokens": 6},
+        {"arrival_s": 3, "input_tokens": 7, "output_tokens": 8},
+    ]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    assert load_trace(path).prompt_tokens.tolist() == [5, 7]
+
+
+def test_seven_fractional_digits_and_zones() -> None:
+    later, earlier = parse_stamp("2024-05-10 00:00:00.0099301+00:00"), parse_stamp("2024-05-10 01:00:00+01:00")
+    assert later - earlier == pytest.approx(0.0099301, abs=1e-6)
+
+
+def test_odd_rows_are_counted_and_the_rest_is_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(
+        PLAIN
+        + "3,10,5,,,,\n1,11,5,,,,\n1,12,5,,,,\n2,0,5,,,,\n2,10,0,,,,\n2,-1,5,,,,\n2,x,5,,,,\n"
+        + "nan,1,1,,,,\n4,13,5,,,,\n5,1,1,,,,"
+    )
+    trace = load_trace(path)
+    assert trace.prompt_tokens.tolist() == [11, 12, 10, 13, 1]
+    assert trace.arrival_s.tolist() == [0, 0, 2, 3, 4]
+    assert trace.skipped == {
+        "no prompt tokens": 1,
+        "no output (a failed request)": 1,
+        "a negative figure": 1,
+        "a figure that is no number": 2,
+    }
+    assert (trace.notes.unsorted, trace.notes.equal_stamps, trace.notes.ends_without_newline) == (1, 1, True)
+    oddities = " · ".join(describe_trace(path).oddities)
+    for word in ("no prompt tokens", "before the row above", "stamp of the row above", "no newline"):
+        assert word in oddities
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ("a,b\n1,2\n", "no known trace has the columns a, b"),
+        ("arrival_s,prompt_tokens,output_tokens\n", "a header and no rows"),
+        ("arrival_s,prompt_tokens,output_tokens\n1,0,1\n", "no request|cannot be read"),
+        ("arrival_s,prompt_tokens,output_tokens\n" + "x,1,1\n" * 9 + "1,1,1\n", "9 of 10 rows cannot be read"),
+        ('{"arrival_s": 1}\n', "no known trace has the columns"),
+    ],
+)
+def test_files_that_are_no_trace(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        load_trace(path)
+    assert caught.value.file == str(path)
+
+
+def test_folders_missing_and_damaged_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder"):
+        load_trace(tmp_path)
+    with pytest.raises(InputError, match="there is no trace"):
+        load_trace(tmp_path / "none.csv")
+    damaged = tmp_path / "t.csv.gz"
+    damaged.write_bytes(gzip.compress(SAMPLES["azure"].encode() * 200)[:-20])
+    with pytest.raises(InputError, match="truncated or damaged"):
+        load_trace(damaged)
+    binary = tmp_path / "b.csv"
+    binary.write_bytes(b"\xff\xfe\x00\x01" * 10)
+    with pytest.raises(InputError, match="not UTF-8"):
+        load_trace(binary)
+    with pytest.raises(InputError, match="no trace format"):
+        load_trace(damaged, format="other")
+
+
+def test_rows_stream(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(PLAIN + "0,1,1,,,,\n" * 10)
+    notes = TraceNotes()
+    rows = read_trace(path, notes=notes)
+    next(rows)
+    assert notes.rows == 1
+    rows.close()  # type: ignore[attr-defined]
+
+
+def test_description_of_a_small_trace(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i},{i + 1},{2 * (i + 1)}\n" for i in range(100))
+    )
+    found = describe_trace(path)
+    assert (found.requests, found.span_s, found.rate_per_s, found.interarrival_cv) == (100, 99.0, 1.0, 0.0)
+    assert (found.prompt.mean, found.output.mean) == (50.5, 101.0)
+    assert found.prompt.quantiles((0, 50, 95, 100)) == {"p0": 1, "p50": 50, "p95": 95, "p100": 100}
+    assert found.peak_per_s == 1
+
+
+def test_the_written_file_draws_like_the_trace(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    arrival_s = np.cumsum(rng.gamma(0.25, 4 * 0.5, 4000))
+    prompt = np.concatenate([rng.integers(180, 220, 1000), rng.integers(900, 4100, 3000)])
+    output = rng.geometric(0.005, 4000)
+    caps = rng.choice([0, 256, 1024], 4000, p=[0.5, 0.3, 0.2])
+    path = tmp_path / "t.csv"
+    rows = zip(arrival_s, prompt, output, caps, strict=True)
+    path.write_text(
+        "arrival_s,prompt_tokens,output_tokens,max_tokens\n"
+        + "".join(f"{when},{p},{o},{cap or ''}\n" for when, p, o, cap in rows)
+    )
+    found = describe_trace(path)
+    drawn = sample(parse_traffic(traffic_text(found), file=str(tmp_path / "mix.yaml")), 1)
+    assert found.interarrival_cv == pytest.approx(2.0, rel=0.1)
+    assert len(drawn) / drawn.duration_s == pytest.approx(found.rate_per_s, rel=0.15)
+    assert drawn.prompt_tokens.mean() == pytest.approx(prompt.mean(), rel=0.03)
+    assert drawn.output_tokens.mean() == pytest.approx(output.mean(), rel=0.05)
+    for probability in (0.1, 0.5, 0.9, 0.99):
+        got = np.quantile(drawn.prompt_tokens, probability)
+        assert got == pytest.approx(np.quantile(prompt, probability), rel=0.05)
+    assert (drawn.max_tokens == 0).mean() == pytest.approx(0.5, abs=0.04)
+
+
+def test_a_replayed_trace_keeps_its_rows(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(PLAIN + "10,100,20,,chat,openai-python,1 2\n12,200,30,64,,,\n14,5,5,,,,\n")
+    file = tmp_path / "mix.yaml"
+    file.write_text("traffic: {classes: [{name: r, trace: t.csv, scale: 2.0, max_tokens: {value: 9}}]}\n")
+    drawn = sample(load_traffic(file), 1)
+    assert drawn.arrival_s.tolist() == [0.0, 1.0, 2.0]
+    assert drawn.max_tokens.tolist() == [9, 64, 9]
+    assert (drawn.classes, drawn.clients, drawn.duration_s) == (("r/chat", "r"), ("openai-python", ""), 2.0)
+    assert drawn.prefixes is not None
+    assert drawn.prefixes.offsets.tolist() == [0, 2, 2, 2]
+    assert sample(load_traffic(file, overrides={"traffic.duration": "1500ms"}), 1).arrival_s.tolist() == [0.0, 1.0]
+
+
+def test_public_traces_read_as_documented(shared_data: Path) -> None:
+    """Counts, means and quantiles against the statistics that came with the traces."""
+    known = {entry["name"]: entry for entry in json.loads((shared_data / "traces" / "stats.json").read_text())}
+    files = {
+        "azure_code": "azure_llm_2023_code.csv.gz",
+        "azure_conv": "azure_llm_2023_conv.csv.gz",
+        "mooncake_synth": "mooncake_fast25_synthetic.jsonl.gz",
+    }
+    for name, file in files.items():
+        found, stats = describe_trace(shared_data / "traces" / file), known[name]
+        assert found.requests == stats["rows"]
+        assert found.span_s == pytest.approx(stats["span_s"], abs=1e-3)
+        assert found.interarrival_cv == pytest.approx(stats["ia_cv"], rel=1e-3)
+        assert found.prompt.mean == pytest.approx(stats["in"]["mean"], abs=0.06)
+        assert found.output.mean == pytest.approx(stats["out"]["mean"], abs=0.06)
+        assert found.output.quantile(0.95) == stats["out"]["p95"]
