@@ -146,7 +146,8 @@ def fit(
 ) -> Fit:
     """What ``deployment`` can carry of ``model``, and how many worst-case requests of each shape.
 
-    Verdict ``fits``: the pool has room for one request of the whole window beside the reserved block.
+    Verdict ``fits``: the pool has room for one request of the whole window beside the reserved block, and the engine
+    does not refuse to start for another reason.
     """
     if not 0 < safety_fraction <= 1:
         raise InputError(f"a safety fraction of {float(safety_fraction):g} is not in (0, 1]", key="safety_fraction")
@@ -168,7 +169,7 @@ def fit(
         longest_window_tokens=longest,
         concurrency=Fraction(plan.blocks, charge),
         reservations=reservations,
-        verdict=FITS if charge <= usable else DOES_NOT_FIT,
+        verdict=FITS if charge <= usable and plan.starts else DOES_NOT_FIT,
         findings=findings,
     )
 

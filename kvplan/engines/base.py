@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import ceil
 from typing import Protocol
 
 from kvplan.layers import KvTypes
@@ -33,7 +34,9 @@ class Deployment:
     """What the user asks for; None means "the engine's default".
 
     ``gpu_memory_bytes`` replaces the profile's figure, one per rank or one for all; ``kv_memory_bytes`` is the KV pool
-    of one GPU and skips the budget; ``weight_bytes`` are those of all ranks together.
+    of one GPU and skips the budget; ``weight_bytes`` are those of all ranks together. llama.cpp: ``max_num_seqs`` are
+    its slots, ``kv_unified`` and ``swa_full`` its switches. SGLang: ``window_pool_ratio`` is the window pool's tokens
+    per token of the full pool, ``state_pool_ratio`` the state pool's memory per byte of KV.
     """
 
     engine: EngineVersion = field(default_factory=EngineVersion)
@@ -59,6 +62,10 @@ class Deployment:
     speculative_tokens: int = 0
     kv_memory_bytes: int | None = None
     weight_bytes: int | None = None
+    kv_unified: bool | None = None
+    swa_full: bool = False
+    window_pool_ratio: Fraction | None = None
+    state_pool_ratio: Fraction | None = None
 
     @property
     def gpus(self) -> int:
@@ -87,6 +94,8 @@ class CacheGroup:
     - ``sliding``: ceil(min(window − 1 + in_flight, L) / block) + 1
     - ``chunked``: ceil(min(chunk + in_flight, L) / block)
     - ``fixed``: ``fixed_blocks``, whatever L (recurrent state, cross attention)
+    - ``paired``: ceil(max(L, min(window + block, L) / pool_ratio) / block): a pool beside it holds ``pool_ratio`` window
+      tokens for each of its own, and either can be the first to run out (SGLang)
 
     ``page_bytes`` is one block of all the group's layers on one rank. ``token_shards``: ranks to which decode context
     parallelism deals a sequence's tokens; one rank then holds ceil(L / shards) of them.
@@ -100,6 +109,7 @@ class CacheGroup:
     window_tokens: int | None = None
     fixed_blocks: int = 0
     token_shards: int = 1
+    pool_ratio: Fraction = Fraction(1)
 
     def request_blocks(self, tokens: int, in_flight_tokens: int) -> int:
         """Blocks that the engine sets aside for a request of ``tokens`` tokens in this group."""
@@ -112,6 +122,9 @@ class CacheGroup:
         elif self.rule == "chunked":
             assert self.window_tokens is not None
             held = min(self.window_tokens + in_flight_tokens, tokens)
+        elif self.rule == "paired":
+            assert self.window_tokens is not None
+            held = max(tokens, ceil(min(self.window_tokens + self.block_tokens, tokens) / self.pool_ratio))
         return -(-held // self.block_tokens) + extra
 
 
@@ -161,7 +174,8 @@ class EnginePlan:
     """An engine's answer. ``budget`` is None when the pool's memory was given; ``kv_bytes`` is that of one rank.
 
     ``blocks`` includes the reserved ones. ``tokens`` is the figure that the engine prints for the pool where that is
-    not the concurrency × window of the plan (older releases); null means it is.
+    not the concurrency × window of the plan (older releases); null means it is. ``starts`` is False where the engine
+    would refuse to start although a full window fits (a finding says why).
     """
 
     settings: Settings
@@ -172,6 +186,7 @@ class EnginePlan:
     budget: Budget | None
     findings: tuple[Finding, ...] = ()
     tokens: int | None = None
+    starts: bool = True
 
 
 class Engine(Protocol):
