@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import aiohttp
 
-from kvplan.gateway.answers import Headers, Receive, Scope, Send, error_body, send_bytes, send_error
+from kvplan.gateway.answers import AsgiApp, Headers, Receive, Scope, Send, error_body, send_bytes, send_error
 from kvplan.gateway.asks import PRICED_ROUTES
 from kvplan.gateway.metrics import GatewayMetrics
 
@@ -145,7 +145,7 @@ class GatewayApp:
 
     def __init__(
         self,
-        admitted: Callable[[Scope, Receive, Send], "asyncio.Future[None]"],
+        admitted: AsgiApp,
         proxy: UpstreamProxy,
         metrics: GatewayMetrics,
         *,
