@@ -3,7 +3,6 @@
 from fractions import Fraction
 
 import pytest
-from models import model_of
 
 from kvplan.capacity import (
     DOES_NOT_FIT,
@@ -22,6 +21,7 @@ from kvplan.engines.stages import stage_layers
 from kvplan.errors import InputError
 from kvplan.layers import BFLOAT16, FullAttention, KvTypes, Mamba2State, SlidingAttention
 from kvplan.units import GIB
+from tests.models import model_of
 
 KV = KvTypes(key=BFLOAT16, value=BFLOAT16)
 FULL = FullAttention(kv_heads=8, head_dim=128, value_head_dim=128)

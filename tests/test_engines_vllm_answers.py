@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from pool_table import compare_file
+
+from tests.pool_table import compare_file
 
 FILES = ("vllm_answers.jsonl", "vllm_answers_fp8.jsonl", "vllm_answers_tp2.jsonl", "vllm_answers_tp8.jsonl")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import KINDS, layer_of, model_of
 
 from kvplan.capacity import FITS, fit
 from kvplan.engines.base import Deployment
@@ -22,6 +21,7 @@ from kvplan.layers import (
     RwkvState,
     SharedKv,
 )
+from tests.models import KINDS, layer_of, model_of
 
 ROWS = json.loads((Path(__file__).parent / "golden" / "pool_vllm_0_33.json").read_text(encoding="utf-8"))["rows"]
 WITHOUT_A_ROW = {LightningState.kind, RgLruState.kind, RwkvState.kind, SharedKv.kind}

@@ -3,7 +3,6 @@
 from fractions import Fraction
 
 import pytest
-from models import model_of
 
 from kvplan.engines import parse_engine
 from kvplan.engines.base import Deployment, EngineVersion
@@ -13,6 +12,7 @@ from kvplan.layers import CrossAttention, FullAttention, Mamba1State
 from kvplan.model import Shape
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.units import GIB
+from tests.models import model_of
 
 FULL = FullAttention(kv_heads=8, head_dim=128, value_head_dim=128)
 MODEL = model_of([[FULL]] * 32)

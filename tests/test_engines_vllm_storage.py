@@ -1,11 +1,11 @@
 """vLLM's words for the KV type."""
 
 import pytest
-from models import model_of
 
 from kvplan.engines.vllm.storage import kv_types
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import CompressedKv, CompressedWindow, FullAttention, IndexKeys, LatentAttention
+from tests.models import model_of
 
 FULL = FullAttention(kv_heads=8, head_dim=128, value_head_dim=128)
 MLA = LatentAttention(latent_dim=512, rope_dim=64)
@@ -47,6 +47,7 @@ def test_sparse_mla_packs_8_bit_kv() -> None:
     assert kv_types(SPARSE_MODEL).name == "bfloat16"
     assert kv_types(SPARSE_MODEL, "fp8").name == "fp8_ds_mla"
     assert kv_types(SPARSE_MODEL, "fp8_ds_mla").name == "fp8_ds_mla"
+    assert kv_types(SPARSE_MODEL, "fp8_e4m3").name == "fp8_e4m3"  # FlashInfer's kernel, not FlashMLA's
     assert kv_types(MLA_MODEL, "fp8").name == "fp8"
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_server import COMMIT, Fault, HubServer, Repository, serve
 
 from kvplan.errors import ModelUnavailableError
 from kvplan.hub import HubFacts, HubUnavailableError, fetch_facts
 from kvplan.model import Source
+from tests.hub_server import COMMIT, Fault, HubServer, Repository, serve
 
 CONFIG = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 8, "hidden_size": 64}
 BODY = json.dumps(CONFIG).encode()

@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "What happens when this traffic meets that pool.",
     "trace": "Describe a recorded trace and write a traffic file from it.",
     "init": "Write a commented traffic file that runs as it stands.",
+    "gateway": "Enforce the plan in front of a running engine.",
     "list": "Search the catalogues: GPUs, engines, models, clients, traffic.",
     "explain": "One page on a topic.",
 }

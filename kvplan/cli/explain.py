@@ -20,7 +20,7 @@ def run(
     offline: Offline = False,
     profiles: Profiles = None,
 ) -> int:
-    """One page on a topic: mla, windows, hybrid, budget, ledger, retry-after, safety-fraction or trust."""
+    """One page on a topic. Without one: the topics."""
     from kvplan.explain import TOPICS, load_page
 
     page = None if topic is None else load_page(topic)

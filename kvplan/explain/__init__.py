@@ -14,6 +14,7 @@ TOPICS: dict[str, str] = {
     "ledger": "reservations, and why the worst case is charged",
     "retry-after": "what a refused client is told, and what clients make of it",
     "safety-fraction": "how much of the pool the front door may promise",
+    "traffic": "every key of a traffic file and its unit",
     "trust": "what is exact, what is estimated, and how to check it",
 }
 

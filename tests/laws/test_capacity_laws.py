@@ -4,7 +4,6 @@ from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
-from models import model_of
 
 from kvplan.capacity import RequestShape, fit, logical_bytes, longest_window, usable_blocks
 from kvplan.engines.base import Deployment
@@ -26,6 +25,7 @@ from kvplan.layers import (
     SlidingAttention,
 )
 from kvplan.model import ModelSpec
+from tests.models import model_of
 
 KV = KvTypes(key=BFLOAT16, value=BFLOAT16)
 HEADS, WIDTHS, WINDOWS = (

@@ -1,0 +1,62 @@
+"""Whole outputs at 80 columns, text and JSON, on bundled facts: what a person and a script see."""
+
+import json
+
+import pytest
+
+from kvplan.cli import main
+from tests.golden_files import check_golden
+
+CASES: dict[str, tuple[list[str], int]] = {
+    "model_gqa": (["model", "meta-llama/Llama-3.1-8B-Instruct"], 0),
+    "model_windows": (["model", "google/gemma-3-27b-it", "--tp", "4"], 0),
+    "model_latent": (["model", "deepseek-ai/DeepSeek-V3", "--tp", "8", "--kv-dtype", "fp8"], 0),
+    "model_hybrid": (["model", "Qwen/Qwen3.5-9B", "--tokens", "1000,20000"], 0),
+    "fit_pool": (
+        ["fit", "meta-llama/Llama-3.1-8B-Instruct", "--kv-memory", "40GiB", "--prompt", "4000", "--max-tokens", "1024"],
+        0,
+    ),
+    "fit_windows": (["fit", "google/gemma-3-27b-it", "--kv-memory", "20GiB", "--max-model-len", "32768"], 0),
+    "fit_too_small": (["fit", "meta-llama/Llama-3.1-8B-Instruct", "--kv-memory", "1GiB"], 1),
+    "fit_cannot_tell": (["fit", "meta-llama/Llama-3.1-8B-Instruct", "--kv-memory", "40GiB", "--max-loras", "4"], 5),
+    "fit_flags_cli": (["fit", "Qwen/Qwen3-32B", "--kv-memory", "20GiB", "--tp", "2", "--flags", "cli"], 0),
+    "fit_flags_k8s": (["fit", "Qwen/Qwen3-32B", "--kv-memory", "20GiB", "--tp", "2", "--flags", "k8s"], 0),
+    "list_h100": (["list", "gpus", "h100", "sxm"], 0),
+    "explain_topics": (["explain"], 0),
+    "explain_windows": (["explain", "windows"], 0),
+}
+
+
+@pytest.fixture(autouse=True)
+def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_text(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, code = CASES[name]
+    assert main([*arguments, "--offline"]) == code
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert max(map(len, captured.out.splitlines())) <= 80
+    check_golden(f"cli/{name}.txt", captured.out)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(("explain", "fit_flags"))])
+def test_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, code = CASES[name]
+    assert main([*arguments, "--offline", "--format", "json"]) == code
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert json.loads(captured.out)["schema"].startswith("kvplan.")
+    check_golden(f"cli/{name}.json", captured.out)
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "120", "200"])
+def test_every_width_holds(columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for name in ("model_gqa", "fit_pool", "fit_too_small", "explain_windows"):
+        arguments, code = CASES[name]
+        assert main([*arguments, "--offline"]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= max(80, int(columns))

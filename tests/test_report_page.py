@@ -1,0 +1,62 @@
+"""How parts of a report are set: widths, alignment, colour."""
+
+from kvplan.report.page import (
+    BLANK,
+    Prose,
+    answer,
+    columns,
+    headline,
+    labelled,
+    next_steps,
+    paragraph,
+    render,
+)
+
+
+def test_parts_under_each_other() -> None:
+    parts = [
+        headline("a-model", "bundled facts"),
+        answer("fits"),
+        BLANK,
+        columns(("layers", "bytes"), [("32 × full", "131,072"), ("1 × none", "0")]),
+        paragraph("Prose."),
+        labelled("Note", "what to know"),
+        *next_steps("one", "two"),
+    ]
+    assert render(parts) == (
+        "a-model                                 bundled facts\n"
+        "fits\n"
+        "\n"
+        "  layers       bytes\n"
+        "  32 × full  131,072\n"
+        "  1 × none         0\n"
+        "  Prose.\n"
+        "  Note      what to know\n"
+        "  Next      one\n"
+        "            two\n"
+    )
+
+
+def test_a_headline_that_is_too_wide_takes_two_lines() -> None:
+    assert render([headline("x" * 40, "y" * 40)]) == f"{'x' * 40}\n{'y' * 40}\n"
+
+
+def test_only_the_named_column_breaks() -> None:
+    table = columns(("name", "n", ""), [("alpha", "1", "one two three four five six seven")], left={0, 2}, wrap=2)
+    assert render([table], width=40) == (
+        "  name   n\n"
+        "  alpha  1  one two three four five six\n"
+        "            seven\n"
+    )  # fmt: skip
+
+
+def test_a_marked_row_carries_the_accent_and_colour_changes_no_letter() -> None:
+    table = columns(("name",), [("plain",), ("chosen",)], marked=[1])
+    coloured = render([table], colour=True)
+    assert coloured == "  \x1b[2mname\x1b[0m\n  plain\n  \x1b[1;36mchosen\x1b[0m\n"
+    assert render([table]) == "  name\n  plain\n  chosen\n"
+
+
+def test_a_long_word_is_not_cut() -> None:
+    word = "meta-llama/" + "x" * 60
+    assert word in render([Prose(text=f"kvplan fit {word}", indent=2)], width=40)
