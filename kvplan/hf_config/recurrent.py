@@ -121,10 +121,11 @@ def zamba2_state(model: Described) -> Mamba2State:
     text = _with(model, _ZAMBA2)
     state = "state_size" if text.says("state_size") and not text.says("mamba_d_state") else "mamba_d_state"
     kernel = "conv_dimension" if text.says("conv_dimension") and not text.says("mamba_d_conv") else "mamba_d_conv"
-    expand = text.count("mamba_expand", "expansion_factor")
-    return _mamba2(
-        model, text, ("n_mamba_heads", "mamba_headdim", state, "mamba_ngroups", kernel), expand * model.hidden
-    )
+    inner = text.count("mamba_expand", "expansion_factor") * model.hidden
+    width = text.optional_count("mamba_headdim")
+    if width is not None and not text.says("n_mamba_heads") and inner % width == 0:
+        text = text.with_defaults({**text.defaults, "n_mamba_heads": inner // width})
+    return _mamba2(model, text, ("n_mamba_heads", "mamba_headdim", state, "mamba_ngroups", kernel), inner)
 
 
 def nemotron_state(model: Described) -> Mamba2State:
@@ -160,6 +161,7 @@ def gated_delta_state(model: Described) -> GatedDeltaState:
         conv_kernel=text.count("linear_conv_kernel_dim"),
         conv_type=model.dtype,
         temporal_type=temporal,
+        negative_eigenvalues=model.family.startswith("olmo"),
     )
 
 
@@ -172,6 +174,7 @@ def kda_state(model: Described) -> KdaState:
         heads=linear.count("num_heads"),
         dim=linear.count("head_dim"),
         conv_kernel=linear.count("short_conv_kernel_size"),
+        bounded_gate=linear.says("gate_lower_bound"),
         conv_type=model.dtype,
         temporal_type=FLOAT32,
     )

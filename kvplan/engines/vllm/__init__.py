@@ -65,7 +65,7 @@ def _printed_tokens(deployment: Deployment, settings: Settings, layout: CacheLay
     """The engine's "GPU KV cache size". The product is taken in floating point, as the engine takes it."""
     if prints_plain_tokens(release_of(deployment)):
         shortest = min(group.block_tokens for group in layout.groups)
-        return blocks // len(layout.groups) * shortest
+        return blocks // len(layout.groups) * shortest * deployment.context_parallel
     return int(blocks / layout.request_blocks(settings.max_model_len) * settings.max_model_len)
 
 

@@ -52,9 +52,9 @@ _8_BIT_ON_SM10X = frozenset({"GlmMoeDsaForCausalLM"})
 def kv_types(model: ModelSpec, kv_dtype: str = "auto", *, capability: tuple[int, int] = H100_CAPABILITY) -> KvTypes:
     """The stored types of ``model`` under the engine's word ``kv_dtype``.
 
-    ``auto`` follows the checkpoint's KV scheme, else the model's own type. Sparse MLA stores 8-bit KV packed
-    (``fp8_ds_mla``, 656 B per token and layer), except on capability 10.x, where FlashInfer reads plain fp8; compressed
-    KV always is packed. Classes that ignore the word stay 16-bit.
+    ``auto`` follows the checkpoint's KV scheme, else the model's own type. Sparse MLA stores fp8 packed
+    (``fp8_ds_mla``, 656 B per token and layer) where FlashMLA reads it, plain where FlashInfer does; compressed KV is
+    always packed. Classes that ignore the word stay 16-bit.
     Source: vLLM 0.33, ``CacheDType``, ``MLAAttention`` (what each sparse backend stores) and ``models/config.py``.
     """
     kept = [layer for layers in model.layers for layer in layers]
@@ -75,15 +75,21 @@ def kv_types(model: ModelSpec, kv_dtype: str = "auto", *, capability: tuple[int,
             word = "fp8_e4m3"
     if is_sparse and word == "fp8_e5m2":
         raise InputError("sparse MLA cannot store KV in fp8_e5m2", hint="use fp8", key="kv_dtype")
-    if word == _PACKED or (is_sparse and word.startswith("fp8") and capability[0] != 10):
-        return _packed()
-    if is_sparse and kv_dtype == "auto" and capability[0] == 12:
+    if word == _PACKED or (is_sparse and _packs_sparse(word, is_auto=kv_dtype == "auto", generation=capability[0])):
         return _packed()
     if model.ignores_kv_dtype:
         word = model.dtype
     if word not in _TYPES:
         _refuse(word)
     return KvTypes(key=_TYPES[word], value=_TYPES[word])
+
+
+def _packs_sparse(word: str, *, is_auto: bool, generation: int) -> bool:
+    """Whether a sparse MLA kernel stores ``word`` packed: Hopper's FlashMLA ``fp8`` (``fp8_e4m3`` goes to FlashInfer,
+    plain), capability 12.x any 8-bit word and the default, 10.x none."""
+    if generation == 12:
+        return is_auto or word in ("fp8", "fp8_e4m3")
+    return generation != 10 and word == "fp8"
 
 
 def _packed() -> KvTypes:
