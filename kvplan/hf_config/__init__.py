@@ -1,9 +1,9 @@
-"""Foreign config.json files to ``ModelSpec``: features are read, class defaults are written down, the rest is refused."""
+"""config.json to ``ModelSpec``: features are read, class defaults are written down, the rest is refused."""
 
 from collections.abc import Mapping
 
 from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.hf_config.context import read_context
+from kvplan.hf_config.context import read_context, served_context
 from kvplan.hf_config.defaults import CLASS_DEFAULTS
 from kvplan.hf_config.described import HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, Described
 from kvplan.hf_config.dtype import read_dtype
@@ -52,7 +52,7 @@ def read_config(
     model = Described(
         text=text, outer=outer, family=family, dtype=dtype, strict=defaults is not None and defaults.strict
     )
-    layers = reader_of(family)(model)
+    layers = reader_of(model)(model)
     block = quantization_block(outer, text, quantization)
     return ModelSpec(
         id=model_id,
@@ -72,8 +72,20 @@ def read_config(
         ),
         kv_scheme=read_kv_scheme(block),
         ignores_kv_dtype=family in _IGNORES_KV_DTYPE,
+        notes=_notes(model),
         is_encoder_decoder=family in _ENCODER_DECODERS,
     )
+
+
+def _notes(model: Described) -> tuple[str, ...]:
+    """What a reader of the plan should know and no other field says."""
+    notes = []
+    served = served_context(model.text)
+    if served is not None:
+        notes.append(f"longrope: vLLM serves {served:,} tokens unless a longer window is asked for")
+    if model.family in ("t5", "bart"):
+        notes.append("cross-attention KV is priced for the longest source text")
+    return tuple(notes)
 
 
 def _language_block(outer: Fields) -> Fields:

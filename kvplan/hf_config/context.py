@@ -16,6 +16,8 @@ _LENGTH_NAMES = (
     "seq_len",
 )
 # These keep the length already scaled: ``factor`` is not applied again.
+# Classes whose max_position_embeddings is another name of the key that their files say.
+_RENAMED = frozenset({"gpt2", "gpt_bigcode", "gptj", "codegen", "dbrx", "kimi_linear", "bailing_hybrid"})
 _ALREADY_SCALED = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 
 
@@ -23,22 +25,35 @@ def read_context(text: Fields, family: str) -> int | None:
     """Tokens of the longest window, or None where the config does not say.
 
     The smallest length key, except that ``model_max_length`` wins; times the rope factor of types that extend the
-    stated length (linear, dynamic, ntk); Gemma 3's is stated scaled. longrope serves its original length unless a
-    longer one is asked for. Source: vLLM 0.33, ``derive_max_model_len_and_key``, ``_get_and_verify_max_len``.
+    stated length (linear, dynamic, ntk); Gemma 3's is stated scaled. Source: vLLM 0.33,
+    ``derive_max_model_len_and_key``, ``_get_and_verify_max_len``.
     """
-    lengths = [length for name in _LENGTH_NAMES if (length := text.optional_count(name)) is not None]
-    if not lengths:
+    said = _said_lengths(text)
+    default = text.defaults.get("max_position_embeddings")
+    if isinstance(default, int) and "max_position_embeddings" not in text.values and not (said and family in _RENAMED):
+        said.append(default)
+    if not said:
         return None
-    tokens = text.optional_count("model_max_length") or min(lengths)
+    tokens = text.optional_count("model_max_length") or min(said)
     ropes = list(_ropes(text))
     factor = 1.0
     if not family.startswith("gemma3"):
         for rope in ropes:
             if _kind(rope) not in _ALREADY_SCALED:
                 factor = rope.number("factor") or factor
-    if any(_kind(rope) == "longrope" for rope in ropes):
-        return text.optional_count("original_max_position_embeddings") or int(tokens * factor)
     return int(tokens * factor)
+
+
+def served_context(text: Fields) -> int | None:
+    """Tokens that vLLM serves of a longrope model when no window is asked for: the original length, to spare shorter
+    sequences the longer rope; None for every other model. Source: vLLM 0.33, ``_get_and_verify_max_len``."""
+    if any(_kind(rope) == "longrope" for rope in _ropes(text)):
+        return text.optional_count("original_max_position_embeddings")
+    return None
+
+
+def _said_lengths(text: Fields) -> list[int]:
+    return [length for name in _LENGTH_NAMES if text.says(name) and (length := text.optional_count(name)) is not None]
 
 
 def _kind(rope: Fields) -> str:

@@ -1,4 +1,4 @@
-"""Decoders that also attend to an encoder's output: Whisper, T5, BART, and Llama 3.2 Vision's cross-attention layers."""
+"""Decoders that also attend to an encoder's output: Whisper, T5, BART, Llama 3.2 Vision."""
 
 from kvplan.hf_config.described import Described, LayerStack
 from kvplan.hf_config.heads import read_heads

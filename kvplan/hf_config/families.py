@@ -24,7 +24,6 @@ _ARCHITECTURES: Mapping[str, str] = {
     "DotsOCR": "qwen2",
     "Dots1": "dots1",
     "Ernie4_5_VLMoe": "ernie4_5_vl_moe_text",
-    "Ernie4_5_VLMoeFor": "ernie4_5_vl_moe_text",
     "Exaone4_5_": "exaone4",
     "ExaoneMoE": "exaone_moe",
     "GLM4V": "chatglm",
@@ -39,6 +38,7 @@ _ARCHITECTURES: Mapping[str, str] = {
     "GPTJ": "gptj",
     "GPTNeoX": "gpt_neox",
     "HunYuan": "hunyuan",
+    "HunYuanDenseV1": "hunyuan_v1_dense",
     "HunYuanMoE": "hunyuan",
     "Hunyuan": "hunyuan",
     "HunYuanMoEV1": "hunyuan_v1_moe",
@@ -67,9 +67,12 @@ _ARCHITECTURES: Mapping[str, str] = {
     "Mllama": "mllama_text_model",
     "Molmo": "molmo",
     "Molmo2": "molmo2_text",
+    "MuseGlimmer": "muse_glimmer_text",
     "NemotronHPuzzle": "nemotron_h",
     "OPT": "opt",
     "Ovis": "qwen2",
+    "PanguEmbedded": "pangu",
+    "PanguUltraMoE": "deepseek_v3",
     "PaddleOCRVL": "paddleocr_vl_text",
     "PaliGemma": "gemma",
     "Phi3V": "phi3",
@@ -91,6 +94,8 @@ _ARCHITECTURES: Mapping[str, str] = {
     "Qwen3_5": "qwen3_5_text",
     "Qwen3_5Moe": "qwen3_5_moe_text",
     "RW": "falcon",
+    "SarvamMLA": "deepseek_v3",
+    "SarvamMoE": "sarvam",
     "Rwkv": "rwkv5",
     "Rwkv5": "rwkv5",
     "Rwkv6": "rwkv5",
@@ -101,17 +106,22 @@ _ARCHITECTURES: Mapping[str, str] = {
     "TeleChat2": "telechat",
     "TeleFLM": "teleflm",
     "Voxtral": "llama",
-    "XverseForCausalLM": "xverse",
+    "Xverse": "xverse",
 }
 
 # Model types that are another name of a family.
 _MODEL_TYPES: Mapping[str, str] = {
     "RefinedWeb": "falcon",
     "RefinedWebModel": "falcon",
+    "PanguEmbedded": "pangu",
+    "pangu_ultra_moe": "deepseek_v3",
+    "sarvam_mla": "deepseek_v3",
+    "sarvam_moe": "sarvam",
     "bailing_moe_v2": "bailing_moe",
     "cohere2_text": "cohere2",
     "deepseek_ocr": "deepseek_v2",
     "deepseek_ref": "deepseek_v4",
+    "deepseek_v41_text": "deepseek_v41",
     "deepseek_vl_v2": "deepseek_v2",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
@@ -159,6 +169,29 @@ _MODEL_TYPES: Mapping[str, str] = {
     "voxtral": "llama",
 }
 
+# Encoders: every token sees the whole input at once, so nothing is kept (vLLM makes no KV cache for them).
+_ENCODERS = frozenset(
+    {
+        "Albert",
+        "Bert",
+        "BertSpladeSparse",
+        "BgeM3",
+        "CLIP",
+        "Camembert",
+        "DebertaV2",
+        "DistilBert",
+        "Electra",
+        "Gte",
+        "GteNew",
+        "MPNet",
+        "ModernBert",
+        "NomicBert",
+        "Roberta",
+        "Siglip",
+        "XLMRoberta",
+    }
+)
+
 _LAST_WORDS = (
     "ForCausalLM",
     "ForConditionalGeneration",
@@ -167,8 +200,10 @@ _LAST_WORDS = (
     "ForTokenClassification",
     "ForRewardModel",
     "ForProcessRewardModel",
+    "ForMaskedLM",
     "ForQuestionAnswering",
     "ForEmbedding",
+    "EmbeddingModel",
     "TextModel",
     "ChatModel",
     "Model",
@@ -191,10 +226,14 @@ def architecture_family(architecture: str | None) -> str | None:
     """
     if architecture is None:
         return None
-    stem = next((architecture.removesuffix(word) for word in _LAST_WORDS if architecture.endswith(word)), architecture)
+    stem = _stem(architecture)
     if stem in _ARCHITECTURES:
         return _ARCHITECTURES[stem]
     return _BY_PLAIN_NAME.get(stem.lower().replace("_", ""))
+
+
+def _stem(architecture: str) -> str:
+    return next((architecture.removesuffix(word) for word in _LAST_WORDS if architecture.endswith(word)), architecture)
 
 
 _BY_PLAIN_NAME: Mapping[str, str] = {
@@ -230,6 +269,10 @@ def find_family(outer: Fields, text: Fields) -> str:
 
 
 def _unknown(key: str, name: str | None) -> UnsupportedModelError:
+    if name is not None and _stem(name) in _ENCODERS:
+        return UnsupportedModelError(
+            f"{key} names {name!r}, an encoder: it keeps no KV cache, so there is none to plan", key=key
+        )
     return UnsupportedModelError(
         f"{key} names {name!r}, which kvplan does not know: it refuses rather than guesses what such a model keeps",
         hint="give a local config.json without architectures and with a known model_type, if one describes its layers",

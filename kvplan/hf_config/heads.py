@@ -89,5 +89,18 @@ def read_kv_heads(model: Described, query_heads: int) -> int:
 
 # Classes without a KV-head key; vLLM gives each query head its own KV head.
 _ONE_PER_QUERY_HEAD = frozenset(
-    "baichuan bloom codegen gpt2 gpt_neo gpt_neox gpt_neox_japanese gptj internlm jais opt qwen".split()
+    {
+        "baichuan",
+        "bloom",
+        "codegen",
+        "gpt2",
+        "gpt_neo",
+        "gpt_neox",
+        "gpt_neox_japanese",
+        "gptj",
+        "internlm",
+        "jais",
+        "opt",
+        "qwen",
+    }
 )

@@ -74,6 +74,14 @@ def read_double_latent(model: Described) -> LayerStack:
     return ((latent_cache(model),) * 2,) * layers
 
 
+def read_expanded_latent(model: Described) -> LayerStack:
+    """MiniCPM3: the weights are latent, but vLLM stores what they expand to: every head's key, and its value in the
+    same width (``qk_nope_head_dim + qk_rope_head_dim``). Source: vLLM 0.33, ``MiniCPM3Attention``."""
+    width = model.text.count("qk_nope_head_dim") + model.text.count("qk_rope_head_dim")
+    heads = model.query_heads
+    return ((FullAttention(kv_heads=heads, head_dim=width, value_head_dim=width),),) * model.layers
+
+
 _COMPRESSED_ENTRY_BYTES = 584  # vLLM's fp8_ds_mla of head size 512: 448 fp8 + 64 rope × 2 B + 8 B of scales
 
 
@@ -89,12 +97,54 @@ def read_compressed(model: Described) -> LayerStack:
     head_dim, window = text.count("head_dim"), text.count("sliding_window")
     if head_dim != 512:
         raise text.refused("head_dim", "the packed entry is only known for 512")
+    return tuple(_compressed_layer(model, ratio, head_dim, window) for ratio in _ratios(model, layers))
+
+
+def _ratios(model: Described, layers: int) -> list[int]:
+    """One ratio a layer: ``compress_ratios``, or the rate that ``compress_rates`` gives to the layer's type."""
+    text = model.text
     ratios = text.counts("compress_ratios", least=0)
     if ratios is None:
-        raise text.missing("compress_ratios")
+        rates, kinds = text.section("compress_rates"), text.texts("layer_types")
+        if rates is None or kinds is None:
+            raise text.missing("compress_ratios")
+        ratios = [rates.size(kind, default=0) for kind in kinds]
     if len(ratios) < layers:
         raise text.refused("compress_ratios", f"compressed layout of {layers} layers, but it has {len(ratios)} entries")
-    return tuple(_compressed_layer(model, ratio, head_dim, window) for ratio in ratios[:layers])
+    return ratios[:layers]
+
+
+def read_compressed_sources(model: Described) -> LayerStack:
+    """DeepSeek-V4.1: every layer keeps the packed window; compressed entries exist only on ``kv_source_layer_ids``,
+    index keys only where such a layer is also in ``index_source_layer_ids`` (other index sources read the keys of the
+    latest KV source below them); a ratio above 1 needs a ring of 8 float32 rows of 2 × head_dim.
+
+    Source: vLLM 0.33, ``vllm/models/deepseek_v41``: ``DeepseekV4Attention`` (584 B a record; 528 B only on capability
+    10), ``CompressorStateCache``.
+    """
+    text, layers = model.text, model.layers
+    head_dim, window = text.count("head_dim"), text.count("sliding_window")
+    if head_dim != 512:
+        raise text.refused("head_dim", "the packed entry is only known for 512")
+    ratios = _ratios(model, layers)
+    kv_sources = text.counts("kv_source_layer_ids", least=0)
+    index_sources = text.counts("index_source_layer_ids", least=0)
+    if kv_sources is None or index_sources is None:
+        raise text.missing("kv_source_layer_ids" if kv_sources is None else "index_source_layer_ids")
+    own = CompressedWindow(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, window=window)
+    stack: list[tuple[Layer, ...]] = []
+    for index, ratio in enumerate(ratios):
+        if ratio > 2:
+            raise text.refused("compress_ratios", f"compression ratio {ratio} is not known for this class")
+        kept: list[Layer] = [own]
+        if ratio and index in kv_sources:
+            kept.append(CompressedKv(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, tokens_per_entry=ratio))
+            if ratio > 1:
+                kept.append(CompressorState(values_per_token=2 * head_dim, window=8))
+            if index in index_sources:
+                kept.append(IndexKeys(bytes_per_entry=index_keys(model).bytes_per_entry, tokens_per_entry=ratio))
+        stack.append(tuple(kept))
+    return tuple(stack)
 
 
 def _compressed_layer(model: Described, ratio: int, head_dim: int, window: int) -> tuple[Layer, ...]:

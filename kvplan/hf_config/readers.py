@@ -19,7 +19,9 @@ from kvplan.hf_config.hybrid import (
 )
 from kvplan.hf_config.latent import (
     read_compressed,
+    read_compressed_sources,
     read_double_latent,
+    read_expanded_latent,
     read_indexed_heads,
     read_latent,
     read_sparse_latent,
@@ -50,10 +52,14 @@ READERS: Mapping[str, Reader] = {
     "gemma3n_text": read_tail_shared,
     "gemma4_text": read_wide_full,
     "gemma4_unified_text": read_wide_full,
+    "deepseek_v41": read_compressed_sources,
     "glm4_moe_lite": read_latent,
     "glm_moe_dsa": read_sparse_latent,
     "granitemoehybrid": read_granite_hybrid,
     "hunyuan": read_cross_layer_shared,
+    "hunyuan_v1_dense": read_cross_layer_shared,
+    "hunyuan_v1_moe": read_cross_layer_shared,
+    "hy_v4": read_sparse_latent,
     "jamba": read_jamba,
     "kimi_linear": read_kda,
     "lfm2": read_short_conv,
@@ -63,6 +69,7 @@ READERS: Mapping[str, Reader] = {
     "mamba2": read_mamba2,
     "mimo_v2_flash": read_asymmetric,
     "minimax": read_lightning,
+    "minicpm3": read_expanded_latent,
     "minimax_m3_vl_text": read_indexed_heads,
     "mllama_text_model": read_vision_cross,
     "nemotron_h": read_nemotron_hybrid,
@@ -82,12 +89,55 @@ READERS: Mapping[str, Reader] = {
 
 # Plain decoders that transformers has no class for, or whose class adds nothing to what their files say.
 PLAIN_FAMILIES = frozenset(
-    "aquila arctic baichuan bailing_moe chatglm decicoder deepseek exaone internlm internlm2 internlm3 jais minicpm mimo "
-    "nanbeige orion phi3small pangu plamo3 qwen sarvam skywork solar step1 step3_text telechat teleflm xverse yi yuan "
-    "explicit".split()
+    {
+        "aquila",
+        "arctic",
+        "baichuan",
+        "bailing_moe",
+        "chatglm",
+        "decicoder",
+        "deepseek",
+        "domyn_edge",
+        "exaone",
+        "explicit",
+        "internlm",
+        "internlm2",
+        "internlm3",
+        "iquestcoder",
+        "jais",
+        "k2_horizon",
+        "mimo",
+        "minicpm",
+        "nanbeige",
+        "orion",
+        "pangu",
+        "param2moe",
+        "phi3small",
+        "plamo3",
+        "qwen",
+        "sarvam",
+        "skywork",
+        "solar",
+        "step1",
+        "step3_text",
+        "telechat",
+        "telechat3",
+        "teleflm",
+        "xverse",
+        "yi",
+        "yuan",
+    }
 )
 
 
-def reader_of(family: str) -> Reader:
-    """The reader of a known family; a plain decoder unless the table says otherwise."""
-    return READERS.get(family, read_standard)
+def reader_of(model: Described) -> Reader:
+    """The reader of a model: by its family where the table has one, else by what its file says.
+
+    A latent rank means latent attention (with an index width: sparse), whatever the class is called; anything else is
+    a plain decoder.
+    """
+    if model.family in READERS:
+        return READERS[model.family]
+    if model.text.says("kv_lora_rank"):
+        return read_sparse_latent if model.text.says("index_head_dim") else read_latent
+    return read_standard

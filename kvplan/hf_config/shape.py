@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from kvplan.errors import InputError
 from kvplan.hf_config.described import HIDDEN_NAMES, Described
 from kvplan.model import Shape
 
@@ -36,10 +35,7 @@ def _width(model: Described, *names: str) -> int | None:
     if isinstance(found, Sequence) and not isinstance(found, str):
         widths = [item for item in found if isinstance(item, int) and not isinstance(item, bool)]
         return max(widths, default=None)
-    try:
-        return model.text.size(*names, default=0) or None
-    except InputError:
-        raise
+    return model.text.size(*names, default=0) or None
 
 
 def query_head_counts(model: Described) -> tuple[int, ...]:

@@ -19,8 +19,41 @@ def attention(heads: Heads, span: Span) -> Layer:
     )
 
 
+# Keys by which other families say that layers keep something else than their own K and V.
+_NOT_PLAIN = (
+    "attention_other_setting",
+    "attn_layer_period",
+    "attn_type_list",
+    "block_configs",
+    "block_types",
+    "compress_ratios",
+    "conv_L_cache",
+    "cross_attention_layers",
+    "hybrid_layer_pattern",
+    "hybrid_override_pattern",
+    "index_topk",
+    "layers_block_type",
+    "linear_attn_config",
+    "linear_num_key_heads",
+    "mamba_d_state",
+    "num_global_key_value_heads",
+    "num_kv_shared_layers",
+    "sparse_attention_config",
+    "ssm_state_size",
+    "use_cla",
+)
+
+
 def read_standard(model: Described) -> LayerStack:
-    """Layers of a plain decoder: one cache a layer, as wide as the heads say, as long as the windows say."""
+    """Layers of a plain decoder: one cache a layer, as wide as the heads say, as long as the windows say.
+
+    A file that also says something of another kind (a state size, a block list) is refused, not half read; values that
+    switch nothing on (false, 0, an empty list, a list of ones) are let through.
+    """
+    for name in _NOT_PLAIN:
+        found = model.text.value(name)
+        if found and not (isinstance(found, list) and all(item == 1 for item in found)):
+            raise model.text.refused(name, f"a {model.family} model is not known to have it")
     heads = read_heads(model)
     return tuple((attention(heads, span),) for span in read_spans(model, model.layers))
 
@@ -28,9 +61,10 @@ def read_standard(model: Described) -> LayerStack:
 def read_cross_layer_shared(model: Described) -> LayerStack:
     """Hunyuan: with ``use_cla`` true, ``cla_share_factor`` neighbours share the KV of the first of them; the factor
     alone means nothing. Source: the published ``hunyuan.py`` (``cla_share_factor``: layers per KV)."""
-    stack = read_standard(model)
     if not model.text.flag("use_cla"):
-        return stack
+        return read_standard(model)
+    heads = read_heads(model)
+    stack = tuple((attention(heads, span),) for span in read_spans(model, model.layers))
     factor = model.text.optional_count("cla_share_factor") or 1
     return tuple(kept if index % factor == 0 else (SharedKv(),) for index, kept in enumerate(stack))
 
@@ -39,7 +73,8 @@ def read_tail_shared(model: Described) -> LayerStack:
     """Gemma 3n: the last ``num_kv_shared_layers`` layers read the KV of earlier ones (15 where the key is absent)."""
     text = model.text
     shared = 15 if "num_kv_shared_layers" not in text.values else text.size("num_kv_shared_layers", default=0)
-    stack = read_standard(model)
+    heads = read_heads(model)
+    stack = tuple((attention(heads, span),) for span in read_spans(model, model.layers))
     if shared >= len(stack):
         raise text.refused("num_kv_shared_layers", f"it leaves none of the {len(stack)} layers with KV of its own")
     own = len(stack) - shared

@@ -32,8 +32,18 @@ _RULES = {
 
 # Classes with a switch: ``use_sliding_window`` false (also the default) wins over any ``sliding_window``.
 _SWITCHED = frozenset(
-    "qwen2 qwen2_moe qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text qwen3 qwen3_moe qwen3_vl_moe_text "
-    "qwen3_omni_moe_text smollm3".split()
+    {
+        "qwen2",
+        "qwen2_5_omni_text",
+        "qwen2_5_vl_text",
+        "qwen2_moe",
+        "qwen2_vl_text",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_omni_moe_text",
+        "qwen3_vl_moe_text",
+        "smollm3",
+    }
 )
 # ... of these, the classes that slide only from layer ``max_window_layers`` (28 where absent) on. dots.llm1 has no
 # switch, but the same rule (62 where absent).
@@ -61,10 +71,14 @@ _PERIODS = {
     "gemma4_unified_text": (6, False),
     "gpt_oss": (2, False),
     "granite_swa": (4, True),
+    "kolibri1": (5, False),
+    "muse_glimmer_text": (4, False),
     "granitemoe_swa": (4, True),
     "olmo3": (4, False),
     "vaultgemma": (2, False),
 }
+# Classes with a window whose layers are all full unless ``layer_types`` says otherwise.
+_FULL_UNLESS_LISTED = frozenset({"laguna", "mellum", "step3p5"})
 _PERIOD_NAMES = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
 # vLLM's Cohere2 classes pass ``sliding_window + 1`` to the attention layer.
 _EXTRA_TOKENS = {"cohere2": 1, "cohere2_moe": 1}
@@ -126,6 +140,8 @@ def _layer_kinds(model: Described, layers: int) -> list[str] | None:
             kinds = ["sliding" if index >= first else "full" for index in range(layers)]
         elif model.family in _PERIODS:
             kinds = _from_period(model, layers)
+        elif model.family in _FULL_UNLESS_LISTED:
+            kinds = ["full"] * layers
         else:
             return None
     if model.family in ("gemma4_text", "gemma4_unified_text"):
