@@ -10,7 +10,6 @@ from fractions import Fraction
 from kvplan.engines.base import Deployment
 from kvplan.engines.stages import stage_layers
 from kvplan.engines.vllm.storage import kv_types as stored_by_vllm
-from kvplan.errors import InputError
 from kvplan.layers import CrossAttention, FullAttention, KvTypes, LatentAttention, Layer
 from kvplan.model import ModelSpec
 
@@ -120,10 +119,6 @@ def _lengths(context: int | None) -> tuple[int, ...]:
 
 def _stages(layers: Sequence[Sequence[Layer]], stages: int) -> list[list[Layer]]:
     """What each pipeline stage keeps."""
-    if stages > len(layers):
-        raise InputError(
-            f"pipeline parallelism {stages} is more than the model's {len(layers)} layers", key="pipeline_parallel"
-        )
     return [[kept for index in stage for kept in layers[index]] for stage in stage_layers(len(layers), stages)]
 
 

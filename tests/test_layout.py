@@ -70,7 +70,6 @@ WRONG_ENDINGS = (
     "_time",
     "_pct",
     "_percent",
-    "_ratio",
     "_mem",
     "_memory",
     "_size",

@@ -68,6 +68,18 @@ def run(
     ] = 0,
     cache_type_k: options.CacheTypeK = None,
     cache_type_v: options.CacheTypeV = None,
+    kv_unified: Annotated[
+        bool | None, typer.Option("--kv-unified/--no-kv-unified", help="llama.cpp: one KV buffer for all slots.")
+    ] = None,
+    swa_full: Annotated[bool, typer.Option("--swa-full", help="llama.cpp: windows at full size.")] = False,
+    window_pool_ratio: Annotated[
+        float | None,
+        typer.Option("--swa-full-tokens-ratio", metavar="X", help="SGLang: window pool's tokens per full token."),
+    ] = None,
+    state_pool_ratio: Annotated[
+        float | None,
+        typer.Option("--mamba-full-memory-ratio", metavar="X", help="SGLang: state pool per byte of KV."),
+    ] = None,
     draft_model: Annotated[str | None, typer.Option("--draft-model", metavar="MODEL", hidden=True)] = None,
     max_loras: Annotated[int, typer.Option("--max-loras", metavar="N", hidden=True)] = 0,
     kv_offload: Annotated[str | None, typer.Option("--kv-offload", metavar="BYTES", hidden=True)] = None,
@@ -126,8 +138,12 @@ def run(
         hybrid_kv_cache_manager=hybrid_manager,
         block_size=options.positive_or_none(block_size, "--block-size"),
         enforce_eager=enforce_eager,
-        speculative_tokens=speculative_tokens,
+        speculative_tokens=options.not_negative(speculative_tokens, "--speculative-tokens"),
         kv_memory_bytes=None if kv_memory is None else options.parse_amount(kv_memory, "--kv-memory"),
+        kv_unified=kv_unified,
+        swa_full=swa_full,
+        window_pool_ratio=options.parse_ratio(window_pool_ratio, "--swa-full-tokens-ratio"),
+        state_pool_ratio=options.parse_ratio(state_pool_ratio, "--mamba-full-memory-ratio"),
         weight_bytes=None if weights_bytes is None else options.parse_amount(weights_bytes, "--weights-bytes"),
     )
     fraction = options.parse_share(safety_fraction, "--safety-fraction")

@@ -1,6 +1,7 @@
 """Options that several commands share, each written once."""
 
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -113,6 +114,22 @@ def positive(value: int, option: str) -> int:
 def positive_or_none(value: int | None, option: str) -> int | None:
     """``value``, if it counts something or was not given."""
     return None if value is None else positive(value, option)
+
+
+def not_negative(value: int, option: str) -> int:
+    """``value``, if it is a count."""
+    if value < 0:
+        raise InputError(f"{option} {value} is below zero", hint=f"give {option} 0 or more", key=option)
+    return value
+
+
+def parse_ratio(value: float | None, option: str) -> Fraction | None:
+    """A ratio above zero, exact as written."""
+    if value is None:
+        return None
+    if not 0 < value < inf:
+        raise InputError(f"{option} {value:g} is not above zero", key=option)
+    return Fraction(str(value))
 
 
 def parse_counts(text: str | None, option: str) -> tuple[int, ...]:

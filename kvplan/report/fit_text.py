@@ -81,6 +81,8 @@ def _answer(fit: Fit) -> str:
     held = f"{ratio(fit.concurrency)} requests of {fit.max_model_len:,} tokens at once"
     if fit.verdict == "fits":
         return f"fits: {pool}, {held}"
+    if not fit.plan.starts:
+        return f"does not fit: {fit.deployment.engine.name} refuses to start ({pool}, {held})"
     if fit.verdict == "does_not_fit":
         return f"does not fit: {pool} holds {held}; the longest window is {fit.longest_window_tokens:,}"
     return f"cannot tell: without what is not modelled, {pool}, {held}"
