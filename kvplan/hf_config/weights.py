@@ -9,7 +9,7 @@ from kvplan.hf_config.weights_deepseek_v4 import (
     is_deepseek_v4,
 )
 from kvplan.hf_config.weights_encoders import encoder_parts
-from kvplan.hf_config.weights_facts import Config, Decoder, linear, read_decoder, whole
+from kvplan.hf_config.weights_facts import Config, Decoder, linear, read_decoder, says_tying, whole
 from kvplan.hf_config.weights_gemma import gemma4_layer_parts, gemma4_outer_parts, is_gemma4
 from kvplan.hf_config.weights_layers import mixers, nemotron_pattern
 from kvplan.hf_config.weights_mlp import dense_parts, is_mixture, mixture_parts
@@ -55,12 +55,20 @@ def read_weights(
     parts: tuple[WeightPart, ...] = ()
     if decoder is not None:
         parts = (*decoder_parts(decoder), *encoder_parts(config, decoder.hidden))
+        if quantization is None and not says_tying(config, text):
+            parts = _without_second_table(parts, parameters)
         if not decoder.recognised and not _confirmed(parts, parameters):
             parts = ()
     method = None
     if quantization is not None:
         parts, method = quantize(parts, quantization, expert_dtype=text.get("expert_dtype"))
     return Weights(parameters=parameters, stored_bytes=stored_bytes, parts=parts, quantization=method)
+
+
+def _without_second_table(parts: tuple[WeightPart, ...], parameters: int | None) -> tuple[WeightPart, ...]:
+    """The parts without a head of their own, where no key speaks of tying and only so the published total is met."""
+    rest = tuple(part for part in parts if part.name != "lm_head")
+    return rest if not _confirmed(parts, parameters) and _confirmed(rest, parameters) else parts
 
 
 def _confirmed(parts: Iterable[WeightPart], parameters: int | None) -> bool:

@@ -65,7 +65,7 @@ def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
 
 
 def _compressor(decoder: Decoder, layer: int, ratio: int, dim: int, name: str) -> list[WeightPart]:
-    """Two matrices of hidden × width (width doubled where entries overlap, at ratio 4), positions in float32, a norm."""
+    """Two matrices of hidden × width (width doubled where entries overlap, at ratio 4), float32 positions, a norm."""
     width = dim * (2 if ratio == 4 else 1)
     return [
         linear(name, decoder.hidden, 2 * width, "none", layer),

@@ -4,6 +4,7 @@ Sources: vLLM 0.33, one function per family of encoders; an encoder of an unknow
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from kvplan.hf_config.weights_facts import Config, linear, nested, whole
 from kvplan.model import WeightPart
@@ -14,6 +15,8 @@ def encoder_parts(config: Config, text_hidden: int) -> list[WeightPart]:
     thinker = nested(config, "thinker_config") or {}
     parts: list[WeightPart] = []
     vision = nested(config, "vision_config") or nested(thinker, "vision_config")
+    if vision is None and config.get("model_type") == "llama4":
+        vision = {}  # the class fills in a tower of its own where the file has none
     if vision is not None:
         parts += _vision(config, vision, text_hidden)
     audio = nested(config, "audio_config") or nested(thinker, "audio_config")
@@ -237,8 +240,10 @@ def _audio(audio: Config, text_hidden: int) -> list[WeightPart]:
     mel = whole(audio, "num_mel_bins") or 128
     family = str(audio.get("model_type") or "")
     qwen3 = family.startswith(("qwen3_asr", "qwen3_omni"))
+    heads = whole(audio, "encoder_attention_heads")
+    layers = _blocks(depth, hidden, intermediate, name="audio", split="columns" if qwen3 else "none")
     parts = [
-        *_blocks(depth, hidden, intermediate, name="audio", split="columns" if qwen3 else "none"),
+        *(replace(part, kv_heads=heads) if part.split == "columns" else part for part in layers),
         linear("audio.norm", 2, hidden, "none"),
     ]
     if qwen3:

@@ -193,14 +193,18 @@ def _intermediate(facts: Config, hidden: int) -> int | None:
     return None
 
 
+_TYING = ("tie_word_embeddings", "tie_embedding", "share_input_output_layers")
+
+
 def _is_tied(config: Config, text: Config, traits: Traits) -> bool:
     """Whether the head is the embedding: the text config's word, the outer one's, or the class's habit."""
-    for place in (text, config):
-        for key in ("tie_word_embeddings", "tie_embedding", "share_input_output_layers"):
-            value = place.get(key)
-            if isinstance(value, bool):
-                return value
-    return traits.tied
+    said = next((place[key] for place in (text, config) for key in _TYING if isinstance(place.get(key), bool)), None)
+    return traits.tied if said is None else bool(said)
+
+
+def says_tying(config: Config, text: Config) -> bool:
+    """Whether a key of the file says if the head is the embedding."""
+    return any(isinstance(place.get(key), bool) for place in (text, config) for key in _TYING)
 
 
 def linear(

@@ -9,7 +9,7 @@ from kvplan.engines.vllm import budget_constants as c
 from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes
 from kvplan.units import GIB, format_bytes
 
-_SAMPLER_COPIES = {
+SAMPLERS = {
     "torch": c.SAMPLER_COPIES_TORCH,
     "triton": c.SAMPLER_COPIES_TRITON,
     "flashinfer": c.SAMPLER_COPIES_FLASHINFER,
@@ -67,7 +67,7 @@ def sampler_copies(facts: RankFacts) -> Fraction:
     if not facts.runs_sampler:
         return Fraction(0)
     if facts.sampler is not None:
-        return _SAMPLER_COPIES[facts.sampler]
+        return SAMPLERS[facts.sampler]
     triton = facts.vendor == "nvidia" and facts.release >= c.FIRST_TRITON_SAMPLER
     return c.SAMPLER_COPIES_TRITON if triton else c.SAMPLER_COPIES_TORCH
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from kvplan.engines.stages import stage_layers
 from kvplan.errors import UnsupportedModelError
 from kvplan.model import ModelSpec, WeightPart
 
@@ -69,6 +70,8 @@ def rank_share(
             padded = -(-columns // EXPERT_PADDING) * EXPERT_PADDING
             return Fraction(part.parameters * padded, expert_width)
         return Fraction(part.parameters, ranks)
+    if part.kv_heads and part.kv_heads % tensor_parallel:
+        return Fraction(part.parameters)  # an encoder whose heads do not divide is copied
     return Fraction(part.parameters, tensor_parallel)
 
 
@@ -79,20 +82,6 @@ def part_bytes(part: WeightPart, elements: Fraction, dtype: str) -> Fraction:
     return elements * BYTES_PER_ELEMENT.get(dtype, 2)
 
 
-def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Decoder layers of each pipeline stage: equal, the remainder to the last stages but the very last.
-
-    Source: vLLM 0.33, ``get_pp_indices``.
-
-    >>> stage_layers(32, 2), stage_layers(61, 4)
-    ((16, 16), (15, 15, 16, 15))
-    """
-    counts = [layers // stages] * stages
-    for place in range(2, layers % stages + 2):
-        counts[-place] += 1
-    return tuple(counts)
-
-
 def stage_parts(parts: Iterable[WeightPart], layers: int, stages: int, stage: int) -> list[WeightPart]:
     """The parts that pipeline stage ``stage`` holds: its layers, the embedding first, norm and head last.
 
@@ -100,9 +89,7 @@ def stage_parts(parts: Iterable[WeightPart], layers: int, stages: int, stage: in
     """
     if stages == 1:
         return list(parts)
-    counts = stage_layers(layers, stages)
-    first = sum(counts[:stage])
-    mine = range(first, first + counts[stage])
+    mine = stage_layers(layers, stages)[stage]
     kept = list(parts)
     ends = {part.name for part in kept if part.layer is None}
     last_names = {"lm_head", "lm_head.bias", "final_norm"} | ({"embed_tokens"} if "lm_head" not in ends else set())

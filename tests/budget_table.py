@@ -1,0 +1,356 @@
+"""Compares the vLLM budget with start-up logs of real engines: ``python tests/budget_table.py [--markdown] [--rows]``.
+
+Reads ``../shared/data/engine_logs*.jsonl``: total memory, utilisation, settings and the printed weights go in, the
+pool that is left is compared with the printed one. Good: within 6 % of the pool or 0.3 GiB; tight: within 2 % or
+0.3 GiB. ``--leave-one-out`` refits the constants without each row in turn.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.vllm import budget_constants, budget_terms
+from kvplan.engines.vllm.budget import rank_facts
+from kvplan.engines.vllm.budget_terms import RankFacts, gib, rank_budget
+from kvplan.engines.vllm.settings import resolve_settings
+from kvplan.hf_config import read_config
+from kvplan.model import ModelSpec, Source
+from kvplan.profiles.kinds import GpuProfile
+from kvplan.units import GIB
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+SAME_SHAPE = {
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": "Qwen/Qwen3-30B-A3B-Thinking-2507",
+    "meta-llama/Llama-3.2-1B": "meta-llama/Llama-3.2-1B-Instruct",
+    "microsoft/Phi-3-mini-4k-instruct": "microsoft/Phi-3-mini-128k-instruct",
+    "Qwen/Qwen2.5-1.5B-Instruct": "Qwen/Qwen2-1.5B-Instruct",
+    "Qwen/Qwen3-4B": "Qwen/Qwen3-4B-Instruct-2507",
+}
+"""Models of the logs whose own config is not recorded, and a recorded one of the same widths."""
+WIDTHS: Mapping[str, Mapping[str, Any]] = {
+    # from the models' own config.json on the Hub
+    "Qwen/Qwen2.5-3B": {
+        "model_type": "qwen2",
+        "hidden_size": 2048,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "intermediate_size": 11008,
+        "vocab_size": 151936,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": True,
+    },
+    "meta-llama/Llama-3.2-3B-Instruct": {
+        "model_type": "llama",
+        "hidden_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 8192,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": True,
+    },
+    "openai/gpt-oss-20b": {
+        "model_type": "gpt_oss",
+        "hidden_size": 2880,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "intermediate_size": 2880,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 4,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 12,
+        "vocab_size": 201088,
+        "max_position_embeddings": 131072,
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One start-up: what went in, and what the log printed. ``core``: a text model on NVIDIA GPUs of one node."""
+
+    name: str
+    release: tuple[int, ...]
+    gpu: str
+    model: str
+    core: bool
+    facts: RankFacts
+    printed_kv_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A row with kvplan's answer."""
+
+    row: Row
+    kv_bytes: int
+    half_width_bytes: int
+
+    @property
+    def error_bytes(self) -> int:
+        return self.kv_bytes - self.row.printed_kv_bytes
+
+    @property
+    def error_share(self) -> float:
+        return self.error_bytes / self.row.printed_kv_bytes
+
+    def within(self, share: float) -> bool:
+        return abs(self.error_bytes) <= max(share * self.row.printed_kv_bytes, gib("0.3"))
+
+    @property
+    def covered(self) -> bool:
+        return abs(self.error_bytes) <= self.half_width_bytes
+
+
+def read_rows(folder: Path = DATA) -> list[Row]:
+    """The rows that can be judged."""
+    logs = {row["row"]: row for row in _lines(folder / "engine_logs.jsonl")}
+    usable = [line for line in _lines(folder / "engine_logs_usable.jsonl") if line["base_model"]]
+    return [_row(line, logs[line["row"]], folder) for line in usable if line["engine"].startswith("vllm@")]
+
+
+def judge(row: Row) -> Judged:
+    """The pool that kvplan computes for the row."""
+    answer = rank_budget(row.facts)
+    half = (answer.kv_bytes_high - answer.kv_bytes_low) // 2
+    return Judged(row=row, kv_bytes=answer.kv_bytes, half_width_bytes=half)
+
+
+def totals(judged: Sequence[Judged]) -> dict[str, float]:
+    """The figures that the bars are set on."""
+    old = [each for each in judged if each.row.release < (0, 19)]
+    return {
+        "rows": len(judged),
+        "median_error_share": statistics.median(abs(each.error_share) for each in judged),
+        "good_share": _share(judged, lambda each: each.within(0.06)),
+        "tight_share_below_0_19": _share(old, lambda each: each.within(0.02)),
+        "covered_share": _share(judged, lambda each: each.covered),
+        "median_half_width_share": statistics.median(
+            each.half_width_bytes / each.row.printed_kv_bytes for each in judged
+        ),
+    }
+
+
+def _share(judged: Sequence[Judged], holds: Callable[[Judged], bool]) -> float:
+    return sum(map(holds, judged)) / len(judged)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _row(line: Mapping[str, Any], log: Mapping[str, Any], folder: Path) -> Row:
+    release = tuple(int(part) for part in line["engine"].removeprefix("vllm@").split("."))
+    model = read_model(line["base_model"], folder)
+    # a fine-tune in a log may have a longer window than the base model's config
+    model = replace(model, max_context_tokens=max(model.max_context_tokens or 0, log["max_model_len"] or 0))
+    ranks = log["tp"] or 1
+    gpu = _gpu(log["gpu"] or "", gib(line["total_gib"]))
+    speculative = int(str(log["speculative"]).partition("num_spec_tokens=")[2].strip(")") or 0)
+    deployment = Deployment(
+        engine=EngineVersion(release=release),
+        gpu=gpu,
+        tensor_parallel=ranks,
+        max_model_len=log["max_model_len"],
+        max_num_seqs=log["max_num_seqs"],
+        max_num_batched_tokens=log["max_num_batched_tokens"],
+        memory_utilization=Fraction(str(line["utilization"])),
+        enforce_eager=bool(log["enforce_eager"]),
+        speculative_tokens=speculative,
+    )
+    flags = log["other_flags"] or ""
+    facts = replace(
+        rank_facts(model, deployment, resolve_settings(model, deployment)),
+        total_bytes=gpu.memory_bytes,
+        weight_bytes=gib(log["model_load_gib"]),
+    )
+    if "language-model-only" in flags or "'image': 0" in flags:
+        facts = replace(facts, has_encoder=False)
+    if "flashinfer" in flags:
+        facts = replace(facts, sampler="flashinfer")
+    elif "pytorch-native" in flags:
+        facts = replace(facts, sampler="torch")
+    return Row(
+        name=line["row"],
+        release=release,
+        gpu=(log["gpu"] or "not said") + (f" × {ranks}" if ranks > 1 else ""),
+        model=line["base_model"],
+        core=bool(line["core"]),
+        facts=facts,
+        printed_kv_bytes=gib(log["available_kv_gib"]),
+    )
+
+
+def read_model(name: str, folder: Path = DATA) -> ModelSpec:
+    """The model of a log row, from its recorded config, from one of the same widths, or from its widths."""
+    if name in WIDTHS:
+        config: Mapping[str, Any] = WIDTHS[name]
+    else:
+        recorded = folder / "models" / f"{SAME_SHAPE.get(name, name).replace('/', '--')}.json"
+        config = json.loads(recorded.read_text(encoding="utf-8"))["config"]
+    return read_config(config, model_id=name, source=Source(name="recorded config"))
+
+
+def _gpu(name: str, memory_bytes: int) -> GpuProfile:
+    """The device as far as a budget asks: memory, compute capability, whether it is an A100."""
+    capability = (7, 5) if "T4" in name else (12, 0) if "Blackwell" in name else (8, 0)
+    return GpuProfile(
+        name=name,
+        vendor="NVIDIA",
+        family=name,
+        memory_bytes=memory_bytes,
+        bandwidth_bytes_per_s=0,
+        flops_per_s={},
+        sources=("the log",),
+        checked="",
+        compute_capability=capability,
+    )
+
+
+# --- leave one out: each fitted constant again, from all rows but one ---
+
+_FITTED: Mapping[str, Sequence[float]] = {
+    "SAMPLER_COPIES_TORCH": [9.0 + 0.1 * step for step in range(13)],
+    "SAMPLER_COPIES_TRITON": [4.0 + 0.5 * step for step in range(9)],
+    "SAMPLER_COPIES_FLASHINFER": [2.0 + 0.5 * step for step in range(7)],
+    "NON_TORCH_BEFORE_CONTEXT_SMALL": [0.02 * step * GIB for step in range(8)],
+    "NON_TORCH_BEFORE_CONTEXT_LARGE": [0.03 * step * GIB for step in range(10)],
+    "NON_TORCH_WITH_CONTEXT": [(0.1 + 0.05 * step) * GIB for step in range(14)],
+}
+
+
+def leave_one_out(rows: Sequence[Row]) -> list[Judged]:
+    """Every row judged with constants that were fitted, one after the other, to the other rows (least sum of
+    |error| / (pool × 2 % + 0.3 GiB), which an outlier cannot dominate)."""
+    judged = []
+    for row in rows:
+        others = [each for each in rows if each.model != row.model or each.release != row.release]
+        fitted: dict[str, Any] = {}
+        for name, candidates in _FITTED.items():
+            best = min(candidates, key=lambda value, name=name: _loss(others, {**fitted, name: value}))  # type: ignore[misc]
+            fitted[name] = best
+        with _constants(fitted):
+            judged.append(judge(row))
+    return judged
+
+
+@contextmanager
+def _constants(values: Mapping[str, Any]) -> Iterator[None]:
+    """The budget's constants with other values for a while."""
+    before = {name: getattr(budget_constants, name) for name in values}
+    for name, value in values.items():
+        whole = Fraction(value).limit_denominator(100) if name.startswith("SAMPLER") else int(value)
+        setattr(budget_constants, name, whole)
+    # the sampler's table is built from the constants once
+    copies = {
+        "torch": budget_constants.SAMPLER_COPIES_TORCH,
+        "triton": budget_constants.SAMPLER_COPIES_TRITON,
+        "flashinfer": budget_constants.SAMPLER_COPIES_FLASHINFER,
+    }
+    table_before = dict(budget_terms.SAMPLERS)
+    budget_terms.SAMPLERS.update(copies)
+    try:
+        yield
+    finally:
+        budget_terms.SAMPLERS.update(table_before)
+        for name, value in before.items():
+            setattr(budget_constants, name, value)
+
+
+def _loss(rows: Iterable[Row], values: Mapping[str, Any]) -> float:
+    with _constants(values):
+        return sum(
+            min(3.0, abs(each.error_bytes) / (0.02 * each.row.printed_kv_bytes + gib("0.3")))
+            for each in map(judge, rows)
+        )
+
+
+# --- printing ---
+
+
+def table(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
+    """Errors by release and GPU."""
+    head = ("vLLM", "GPU", "rows", "median error", "good", "worst")
+    keys = sorted({(each.row.release, each.row.gpu) for each in judged})
+    lines: list[tuple[str, ...]] = [head]
+    for release, gpu in keys:
+        mine = [each for each in judged if (each.row.release, each.row.gpu) == (release, gpu)]
+        worst = max(mine, key=lambda each: abs(each.error_share))
+        lines.append(
+            (
+                ".".join(map(str, release)),
+                gpu,
+                str(len(mine)),
+                f"{statistics.median(abs(each.error_share) for each in mine):.1%}",
+                f"{sum(each.within(0.06) for each in mine)} of {len(mine)}",
+                f"{worst.error_share:+.1%} ({worst.error_bytes / GIB:+.2f} GiB)",
+            )
+        )
+    return lines
+
+
+def summary(figures: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    """Each figure beside its bar."""
+    return [
+        ("measure", "measured", "bar"),
+        (f"median error of {figures['rows']:.0f} rows", f"{figures['median_error_share']:.2%}", "≤ 1 %"),
+        ("within 6 % or 0.3 GiB", f"{figures['good_share']:.0%}", "≥ 85 %"),
+        ("below 0.19: within 2 % or 0.3 GiB", f"{figures['tight_share_below_0_19']:.0%}", "≥ 90 %"),
+        ("inside the band", f"{figures['covered_share']:.0%}", "≥ 90 %"),
+        ("median half width of the band", f"{figures['median_half_width_share']:.1%} of the pool", "≤ 8 %"),
+    ]
+
+
+def _print(lines: Sequence[Sequence[str]], *, markdown: bool) -> None:
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for place, line in enumerate(lines):
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        print(f"| {' | '.join(cells)} |" if markdown else "  ".join(cells).rstrip())
+        if markdown and place == 0:
+            print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    print()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the tables; 0 also where the recorded logs are not at hand."""
+    if not DATA.is_dir():
+        print("the recorded start-up logs (../shared/data) are not beside this checkout", file=sys.stderr)
+        return 0
+    markdown = "--markdown" in arguments
+    rows = [row for row in read_rows() if row.core]
+    judged = leave_one_out(rows) if "--leave-one-out" in arguments else [judge(row) for row in rows]
+    _print(table(judged), markdown=markdown)
+    if "--rows" in arguments:
+        head = ("row", "vLLM", "GPU", "model", "printed GiB", "kvplan GiB", "error", "band ± GiB")
+        body = [
+            (
+                each.row.name,
+                ".".join(map(str, each.row.release)),
+                each.row.gpu,
+                each.row.model,
+                f"{each.row.printed_kv_bytes / GIB:.2f}",
+                f"{each.kv_bytes / GIB:.2f}",
+                f"{each.error_share:+.1%}",
+                f"{each.half_width_bytes / GIB:.2f}{'' if each.covered else ' (outside)'}",
+            )
+            for each in sorted(judged, key=lambda each: each.row.release)
+        ]
+        _print([head, *body], markdown=markdown)
+    _print(summary(totals(judged)), markdown=markdown)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

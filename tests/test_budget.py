@@ -1,0 +1,331 @@
+"""Budgets: each term by hand, which rank decides, real start-ups as golden rows, and the bars on recorded logs."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvplan.engines.base import Budget, Deployment
+from kvplan.engines.vllm.budget import budget, device_memories, rank_facts
+from kvplan.engines.vllm.budget_terms import (
+    RankFacts,
+    communication_bytes,
+    encoder_bytes,
+    forward_bytes,
+    gib,
+    non_torch_bytes,
+    rank_budget,
+    rank_terms,
+    sampler_bytes,
+    workspace_bytes,
+)
+from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes
+from kvplan.engines.vllm.pages import cache_layout
+from kvplan.engines.vllm.settings import resolve_settings
+from kvplan.engines.vllm.storage import kv_types
+from kvplan.errors import InputError
+from kvplan.profiles.kinds import GpuProfile
+from kvplan.units import GIB, MIB
+from tests import budget_table
+from tests.test_weights import DEEPSEEK_V3, LLAMA_8B, spec
+
+H100 = GpuProfile(
+    name="h100",
+    vendor="NVIDIA",
+    family="Hopper",
+    memory_bytes=gib("79.2"),
+    bandwidth_bytes_per_s=0,
+    flops_per_s={},
+    sources=("a log",),
+    checked="2026-01-01",
+    compute_capability=(9, 0),
+)
+
+
+def facts(**changes: Any) -> RankFacts:
+    """Llama-3.1-8B on an H100 as vLLM 0.33 serves it by default."""
+    base: dict[str, Any] = {
+        "release": (0, 33),
+        "total_bytes": gib("79.2"),
+        "utilization": Fraction(92, 100),
+        "weight_bytes": 16_060_522_496,
+        "sequences": 1024,
+        "batched_tokens": 8192,
+        "window_tokens": 131072,
+        "hidden": 4096,
+        "vocabulary": 128256,
+        "intermediate": 14336,
+        "capability": (9, 0),
+    }
+    return RankFacts(**{**base, **changes})
+
+
+def terms(**changes: Any) -> dict[str, int]:
+    return {term.name: term.bytes for term in rank_terms(facts(**changes))}
+
+
+def test_forward_pass_by_hand() -> None:
+    assert forward_bytes(facts()) == 8192 * 2 * (3 * 14336 + 3 * 4096)
+    assert forward_bytes(facts(tensor_parallel=4)) == 8192 * 2 * (3 * 3584 + 3 * 4096)
+
+
+def test_forward_pass_of_experts_by_hand() -> None:
+    """Qwen3-30B-A3B: 8 of 128 experts of 768, hidden 2,048."""
+    mixture = facts(hidden=2048, experts_per_token=8, expert_intermediate=768, batched_tokens=2048)
+    assert forward_bytes(mixture) == 2048 * 2 * (8 * (3 * 768 + 2 * 2048) + 3 * 2048)
+
+
+def test_latent_attention_turns_its_context_back() -> None:
+    """DeepSeek at TP 8: 16 heads × 256 values × 65,536 tokens × 2 B = 512 MiB beside the layer."""
+    with_context = forward_bytes(facts(latent_context_width=16 * 256))
+    assert with_context - forward_bytes(facts()) == 512 * MIB
+
+
+@pytest.mark.parametrize(
+    ("changes", "copies"),
+    [
+        ({"release": (0, 11)}, Fraction(96, 10)),
+        ({}, Fraction(6)),
+        ({"vendor": "amd"}, Fraction(96, 10)),
+        ({"sampler": "flashinfer"}, Fraction(3)),
+        ({"runs_sampler": False}, Fraction(0)),
+    ],
+)
+def test_sampler_by_hand(changes: dict[str, Any], copies: Fraction) -> None:
+    assert sampler_bytes(facts(**changes)) == int(copies * 1024 * 128256 * 4)
+
+
+def test_the_peak_is_the_largest_phase() -> None:
+    for changes in ({}, {"sequences": 1}, {"has_encoder": True}, {"has_encoder": True, "batched_tokens": 2048}):
+        here = facts(**changes)
+        found = terms(**changes)
+        activation = sum(amount for name, amount in found.items() if name.startswith("activation"))
+        assert activation == max(forward_bytes(here), sampler_bytes(here), encoder_bytes(here))
+
+
+def test_graphs_lie_inside_from_0_21() -> None:
+    """86 graphs at 256 sequences: 0.10 + 86 × 0.0042 GiB; a log of 0.29 on an L40S prints an estimate of 0.46."""
+    assert captured_graphs(256) == 86
+    assert graph_bytes(86) / GIB == pytest.approx(0.46, abs=0.005)
+    for release, inside in (((0, 20), False), ((0, 21), True)):
+        (graphs,) = (term for term in rank_terms(facts(release=release)) if term.name == "cuda_graphs")
+        assert graphs.inside_fraction is inside
+    assert terms(enforce_eager=True)["cuda_graphs"] == 0
+
+
+def test_non_torch_by_release_and_device() -> None:
+    assert non_torch_bytes(facts()) == gib("0.33")
+    assert non_torch_bytes(facts(release=(0, 11))) == gib("0.12")
+    assert non_torch_bytes(facts(release=(0, 11), total_bytes=gib(22))) == gib("0.06")
+    assert non_torch_bytes(facts(capability=(7, 5))) == gib("0.1")
+    assert non_torch_bytes(facts(unified_memory=True)) == gib("2.5")
+
+
+def test_communication_grows_with_ranks_and_nodes() -> None:
+    by_ranks = [communication_bytes(facts(tensor_parallel=ranks, gpus=ranks)) for ranks in (1, 2, 4, 8)]
+    assert by_ranks == sorted(by_ranks)
+    assert by_ranks[0] == 0
+    assert communication_bytes(facts(tensor_parallel=8, gpus=16)) - by_ranks[3] == gib("1.5")
+
+
+def test_sparse_attention_keeps_workspaces() -> None:
+    """VLLM's own comment: 5 × 163,840 × 576 × 2 B ≈ 900 MB for DeepSeek-V3.2."""
+    sparse = facts(sparse_latent_width=576, window_tokens=163840)
+    assert workspace_bytes(sparse) == 5 * 163840 * 576 * 2 + 512 * MIB
+    assert workspace_bytes(facts(capability=(10, 0))) == 394 * MIB
+
+
+def test_a_budget_that_does_not_close_stays_negative() -> None:
+    answer = rank_budget(facts(total_bytes=gib(16)))
+    assert answer.kv_bytes < 0
+    assert answer.kv_bytes_low < answer.kv_bytes < answer.kv_bytes_high
+
+
+# --- from a model and a deployment ---
+
+
+def answer_for(config: dict[str, Any], **changes: Any) -> Budget:
+    model = spec(config)
+    deployment = Deployment(**{"gpu": H100, **changes})
+    settings = resolve_settings(model, deployment)
+    kv = kv_types(model, deployment.kv_dtype)
+    return budget(model, deployment, settings, kv, cache_layout(model, deployment, settings, kv))
+
+
+def test_llama_on_an_h100() -> None:
+    answer = answer_for(LLAMA_8B)
+    by_name = {term.name: term for term in answer.terms}
+    assert answer.requested_bytes == -(-gib("79.2") * 92 // 100)
+    assert by_name["weights"].bytes == 8_030_261_248 * 2
+    assert by_name["weights"].formula == "config arithmetic, bfloat16"
+    assert set(by_name) == {
+        "weights",
+        "non_torch",
+        "activation_forward",
+        "activation_sampler",
+        "cuda_graphs",
+        "log_probabilities",
+    }
+
+
+def test_weights_given_for_all_ranks() -> None:
+    answer = answer_for(LLAMA_8B, tensor_parallel=2, weight_bytes=10 * GIB)
+    assert next(term.bytes for term in answer.terms if term.name == "weights") == 5 * GIB
+
+
+def test_the_smallest_device_decides() -> None:
+    answer = answer_for(LLAMA_8B, tensor_parallel=2, gpu_memory_bytes=(gib(80), gib(60)))
+    assert (answer.rank, answer.total_bytes) == (1, gib(60))
+
+
+def test_the_last_pipeline_stage_samples() -> None:
+    """Two equal stages: the last one samples, and holds a head as large as the first one's embedding."""
+    answer = answer_for(LLAMA_8B, pipeline_parallel=2)
+    assert answer.rank == 1
+    assert any(term.name == "activation_sampler" for term in answer.terms)
+
+
+def test_multi_token_layers_wait_for_speculation() -> None:
+    model = spec(DEEPSEEK_V3)
+    deployment = Deployment(gpu=H100, tensor_parallel=8)
+    plain = rank_facts(model, deployment, resolve_settings(model, deployment))
+    assert plain.speculative_bytes == 0
+    assert plain.latent_context_width == 16 * 256
+    assert plain.sparse_latent_width == 0
+
+
+def test_memory_is_given_per_rank_or_once() -> None:
+    assert device_memories(Deployment(gpu=H100, tensor_parallel=2)) == (H100.memory_bytes,) * 2
+    assert device_memories(Deployment(gpu_memory_bytes=(5,), tensor_parallel=2)) == (5, 5)
+    assert device_memories(Deployment(gpu_memory_bytes=(9, 7, 8, 6), tensor_parallel=2, data_parallel=2)) == (8, 6)
+    with pytest.raises(InputError, match="3 amounts of GPU memory for 2 ranks"):
+        device_memories(Deployment(gpu_memory_bytes=(1, 2, 3), tensor_parallel=2))
+    with pytest.raises(InputError, match="needs a GPU"):
+        device_memories(Deployment())
+
+
+def test_a_mig_slice_is_a_device_of_its_own_size() -> None:
+    whole = answer_for(LLAMA_8B)
+    part = answer_for(LLAMA_8B, gpu_memory_bytes=(gib("39.5"),))
+    assert part.total_bytes == gib("39.5")
+    assert part.kv_bytes < whole.kv_bytes
+
+
+# --- real start-ups ---
+
+LOGS = [
+    pytest.param(
+        {
+            "release": (0, 11),
+            "total_bytes": gib("22.16"),
+            "utilization": Fraction(92, 100),
+            "weight_bytes": gib("14.9889"),
+            "sequences": 128,
+            "batched_tokens": 2048,
+            "window_tokens": 32000,
+        },
+        "4.75",
+        # https://github.com/abinavChandar/demo_env_l4/blob/a7412410f3430401527878bfb0e6e4a15a5e5fe1/vllm.log
+        id="llama-3.1-8b-l4",
+    ),
+    pytest.param(
+        {
+            "release": (0, 11),
+            "total_bytes": gib("79.18"),
+            "utilization": Fraction(9, 10),
+            "weight_bytes": gib("14.99"),
+            "batched_tokens": 8192,
+            "window_tokens": 16000,
+        },
+        "51.38",
+        # https://github.com/llm-d-incubation/llm-d-planner/blob/e50305af90f0812e77e1827f3bc740fe75b76370/docs/empirical-vllm-memory-results.md
+        id="llama-3.1-8b-h100",
+    ),
+    pytest.param(
+        {
+            "release": (0, 10),
+            "total_bytes": gib("79.18"),
+            "utilization": Fraction(9, 10),
+            "weight_bytes": gib("56.9342"),
+            "window_tokens": 6144,
+            "hidden": 2048,
+            "vocabulary": 151936,
+            "experts_per_token": 8,
+            "expert_intermediate": 768,
+        },
+        "8.68",
+        # https://github.com/kolyangg/mlops-assignment/blob/daaf8cb3262f5daa5d099ff13a25e2a38e7cf765/logs/vllm.log
+        id="qwen3-30b-a3b-h100",
+    ),
+    pytest.param(
+        {
+            "release": (0, 10),
+            "total_bytes": gib("79.25"),
+            "utilization": Fraction(8, 10),
+            "weight_bytes": gib("17.2217"),
+            "sequences": 256,
+            "batched_tokens": 2048,
+            "window_tokens": 16384,
+            "hidden": 2880,
+            "vocabulary": 201088,
+            "experts_per_token": 4,
+            "expert_intermediate": 2880,
+            "tensor_parallel": 4,
+            "gpus": 4,
+            "sampler": "flashinfer",
+        },
+        "45.32",
+        # https://github.com/dennislee22/vLLM-benchmarking/blob/b474d1e053c35c9aef8c02aae4efbc0d8675f033/log/vllm-120B-4gpuA10080GB-0.8GRAM-diff-nodes.log
+        id="gpt-oss-120b-4-a100",
+    ),
+    pytest.param(
+        {
+            "release": (0, 29),
+            "total_bytes": gib("44.4"),
+            "weight_bytes": gib("24.72"),
+            "sequences": 256,
+            "batched_tokens": 2048,
+            "window_tokens": 4096,
+            "hidden": 2816,
+            "vocabulary": 262144,
+            "experts_per_token": 8,
+            "expert_intermediate": 704,
+            "capability": (8, 9),
+        },
+        "13.63",
+        # https://github.com/akamaslabs/vllm-benchmark/blob/026d8a5800d50f9fa95eef63c9f071713cb9dd7a/studies/30-l40s-gemma4-26b-tps/probe/probe.log
+        id="gemma-4-26b-a4b-fp8-l40s",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "printed"), LOGS)
+def test_printed_pools(changes: dict[str, Any], printed: str) -> None:
+    """Start-up logs, figures as printed; each with its source. Within 2 % or 0.3 GiB, inside the band."""
+    answer = rank_budget(facts(**changes))
+    assert abs(answer.kv_bytes - gib(printed)) <= max(gib(printed) * 0.02, gib("0.3"))
+    assert answer.kv_bytes_low <= gib(printed) <= answer.kv_bytes_high
+
+
+def test_the_bars_hold_on_recorded_logs(shared_data: Path) -> None:
+    rows = [row for row in budget_table.read_rows(shared_data) if row.core]
+    figures = budget_table.totals([budget_table.judge(row) for row in rows])
+    assert figures["median_error_share"] <= 0.01
+    assert figures["good_share"] >= 0.85
+    assert figures["tight_share_below_0_19"] >= 0.90
+    assert figures["covered_share"] >= 0.90
+    assert figures["median_half_width_share"] <= 0.08
+
+
+def test_the_table_prints(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert budget_table.main(["--markdown", "--rows"]) == 0
+    assert "| median error of 37 rows" in capsys.readouterr().out
+
+
+def test_the_table_says_when_there_are_no_logs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(budget_table, "DATA", tmp_path / "nowhere")
+    assert budget_table.main([]) == 0
+    assert "not beside this checkout" in capsys.readouterr().err
