@@ -1,0 +1,35 @@
+"""``import kvplan``: typed names, fetched when used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import kvplan
+from kvplan import api
+
+
+def test_every_name_is_there() -> None:
+    for name in api.__all__:
+        assert getattr(kvplan, name) is getattr(api, name)
+    assert set(api.__all__) <= set(dir(kvplan))
+
+
+def test_an_unknown_name_says_which_there_are() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'red_model'; it has .*read_model"):
+        kvplan.red_model  # noqa: B018
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    code = "import sys, kvplan; print(sorted(name for name in sys.modules if name.startswith(('kvplan', 'numpy', 'yaml'))))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['kvplan']"
+
+
+def test_the_line_from_a_model_to_a_plan() -> None:
+    model = kvplan.read_model("Qwen/Qwen3-32B", offline=True)
+    planned = kvplan.fit(model, kvplan.deploy("h100", tensor_parallel=2))
+    assert planned.verdict == "fits"
+    assert kvplan.engine_flags(planned)["--tensor-parallel-size"] == 2
+    with pytest.raises(kvplan.InputError):
+        kvplan.deploy("h1000")
