@@ -77,6 +77,10 @@ def _read_value(kind: object, value: object, name: str) -> object:
     if origin is types.UnionType:
         inner = [argument for argument in arguments if argument is not types.NoneType]
         return None if value is None else _read_value(inner[0], value, name)
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise InputError(f"{value!r} is not one of {', '.join(map(repr, arguments))}")
+        return value
     if origin is tuple:
         return _read_tuple(arguments, value, name)
     if origin is Mapping:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +43,9 @@ class ClientProfile:
     sources: tuple[str, ...]
     checked: str
     tries: int | None
-    honours_retry_after: str
+    honours_retry_after: Literal["exact", "whole_seconds", "no"]
     longest_honoured_s: float | None = None
-    when_longer: str = "own_backoff"
+    when_longer: Literal["own_backoff", "give_up"] = "own_backoff"
     backoff_base_s: float = 0.0
     backoff_max_s: float = 0.0
     jitter_share: float = 0.0

@@ -146,4 +146,16 @@ def _read(kind: type[Profile], path: Path) -> Profile:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", file=str(path)) from error
-    return read_profile(kind, text, str(path))
+    profile = read_profile(kind, text, str(path))
+    if isinstance(profile, BundledModel):
+        key, own_name = "id", profile.id.replace("/", "--")
+    else:
+        key, own_name = "name", profile.name
+    if own_name != path.stem:
+        raise InputError(
+            f"{key} {own_name!r} is not the file's name",
+            hint=f"rename the file to {own_name}.yaml",
+            file=str(path),
+            key=key,
+        )
+    return profile
