@@ -116,8 +116,8 @@ class Judged:
 
 def read_rows(folder: Path = DATA) -> list[Row]:
     """The rows that can be judged."""
-    logs = {row["row"]: row for row in _lines(folder / "engine_logs.jsonl")}
-    usable = [line for line in _lines(folder / "engine_logs_usable.jsonl") if line["base_model"]]
+    logs = {row["row"]: row for row in read_lines(folder / "engine_logs.jsonl")}
+    usable = [line for line in read_lines(folder / "engine_logs_usable.jsonl") if line["base_model"]]
     return [_row(line, logs[line["row"]], folder) for line in usable if line["engine"].startswith("vllm@")]
 
 
@@ -147,7 +147,7 @@ def _share(judged: Sequence[Judged], holds: Callable[[Judged], bool]) -> float:
     return sum(map(holds, judged)) / len(judged)
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -157,7 +157,7 @@ def _row(line: Mapping[str, Any], log: Mapping[str, Any], folder: Path) -> Row:
     # a fine-tune in a log may have a longer window than the base model's config
     model = replace(model, max_context_tokens=max(model.max_context_tokens or 0, log["max_model_len"] or 0))
     ranks = log["tp"] or 1
-    gpu = _gpu(log["gpu"] or "", gib(line["total_gib"]))
+    gpu = device_of(log["gpu"] or "", gib(line["total_gib"]))
     speculative = int(str(log["speculative"]).partition("num_spec_tokens=")[2].strip(")") or 0)
     deployment = Deployment(
         engine=EngineVersion(release=release),
@@ -195,15 +195,16 @@ def _row(line: Mapping[str, Any], log: Mapping[str, Any], folder: Path) -> Row:
 
 def read_model(name: str, folder: Path = DATA) -> ModelSpec:
     """The model of a log row, from its recorded config, from one of the same widths, or from its widths."""
-    if name in WIDTHS:
-        config: Mapping[str, Any] = WIDTHS[name]
-    else:
+    facts: Mapping[str, Any] = {"config": WIDTHS.get(name), "params": None}
+    if name not in WIDTHS:
         recorded = folder / "models" / f"{SAME_SHAPE.get(name, name).replace('/', '--')}.json"
-        config = json.loads(recorded.read_text(encoding="utf-8"))["config"]
-    return read_config(config, model_id=name, source=Source(name="recorded config"))
+        facts = json.loads(recorded.read_text(encoding="utf-8"))
+    return read_config(
+        facts["config"], model_id=name, source=Source(name="recorded config"), parameters=facts["params"]
+    )
 
 
-def _gpu(name: str, memory_bytes: int) -> GpuProfile:
+def device_of(name: str, memory_bytes: int) -> GpuProfile:
     """The device as far as a budget asks: memory, compute capability, whether it is an A100."""
     capability = (7, 5) if "T4" in name else (12, 0) if "Blackwell" in name else (8, 0)
     return GpuProfile(
