@@ -16,12 +16,12 @@ def test_every_name_is_there() -> None:
 
 
 def test_an_unknown_name_says_which_there_are() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'red_model'; it has .*read_model"):
+    with pytest.raises(AttributeError, match=r"has no attribute 'red_model'; it has .*read_model"):
         kvplan.red_model  # noqa: B018
 
 
 def test_importing_the_package_loads_nothing_else() -> None:
-    code = "import sys, kvplan; print(sorted(name for name in sys.modules if name.startswith(('kvplan', 'numpy', 'yaml'))))"
+    code = "import sys, kvplan; print(sorted(n for n in sys.modules if n.startswith(('kvplan', 'numpy', 'yaml'))))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['kvplan']"
 

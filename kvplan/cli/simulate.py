@@ -10,6 +10,7 @@ from kvplan.cli.output import check_free, show, talk, write_data, write_lines
 from kvplan.cli.progress import progress_bar
 
 if TYPE_CHECKING:
+    from kvplan.capacity import Fit
     from kvplan.simulation.results import Simulation
 
 NEEDS_ARGUMENTS = True
@@ -128,4 +129,15 @@ def _write_files(result: "Simulation", *, requests: Path | None, plot: Path | No
     if report is not None:
         from kvplan.report.simulation_html import text as html
 
-        write_lines(report, [html(result)])
+        write_lines(report, [html(result, _budgeted(result))])
+
+
+def _budgeted(result: "Simulation") -> "Fit | None":
+    """The plan behind the pool, where the pool was planned and not given."""
+    from kvplan.capacity import fit
+    from kvplan.simulation.plant import plan_deployment
+
+    traffic = result.traffic
+    if result.plant.model is None or traffic.deployment.kv_pool is not None:
+        return None
+    return fit(result.plant.model, plan_deployment(traffic.deployment))

@@ -22,7 +22,7 @@ def text(fit: Fit, remedies: Sequence[Remedy]) -> Iterator[Part]:
         yield labelled("change", _remedy(remedy), style=ACTION)
     if fit.plan.budget is not None:
         yield BLANK
-        yield columns(("memory of one GPU", "GiB", ""), list(_budget_rows(fit.plan.budget)), left={0, 2}, wrap=2)
+        yield columns(("memory of one GPU", "GiB", ""), list(budget_rows(fit.plan.budget)), left={0, 2}, wrap=2)
     yield BLANK
     yield from _pool(fit)
     if fit.reservations:
@@ -100,7 +100,8 @@ def _gib(amount: int) -> str:
     return f"{amount / GIB:,.2f}"
 
 
-def _budget_rows(budget: Budget) -> Iterator[tuple[str, ...]]:
+def budget_rows(budget: Budget) -> Iterator[tuple[str, ...]]:
+    """Name, GiB and formula of every term; what is booked outside the engine's share comes last."""
     yield ("the driver reports", _gib(budget.total_bytes), "")
     yield ("the engine may use", _gib(budget.requested_bytes), "")
     for term in budget.terms:

@@ -7,27 +7,24 @@ from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labe
 from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
 from kvplan.units import GIB
 
+RESERVATIONS = ("worst-case reservations", "prompt", "cap", "blocks", "fit")
+STRATEGIES = ("strategy", "done", "refused", "gave up", "preempted", "KV used", "e2e p50", "p99")
+
 
 def text(result: Simulation) -> Iterator[Part]:
     """The whole answer."""
-    yield paragraph(_setting(result), style="1", indent=0)
-    yield paragraph(_pool(result), style=QUIET, indent=0)
+    yield paragraph(setting_line(result), style="1", indent=0)
+    yield paragraph(pool_line(result), style=QUIET, indent=0)
     yield BLANK
     yield columns(
-        (
-            "worst-case reservations",
-            f"prompt p{result.inputs.reservation_quantile * 100:g}",
-            "cap",
-            "blocks",
-            "fit",
-        ),
-        list(_reservation_rows(result)),
+        (RESERVATIONS[0], f"prompt p{result.inputs.reservation_quantile * 100:g}", *RESERVATIONS[2:]),
+        list(reservation_rows(result)),
     )
     yield BLANK
     names = [strategy.name for strategy in result.strategies]
     yield columns(
-        ("strategy", "done", "refused", "gave up", "preempted", "KV used", "e2e p50", "p99"),
-        [_strategy_row(strategy, result.inputs.concurrency) for strategy in result.strategies],
+        STRATEGIES,
+        [strategy_row(strategy, result.inputs.concurrency) for strategy in result.strategies],
         marked=[index for index, name in enumerate(names) if name == result.inputs.judged],
     )
     yield BLANK
@@ -41,7 +38,8 @@ def text(result: Simulation) -> Iterator[Part]:
     yield from next_steps(*_next(result.inputs.traffic_file))
 
 
-def _setting(result: Simulation) -> str:
+def setting_line(result: Simulation) -> str:
+    """Which model on what."""
     plant = result.plant
     name = plant.model.id.rpartition("/")[2] if plant.model is not None else "a measured pool"
     replicas = f"{plant.replicas} replicas, each " if plant.replicas > 1 else ""
@@ -52,7 +50,8 @@ def _setting(result: Simulation) -> str:
     return f"{name}{gpu}, {engine}, window {plant.settings.max_model_len:,}"
 
 
-def _pool(result: Simulation) -> str:
+def pool_line(result: Simulation) -> str:
+    """The pool, its band, and what of it may be promised."""
     plant = result.plant
     size = "" if plant.kv_bytes is None else f"{format_bytes(plant.kv_bytes)} = "
     block = plant.layout.block_tokens
@@ -68,7 +67,8 @@ def _pool(result: Simulation) -> str:
     )
 
 
-def _reservation_rows(result: Simulation) -> Iterator[tuple[str, ...]]:
+def reservation_rows(result: Simulation) -> Iterator[tuple[str, ...]]:
+    """A row per class and cap choice."""
     for row in result.reservations:
         share = f" ({percent(row.share)})" if 0 < row.share < 1 else ""
         yield (
@@ -80,7 +80,8 @@ def _reservation_rows(result: Simulation) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _strategy_row(strategy: StrategyResult, concurrency: int) -> tuple[str, ...]:
+def strategy_row(strategy: StrategyResult, concurrency: int) -> tuple[str, ...]:
+    """One strategy in the columns of ``STRATEGIES``."""
     name = f"{strategy.name} ({concurrency:,})" if strategy.name == "concurrency" else strategy.name
     return (
         name,
