@@ -29,7 +29,9 @@ def line_chart(
         return f"{_LEFT + across * (x - first) / span:.1f},{_TOP + up * (1 - share):.1f}"
 
     lines = "".join(
-        f'<polyline class="{curve.kind}" points="{" ".join(place(x, y) for x, y in zip(xs, curve.values, strict=True))}"/>'
+        f'<polyline class="{curve.kind}" points="'
+        + " ".join(place(x, y) for x, y in zip(xs, curve.values, strict=True))
+        + '"/>'
         for curve in curves
     )
     bottom = _HEIGHT - _BOTTOM
