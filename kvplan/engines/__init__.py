@@ -14,8 +14,36 @@ def _vllm() -> Engine:
     return VLLM
 
 
+def _sglang() -> Engine:
+    from kvplan.engines.sglang import SGLANG
+
+    return SGLANG
+
+
+def _tensorrt_llm() -> Engine:
+    from kvplan.engines.tensorrt_llm import TENSORRT_LLM
+
+    return TENSORRT_LLM
+
+
+def _llama_cpp() -> Engine:
+    from kvplan.engines.llama_cpp import LLAMA_CPP
+
+    return LLAMA_CPP
+
+
+def _tgi() -> Engine:
+    from kvplan.engines.tgi import TGI
+
+    return TGI
+
+
 ENGINES: dict[str, Callable[[], Engine]] = {
     "vllm": _vllm,
+    "sglang": _sglang,
+    "tensorrt-llm": _tensorrt_llm,
+    "llama.cpp": _llama_cpp,
+    "tgi": _tgi,
 }
 """Name → how to get the engine; each is imported only when asked for."""
 

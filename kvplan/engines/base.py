@@ -94,7 +94,7 @@ class CacheGroup:
     - ``sliding``: ceil(min(window − 1 + in_flight, L) / block) + 1
     - ``chunked``: ceil(min(chunk + in_flight, L) / block)
     - ``fixed``: ``fixed_blocks``, whatever L (recurrent state, cross attention)
-    - ``paired``: ceil(max(L, min(window + block, L) / pool_ratio) / block): a pool beside it holds ``pool_ratio`` window
+    - ``paired``: ceil(max(L, min(window + block, L) / pool_ratio) / block): a second pool holds ``pool_ratio`` window
       tokens for each of its own, and either can be the first to run out (SGLang)
 
     ``page_bytes`` is one block of all the group's layers on one rank. ``token_shards``: ranks to which decode context

@@ -1,0 +1,90 @@
+"""What the reader of an SGLang plan should know: pools that a prefill does not fit in, states that bound requests."""
+
+from fractions import Fraction
+
+from kvplan.engines.base import Budget, Deployment, Finding, Settings
+from kvplan.engines.ranks import Kept
+from kvplan.engines.sglang.rules import smallest_fraction
+from kvplan.model import ModelSpec
+
+
+def plan_findings(
+    model: ModelSpec,
+    deployment: Deployment,
+    settings: Settings,
+    kept: Kept,
+    state_slots: int,
+    tokens: int,
+    ratio: Fraction,
+    page: int,
+    budget: Budget | None,
+) -> tuple[Finding, ...]:
+    """Findings on a pool of ``tokens`` tokens."""
+    findings = [Finding(code="model-note", severity="warning", message=note) for note in model.notes]
+    if budget is not None and budget.kv_bytes <= 0:
+        findings.append(fraction_finding(budget, settings.memory_utilization))
+    if kept.counts[0] and kept.window_tokens is not None:
+        window_pool = int(tokens * ratio) // page * page
+        findings.append(window_pool_finding(window_pool, settings.max_num_batched_tokens, ratio, kept.window_tokens))
+    if kept.state_bytes:
+        findings.append(
+            Finding(
+                code="states-bound-sequences",
+                severity="info",
+                message=f"the state pool holds {state_slots:,} states: at most {settings.max_num_seqs:,} requests "
+                "at once",
+                hint="--mamba-full-memory-ratio moves memory between states and tokens",
+            )
+        )
+    if deployment.engine.release is not None and deployment.engine.release[:2] != (0, 5):
+        asked = ".".join(map(str, deployment.engine.release))
+        findings.append(
+            Finding(
+                code="engine-version-priced-as-0.5",
+                severity="warning",
+                message=f"SGLang {asked}: defaults are those of 0.5",
+                hint="give --mem-fraction-static and --max-num-batched-tokens (chunked_prefill_size) as you run it",
+            )
+        )
+    findings.append(
+        Finding(
+            code="engine-reserves-less-than-worst-case",
+            severity="info",
+            message="SGLang admits a request at a share of its cap, and at most 4,096 new tokens: its own reservation "
+            "is not the worst case, and it retracts requests when the pool runs out",
+        )
+    )
+    return tuple(findings)
+
+
+def window_pool_finding(window_pool: int, chunk_tokens: int, ratio: Fraction, window: int) -> Finding:
+    """Whether one prefill chunk fits in the window pool."""
+    if window_pool < chunk_tokens:
+        return Finding(
+            code="window-pool-smaller-than-chunk",
+            severity="error",
+            message=f"the sliding pool of {window_pool:,} tokens is smaller than one prefill chunk of "
+            f"{chunk_tokens:,}: the server accepts requests and hangs",
+            hint="raise --swa-full-tokens-ratio, or lower --chunked-prefill-size",
+        )
+    return Finding(
+        code="window-pool",
+        severity="info",
+        message=f"windows of {window:,} have a pool of their own: {window_pool:,} tokens, {float(ratio):g} of the full "
+        "one",
+    )
+
+
+def fraction_finding(budget: Budget, fraction: Fraction) -> Finding:
+    """The static share is below the weights': which one would be above."""
+    inside = sum(term.bytes for term in budget.terms if term.inside_fraction)
+    free = budget.total_bytes - next(term.bytes for term in budget.terms if term.name == "before loading")
+    smallest = smallest_fraction(free, inside)
+    possible = smallest < 1
+    return Finding(
+        code="static-share-below-weights",
+        severity="error",
+        message=f"mem_fraction_static {float(fraction):g} leaves nothing for KV: the weights alone take "
+        f"{float(smallest):.4f} of what is free",
+        hint=f"--mem-fraction-static above {float(smallest):.4f}" if possible else "more GPUs, or smaller weights",
+    )
