@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-from kvplan import __version__, hub_failures
+import kvplan.hub_failures as failures
+from kvplan import __version__
 from kvplan.checkpoint import LARGEST_JSON_BYTES, Checkpoint, parse_json_object, weight_files, weight_totals
 from kvplan.errors import InputError
 from kvplan.hub_cache import cached_facts, is_offline, keep_facts
@@ -52,7 +53,7 @@ def fetch_facts(
         return _facts(*found, name="Hub cache")
     endpoint = (os.environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
     if offline or is_offline():
-        raise hub_failures.offline(Asked(model_id=model_id, revision=revision, endpoint=endpoint, with_token=False))
+        raise failures.offline(Asked(model_id=model_id, revision=revision, endpoint=endpoint, with_token=False))
     facts, commit = _ask(model_id, revision, endpoint, token)
     keep_facts(model_id, revision, facts, commit)
     return _facts(facts, commit, name="Hub" if endpoint == _ENDPOINT else f"Hub at {endpoint}")
@@ -79,7 +80,7 @@ def _ask(model_id: str, revision: str | None, endpoint: str, token: str | None) 
     info = _get(asked, f"{endpoint}/api/models/{model_id}{at}?blobs=true", held, timeout_s)
     sizes = _file_sizes(info)
     if "config.json" not in sizes:
-        raise hub_failures.no_config(asked, tuple(sizes))
+        raise failures.no_config(asked, tuple(sizes))
     commit = str(info.get("sha") or revision or "main")
     folder = f"{endpoint}/{model_id}/resolve/{quote(commit, safe='')}"
     config = _get(asked, f"{folder}/config.json", held, timeout_s)
@@ -137,15 +138,15 @@ def _get(asked: Asked, url: str, token: str | None, timeout_s: float) -> dict[st
         get_session().stream("GET", url, headers=headers, timeout=timeout_s, follow_redirects=True) as response,
     ):
         if response.status_code != 200:
-            raise hub_failures.refused(asked, response.status_code, response.headers)
+            raise failures.refused(asked, response.status_code, response.headers)
         for piece in response.iter_bytes():
             body += piece
             if len(body) > LARGEST_JSON_BYTES:
-                raise hub_failures.broken_off(asked, file, f"more than {LARGEST_JSON_BYTES:,} bytes")
+                raise failures.broken_off(asked, file, f"more than {LARGEST_JSON_BYTES:,} bytes")
     try:
         return parse_json_object(bytes(body), url)
     except InputError as error:
-        raise hub_failures.broken_off(asked, file, error.message) from error
+        raise failures.broken_off(asked, file, error.message) from error
 
 
 @contextmanager
@@ -163,10 +164,10 @@ def _translated(asked: Asked, what: str, timeout_s: float) -> Iterator[None]:
     except transport as error:
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if "TimeoutException" in kinds or isinstance(error, TimeoutError):
-            raise hub_failures.timed_out(asked, timeout_s) from error
+            raise failures.timed_out(asked, timeout_s) from error
         if "RemoteProtocolError" in kinds:
-            raise hub_failures.broken_off(asked, what, str(error)) from error
-        raise hub_failures.unreachable(asked, str(error)) from error
+            raise failures.broken_off(asked, what, str(error)) from error
+        raise failures.unreachable(asked, str(error)) from error
 
 
 def _timeout_s() -> float:
@@ -200,6 +201,6 @@ def _probe(asked: Asked, timeout_s: float) -> None:
     try:
         socket.create_connection((parts.hostname, port), timeout=seconds).close()
     except TimeoutError as error:
-        raise hub_failures.timed_out(asked, seconds) from error
+        raise failures.timed_out(asked, seconds) from error
     except OSError as error:
-        raise hub_failures.unreachable(asked, error.strerror or str(error)) from error
+        raise failures.unreachable(asked, error.strerror or str(error)) from error
