@@ -174,7 +174,7 @@ def kda_state(model: Described) -> KdaState:
         heads=linear.count("num_heads"),
         dim=linear.count("head_dim"),
         conv_kernel=linear.count("short_conv_kernel_size"),
-        bounded_gate=linear.says("gate_lower_bound"),
+        bounded_gate=linear.says("gate_lower_bound") and linear.flag("use_full_rank_gate"),
         conv_type=model.dtype,
         temporal_type=FLOAT32,
     )
