@@ -6,13 +6,20 @@ A sequence is priced piecewise (windows saturate, state is fixed); nothing here 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib import import_module
 
 from kvplan.engines.base import Deployment
 from kvplan.engines.stages import stage_layers
-from kvplan.engines.vllm.storage import kv_types as stored_by_vllm
 from kvplan.layers import CrossAttention, FullAttention, KvTypes, LatentAttention, Layer
 from kvplan.model import ModelSpec
 
+_STORAGE = {
+    "vllm": "kvplan.engines.vllm.storage",
+    "sglang": "kvplan.engines.sglang.rules",
+    "tensorrt-llm": "kvplan.engines.tensorrt_llm",
+    "tgi": "kvplan.engines.tgi",
+}
+"""Engine → the module whose ``kv_types(model, kv_dtype)`` says how it stores KV."""
 _DEFAULT_TOKENS = (2048, 8192, 32768, 131072)
 
 
@@ -106,7 +113,14 @@ def price(
 
 def stored_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
     """The types in which the deployment's engine stores keys and values."""
-    return stored_by_vllm(model, deployment.kv_dtype)
+    name = deployment.engine.name
+    if name == "llama.cpp":
+        from kvplan.engines.ggml_types import cache_types
+
+        return cache_types(deployment.cache_type_k, deployment.cache_type_v, deployment.kv_dtype)
+    module = import_module(_STORAGE[name])
+    types: KvTypes = module.kv_types(model, deployment.kv_dtype)
+    return types
 
 
 def _lengths(context: int | None) -> tuple[int, ...]:

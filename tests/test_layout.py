@@ -18,8 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted(module.name for module in pkgutil.walk_packages(kvplan.__path__, "kvplan."))
 OPTIONAL = {"prometheus_client", "aiohttp", "uvicorn", "redis", "distributed", "dask"}
 LONGEST_MODULE_LINES = 330
-TABLES_OF_PEERS = {"kvplan/layers.py", "kvplan/traffic/file_shape.py"}
-"""One short class per kind, one after the other: a single idea, however many kinds there are."""
+WHOLE = {
+    "kvplan/layers.py": "one short class per kind, one after the other: a single idea, however many kinds there are",
+    "kvplan/traffic/file_shape.py": "the traffic file's shape, block by block",
+    "kvplan/simulation/kernel.py": "the event loop: compiled as one, so kept as one",
+}
 COLLECTORS = {"Drain", "Fields", "TraceNotes"}
 """What is filled while foreign text is read, or a server drains; never a result."""
 
@@ -103,7 +106,7 @@ def test_modules_are_short() -> None:
         for path in (ROOT / "kvplan").rglob("*.py")
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > LONGEST_MODULE_LINES
     }
-    assert set(long) <= TABLES_OF_PEERS, long
+    assert set(long) <= set(WHOLE), long
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -5,6 +5,7 @@ from kvplan.cli.options import (
     CacheTypeV,
     ContextParallel,
     DataParallel,
+    Engine,
     Format,
     KvDtype,
     MaxModelLen,
@@ -29,6 +30,7 @@ EXAMPLE = """Example:
 
 def run(
     model: ModelReference,
+    engine: Engine = "vllm",
     tensor_parallel: TensorParallel = 1,
     pipeline_parallel: PipelineParallel = 1,
     data_parallel: DataParallel = 1,
@@ -43,13 +45,14 @@ def run(
     profiles: Profiles = None,
 ) -> int:
     """What one token and one sequence of a model cost, layer kind by layer kind."""
-    from kvplan.engines.base import Deployment, EngineVersion
+    from kvplan.engines import parse_engine
+    from kvplan.engines.base import Deployment
     from kvplan.pricing import price
     from kvplan.sources import read_model
 
     counts = parse_counts(tokens, "--tokens")
     deployment = Deployment(
-        engine=EngineVersion(name="llama.cpp" if cache_type_k or cache_type_v else "vllm"),
+        engine=parse_engine("llama.cpp" if cache_type_k or cache_type_v else engine),
         tensor_parallel=positive(tensor_parallel, "--tensor-parallel"),
         pipeline_parallel=positive(pipeline_parallel, "--pipeline-parallel"),
         data_parallel=positive(data_parallel, "--data-parallel"),

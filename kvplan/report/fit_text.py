@@ -12,6 +12,9 @@ from kvplan.report.numbers import count, format_bytes, ratio
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
 from kvplan.units import GIB
 
+_POOL, _LEFT = "KV pool", "left for KV"
+"""A static cache (llama.cpp) does not take all that is left."""
+
 
 def text(fit: Fit, remedies: Sequence[Remedy]) -> Iterator[Part]:
     """The plan."""
@@ -22,7 +25,9 @@ def text(fit: Fit, remedies: Sequence[Remedy]) -> Iterator[Part]:
         yield labelled("change", _remedy(remedy), style=ACTION)
     if fit.plan.budget is not None:
         yield BLANK
-        yield columns(("memory of one GPU", "GiB", ""), list(budget_rows(fit.plan.budget)), left={0, 2}, wrap=2)
+        yield columns(
+            ("memory of one GPU", "GiB", ""), list(budget_rows(fit.plan.budget, fit.plan.kv_bytes)), left={0, 2}, wrap=2
+        )
     yield BLANK
     yield from _pool(fit)
     if fit.reservations:
@@ -100,7 +105,7 @@ def _gib(amount: int) -> str:
     return f"{amount / GIB:,.2f}"
 
 
-def budget_rows(budget: Budget) -> Iterator[tuple[str, ...]]:
+def budget_rows(budget: Budget, kv_bytes: int) -> Iterator[tuple[str, ...]]:
     """Name, GiB and formula of every term; what is booked outside the engine's share comes last."""
     yield ("the driver reports", _gib(budget.total_bytes), "")
     yield ("the engine may use", _gib(budget.requested_bytes), "")
@@ -109,7 +114,7 @@ def budget_rows(budget: Budget) -> Iterator[tuple[str, ...]]:
             yield (f"  {_words(term.name)}", _gib(-term.bytes), term.formula)
     low, high = budget.kv_bytes - budget.kv_bytes_low, budget.kv_bytes_high - budget.kv_bytes
     band = f"± {low / GIB:.2f}" if low == high else f"− {low / GIB:.2f} + {high / GIB:.2f}"
-    yield ("KV pool", _gib(budget.kv_bytes), band if low or high else "")
+    yield (_POOL if budget.kv_bytes == kv_bytes else _LEFT, _gib(budget.kv_bytes), band if low or high else "")
     for term in budget.terms:
         if not term.inside_fraction:
             yield (f"beside it: {_words(term.name)}", _gib(term.bytes), term.formula)

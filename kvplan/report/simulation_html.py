@@ -35,7 +35,9 @@ def _body(result: Simulation, planned: Fit | None) -> Iterator[str]:
             yield from _prose(part)
     if planned is not None and planned.plan.budget is not None:
         yield html.heading("Memory of one GPU, GiB")
-        yield html.table(("", "GiB", ""), list(budget_rows(planned.plan.budget)), texts=frozenset({0, 2}))
+        yield html.table(
+            ("", "GiB", ""), list(budget_rows(planned.plan.budget, planned.plan.kv_bytes)), texts=frozenset({0, 2})
+        )
     yield html.heading("Worst-case reservations")
     yield html.table(
         (RESERVATIONS[0], f"prompt p{inputs.reservation_quantile * 100:g}", *RESERVATIONS[2:]),
