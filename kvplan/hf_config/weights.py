@@ -8,6 +8,7 @@ from kvplan.hf_config.weights_deepseek_v4 import (
     deepseek_v4_outer_parts,
     is_deepseek_v4,
 )
+from kvplan.hf_config.weights_encoder_decoder import encoder_decoder_parts, is_encoder_decoder
 from kvplan.hf_config.weights_encoders import encoder_parts
 from kvplan.hf_config.weights_facts import Config, Decoder, linear, read_decoder, says_tying, whole
 from kvplan.hf_config.weights_gemma import gemma4_layer_parts, gemma4_outer_parts, is_gemma4
@@ -52,17 +53,45 @@ def read_weights(
     ``text`` is the nested text config, or the config itself.
     """
     decoder = read_decoder(config, text)
+    if is_encoder_decoder(text) and quantization is None:
+        return Weights(parameters=parameters, stored_bytes=stored_bytes, parts=tuple(encoder_decoder_parts(text)))
     parts: tuple[WeightPart, ...] = ()
     if decoder is not None:
         parts = (*decoder_parts(decoder), *encoder_parts(config, decoder.hidden))
         if quantization is None and not says_tying(config, text):
             parts = _without_second_table(parts, parameters)
-        if not decoder.recognised and not _confirmed(parts, parameters):
+        sure = (
+            decoder.recognised
+            and not _lacks_width(decoder)
+            and not _falls_short(decoder, parts, parameters, quantization)
+        )
+        if not sure and not _confirmed(parts, parameters):
             parts = ()
     method = None
     if quantization is not None:
         parts, method = quantize(parts, quantization, expert_dtype=text.get("expert_dtype"))
     return Weights(parameters=parameters, stored_bytes=stored_bytes, parts=parts, quantization=method)
+
+
+def _lacks_width(decoder: Decoder) -> bool:
+    """Whether a layer has a dense MLP whose width the config does not say."""
+    if decoder.intermediate is not None or is_block_configured(decoder):
+        return False
+    return any(
+        kind not in {"none", "mamba1", "mamba2"} and not is_mixture(decoder, layer)
+        for layer, kind in enumerate(mixers(decoder))
+    )
+
+
+def _falls_short(
+    decoder: Decoder, parts: tuple[WeightPart, ...], parameters: int | None, quantization: Config | None
+) -> bool:
+    """Whether the published total is a quarter above the parts, a stored copy of the embedding allowed for: then the
+    config does not say everything."""
+    if not parameters or quantization is not None:
+        return False
+    counted = sum(part.parameters for part in parts) + decoder.vocabulary * decoder.hidden
+    return counted * 5 < parameters * 4
 
 
 def _without_second_table(parts: tuple[WeightPart, ...], parameters: int | None) -> tuple[WeightPart, ...]:

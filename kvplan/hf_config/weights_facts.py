@@ -41,9 +41,12 @@ _GATE_AND_UP_TOGETHER = frozenset({"qwen", "molmo", "recurrent_gemma"})
 
 
 def whole(config: Config, *keys: str) -> int | None:
-    """The first of ``keys`` that holds a whole number, or None (a list or null counts as absent)."""
+    """The first of ``keys`` that holds a whole number, or None (null counts as absent, so does a list of different
+    numbers; a list that says the same number for every layer is that number, as in Hunyuan's files)."""
     for key in keys:
         value = config.get(key)
+        if isinstance(value, list) and value and all(item == value[0] for item in value):
+            value = value[0]
         if isinstance(value, int) and not isinstance(value, bool):
             return value
         if isinstance(value, float) and value.is_integer():
@@ -132,7 +135,8 @@ class Decoder:
 def read_decoder(config: Config, text: Config) -> Decoder | None:
     """The decoder of ``text``; None where a width that the arithmetic needs is not stated."""
     model_type = str(text.get("model_type") or config.get("model_type") or "")
-    facts: Config = {**_CLASS_WIDTHS.get(model_type, {}), **{k: v for k, v in text.items() if v is not None}}
+    stated = {key: value for key, value in text.items() if value is not None}
+    facts: Config = {**_CLASS_WIDTHS.get(model_type, {}), **_flat_experts(text), **stated}
     layers = whole(facts, *_LAYER_KEYS) or _listed_layers(facts)
     hidden = whole(facts, *_HIDDEN_KEYS)
     vocabulary = whole(facts, "padded_vocab_size", "vocab_size") or whole(config, "vocab_size")
@@ -154,6 +158,16 @@ def read_decoder(config: Config, text: Config) -> Decoder | None:
         intermediate=_intermediate(facts, hidden),
         recognised=model_type in TRAITS,
     )
+
+
+def _flat_experts(text: Config) -> dict[str, object]:
+    """DBRX's nested ``ffn_config`` under the usual names."""
+    nested_facts = nested(text, "ffn_config") or {}
+    return {
+        name: nested_facts[key]
+        for key, name in (("moe_num_experts", "num_experts"), ("ffn_hidden_size", "intermediate_size"))
+        if key in nested_facts
+    }
 
 
 def _listed_layers(facts: Config) -> int | None:

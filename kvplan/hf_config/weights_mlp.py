@@ -1,7 +1,5 @@
 """Parameters of the feed-forward half: a dense MLP, or experts with their router and shared experts."""
 
-from collections.abc import Sequence
-
 from kvplan.hf_config.weights_facts import Decoder, linear, numbers, switch, whole, words
 from kvplan.layers import FLOAT32
 from kvplan.model import WeightPart
@@ -56,7 +54,7 @@ def is_mixture(decoder: Decoder, layer: int) -> bool:
     listed = numbers(config, "moe_layers")
     if listed is not None:
         return layer in listed
-    if layer < (whole(config, "first_k_dense_replace", "num_dense_layers") or 0):
+    if layer < (whole(config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index") or 0):
         return False
     if (period := whole(config, "expert_layer_period")) is not None:  # Jamba
         return layer % period == (whole(config, "expert_layer_offset") or 0)
@@ -131,8 +129,5 @@ def shared_width(decoder: Decoder) -> int:
         return stated
     if decoder.model_type == "llama4_text":
         return decoder.intermediate or 0
-    count = config.get("n_shared_experts") or config.get("num_shared_experts") or config.get("num_shared_expert")
-    count = count or config.get("moe_num_shared_experts") or 0
-    if isinstance(count, Sequence) and not isinstance(count, str):
-        count = count[0] if count else 0
-    return int(count) * (expert_width(decoder) or 0) if isinstance(count, int) else 0
+    count = whole(config, "n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts") or 0
+    return count * (expert_width(decoder) or 0)

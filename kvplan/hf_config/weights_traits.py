@@ -37,6 +37,7 @@ _QWEN2 = Traits(qkv_bias=True, out_bias=False)
 _QWEN3 = Traits(head_norms="head")
 _COHERE = Traits(layer_norms=1, tied=True)
 _ONE_NORM = Traits(layer_norms=1)
+_FALCON = Traits(gated=False, qkv_bias=False, out_bias=False, mlp_bias=False, layer_norms=1, norm_vectors=2, tied=True)
 _UNBIASED = Traits(qkv_bias=False, out_bias=False, mlp_bias=False)
 
 TRAITS: Mapping[str, Traits] = {
@@ -44,6 +45,8 @@ TRAITS: Mapping[str, Traits] = {
     "arcee": Traits(gated=False),
     "aria_text": _PLAIN,
     "baichuan": _PLAIN,
+    "bailing_moe": _PLAIN,
+    "bailing_moe_v2": _QWEN3,
     "bamba": _PLAIN,
     "bloom": replace(_BIASED, tied=True, embedding_norm=True),
     "chatglm": _PLAIN,
@@ -60,9 +63,9 @@ TRAITS: Mapping[str, Traits] = {
     "ernie4_5_moe": Traits(tied=True),
     "exaone": _PLAIN,
     "exaone4": _QWEN3,
-    "falcon": Traits(
-        gated=False, qkv_bias=False, out_bias=False, mlp_bias=False, layer_norms=1, norm_vectors=2, tied=True
-    ),
+    "RefinedWeb": _FALCON,
+    "RefinedWebModel": _FALCON,
+    "falcon": _FALCON,
     "falcon_h1": _PLAIN,
     "falcon_mamba": _ONE_NORM,
     "gemma": Traits(tied=True),
@@ -71,6 +74,7 @@ TRAITS: Mapping[str, Traits] = {
     "gemma4_text": Traits(tied=True, layer_norms=4, head_norms="head"),
     "glm": _PLAIN,
     "glm4": Traits(layer_norms=4, out_bias=False),
+    "glm4v_text": Traits(layer_norms=4, out_bias=False),
     "glm4_moe": Traits(out_bias=False),
     "glm4v_moe_text": Traits(out_bias=False),
     "glm_moe_dsa": _PLAIN,
@@ -100,6 +104,7 @@ TRAITS: Mapping[str, Traits] = {
     "mamba": Traits(layer_norms=1, tied=True),
     "mamba2": Traits(layer_norms=1, tied=False),
     "mimo": _QWEN2,
+    "mimo_v2_flash": _PLAIN,
     "minicpm": Traits(tied=True),
     "minicpm3": Traits(tied=True),
     "minimax_m1": _PLAIN,
@@ -127,14 +132,18 @@ TRAITS: Mapping[str, Traits] = {
     "qwen": Traits(qkv_bias=True, out_bias=False, mlp_bias=False),
     "qwen2": _QWEN2,
     "qwen2_5_vl": _QWEN2,
+    "qwen2_5_omni_text": _QWEN2,
+    "qwen2_5_vl_text": _QWEN2,
     "qwen2_moe": _QWEN2,
     "qwen2_vl": _QWEN2,
+    "qwen2_vl_text": _QWEN2,
     "qwen3": _QWEN3,
     "qwen3_5_moe_text": _QWEN3,
     "qwen3_5_text": _QWEN3,
     "qwen3_asr_text": _QWEN3,
     "qwen3_moe": _QWEN3,
     "qwen3_next": _QWEN3,
+    "qwen3_omni_moe_text": _QWEN3,
     "qwen3_vl_moe_text": _QWEN3,
     "qwen3_vl_text": _QWEN3,
     "recurrent_gemma": Traits(tied=True),
