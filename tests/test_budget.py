@@ -21,6 +21,7 @@ from kvplan.engines.vllm.budget_terms import (
     workspace_bytes,
 )
 from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes
+from kvplan.engines.vllm.lora import lora_bytes
 from kvplan.engines.vllm.pages import cache_layout
 from kvplan.engines.vllm.settings import resolve_settings
 from kvplan.engines.vllm.storage import kv_types
@@ -184,6 +185,27 @@ def test_the_last_pipeline_stage_samples() -> None:
     answer = answer_for(LLAMA_8B, pipeline_parallel=2)
     assert answer.rank == 1
     assert any(term.name == "activation_sampler" for term in answer.terms)
+
+
+def test_lora_slots_by_hand() -> None:
+    """Rank 16 at TP 2: A over the whole input of q, k, v, gate and up, B over half their outputs; o and down the other
+    way round. Per layer 16 × 2 B × (7 × hidden + (q + 2 kv + o + 3 MLP widths) / 2)."""
+    model = spec(LLAMA_8B)
+    by_hand = 32 * 16 * 2 * (7 * 4096 + (4096 + 2 * 1024 + 4096 + 3 * 14336) // 2)
+    assert lora_bytes(model.weights.parts, 4096, tensor_parallel=2, slots=1, rank=16) == by_hand
+    assert lora_bytes(model.weights.parts, 4096, tensor_parallel=2, slots=4, rank=64) == 16 * by_hand
+
+
+def test_adapters_and_a_draft_take_from_the_pool() -> None:
+    model, deployment = spec(LLAMA_8B), Deployment(gpu=H100)
+    settings = resolve_settings(model, deployment)
+    kv = kv_types(model, "auto")
+    layout = cache_layout(model, deployment, settings, kv)
+    plain = budget(model, deployment, settings, kv, layout)
+    more = budget(model, deployment, settings, kv, layout, lora_slots=2, draft_bytes=GIB)
+    taken = {term.name: term.bytes for term in more.terms}
+    assert taken["speculative"] == GIB
+    assert plain.kv_bytes - more.kv_bytes == GIB + taken["lora"]
 
 
 def test_multi_token_layers_wait_for_speculation() -> None:

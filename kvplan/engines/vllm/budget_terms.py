@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm
 from kvplan.engines.vllm import budget_constants as c
-from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes
+from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes, graph_ceiling
 from kvplan.units import GIB, format_bytes
 
 SAMPLERS = {
@@ -133,9 +133,14 @@ def workspace_bytes(facts: RankFacts) -> int:
 
 def cuda_graph_bytes(facts: RankFacts) -> int:
     """Memory of the captured graphs; none in eager mode."""
+    return graph_bytes(graph_count(facts))
+
+
+def graph_count(facts: RankFacts) -> int:
+    """Graphs that are captured."""
     if facts.enforce_eager:
         return 0
-    return graph_bytes(captured_graphs(facts.sequences, facts.query_tokens))
+    return captured_graphs(facts.sequences, facts.query_tokens, ceiling=graph_ceiling(facts.capability))
 
 
 def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
@@ -144,8 +149,7 @@ def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
     forward, sampler, encoder = forward_bytes(facts), sampler_bytes(facts), encoder_bytes(facts)
     rows = min(facts.sequences, facts.batched_tokens)
     copies, peak = sampler_copies(facts), max(forward, sampler)
-    graphs = cuda_graph_bytes(facts)
-    count = 0 if facts.enforce_eager else captured_graphs(facts.sequences, facts.query_tokens)
+    graphs, count = cuda_graph_bytes(facts), graph_count(facts)
     terms = [
         BudgetTerm(name="weights", bytes=facts.weight_bytes, formula=facts.weight_formula),
         BudgetTerm(

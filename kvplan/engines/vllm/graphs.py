@@ -19,13 +19,22 @@ def capture_sizes(sequences: int, query_tokens: int = 1, *, ceiling: int = 512) 
     return tuple(sizes)
 
 
-def captured_graphs(sequences: int, query_tokens: int = 1) -> int:
+def graph_ceiling(capability: tuple[int, int] | None) -> int:
+    """The largest batch that gets a graph by default: 1,024 on compute capability 10, else 512 (vLLM 0.33).
+
+    >>> graph_ceiling((10, 0)), graph_ceiling((9, 0)), graph_ceiling(None)
+    (1024, 512, 512)
+    """
+    return 1024 if capability is not None and capability[0] == 10 else 512
+
+
+def captured_graphs(sequences: int, query_tokens: int = 1, *, ceiling: int = 512) -> int:
     """Graphs in all: one per size for mixed batches, and one per size up to ``sequences × query_tokens`` for decodes.
 
     >>> captured_graphs(16), captured_graphs(256)
     (12, 86)
     """
-    sizes = capture_sizes(sequences, query_tokens)
+    sizes = capture_sizes(sequences, query_tokens, ceiling=ceiling)
     return len(sizes) + sum(size <= sequences * query_tokens for size in sizes)
 
 
