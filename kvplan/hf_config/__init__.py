@@ -111,8 +111,13 @@ def _class_keys(family: str, *, nested: bool) -> Mapping[str, object]:
 
 
 def _require_shape(text: Fields) -> None:
-    """One message for everything that a flat file leaves out."""
-    wanted = {"number of layers": LAYER_NAMES, "query heads": HEAD_NAMES}
+    """One message for everything that a flat file leaves out.
+
+    Query heads only matter for KV where they say the KV heads or the head width, and never for a latent.
+    """
+    wanted: dict[str, tuple[str, ...]] = {"number of layers": LAYER_NAMES}
+    if not text.says("kv_lora_rank") and not (text.says(*KV_HEAD_NAMES) and text.says("head_dim")):
+        wanted["query heads"] = HEAD_NAMES
     missing = {what: names for what, names in wanted.items() if not text.says(*names)}
     if missing:
         if not text.says(*KV_HEAD_NAMES):

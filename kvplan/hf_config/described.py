@@ -32,7 +32,10 @@ class Described:
 
     @property
     def query_heads(self) -> int:
-        """Query heads of a layer."""
+        """Query heads of a layer; where a file only says KV heads and the head width, one for each KV head."""
+        silent = self.text.value(*HEAD_NAMES) is None
+        if silent and self.text.says(*KV_HEAD_NAMES) and self.text.says("head_dim"):
+            return self.text.count(*KV_HEAD_NAMES)
         return self.text.count(*HEAD_NAMES)
 
     @property

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvplan.hf_config.described import HIDDEN_NAMES, Described
+from kvplan.hf_config.described import HEAD_NAMES, HIDDEN_NAMES, Described
 from kvplan.model import Shape
 
 _VISION_KEYS = ("vision_config", "vision_tower", "mm_vision_tower", "vision_encoder", "visual", "image_size")
@@ -10,11 +10,11 @@ _POOLING_WORDS = ("ForSequenceClassification", "ForTokenClassification", "Reward
 
 
 def read_shape(model: Described) -> Shape:
-    """Widths of the language model; null where the config does not say."""
+    """Widths of the language model; null where the config does not say, and 0 for the hidden width."""
     text, outer = model.text, model.outer
     listed = outer.texts("architectures") or [""]
     return Shape(
-        hidden=text.count(*HIDDEN_NAMES),
+        hidden=text.size(*HIDDEN_NAMES, default=0),
         vocabulary=text.optional_count("vocab_size", "padded_vocab_size", "n_vocab"),
         intermediate=_width(model, "intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff"),
         experts=_width(model, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
@@ -46,6 +46,8 @@ def query_head_counts(model: Described) -> tuple[int, ...]:
         return tuple(sorted(set(text.counts("num_query_heads") or [])))
     if model.family in ("whisper", "bart"):
         return (text.count("decoder_attention_heads"),)
+    if text.value(*HEAD_NAMES) is None:
+        return ()
     heads = {model.query_heads}
     for name in ("swa_num_attention_heads",):
         extra = text.optional_count(name)
