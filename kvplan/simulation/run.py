@@ -103,9 +103,7 @@ def simulate(
     plant = build_plant(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
     arrivals = sample(traffic, first_seed, scale=scale)
     if not len(arrivals):
-        raise InputError(
-            "not one request arrives in this run", hint="raise the rate or the duration", file=traffic.file
-        )
+        raise InputError("no request arrives in this run", hint="raise the rate or the duration", file=traffic.file)
     clients, timeouts_s = client_table(arrivals.clients, profiles_folder=profiles_folder)
     cap, cap_source = _default_cap(traffic, arrivals, plant)
     warmup_s = 0.0 if traffic.duration_s is None else WARMUP_SHARE * traffic.duration_s
