@@ -1,0 +1,474 @@
+"""config.json to a model: golden figures of published models, one test a trap, refusals that name the key."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.hf_config import read_config
+from kvplan.layers import FLOAT32, FullAttention, GatedDeltaState, LatentAttention, SharedKv, SlidingAttention
+from kvplan.model import ModelSpec, Source
+from tests.model_table import unanswered, verdicts
+from tests.published import Published, evaluate, load_published, stored_types
+
+PUBLISHED = load_published()
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+}
+
+
+def read(config: dict[str, Any], **facts: Any) -> ModelSpec:
+    return read_config(config, model_id="org/model", source=Source(name="a test"), **facts)
+
+
+def with_keys(config: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(config), **keys}
+
+
+def without(config: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in copy.deepcopy(config).items() if key not in names}
+
+
+def kv_heads(model: ModelSpec) -> set[int]:
+    return {kept.kv_heads for layer in model.layers for kept in layer if isinstance(kept, FullAttention)}
+
+
+def windows(model: ModelSpec) -> list[int | None]:
+    return [layer[0].window_tokens for layer in model.layers]
+
+
+@pytest.mark.parametrize("published", PUBLISHED, ids=lambda row: row.id)
+def test_published_models_cost_what_a_person_writes_down(published: Published) -> None:
+    model = published.read()
+    kv = stored_types(model)
+    assert model.growing_bytes_per_token(kv) == evaluate(published.growing)
+    assert model.windowed_bytes_per_token(kv) == evaluate(published.windowed)
+    assert model.fixed_bytes(kv) == evaluate(published.fixed)
+
+
+def test_published_rows_are_sourced_and_many() -> None:
+    assert len(PUBLISHED) >= 70
+    assert all(row.source and row.checked_against for row in PUBLISHED)
+    assert len({row.id for row in PUBLISHED}) == len(PUBLISHED)
+
+
+def test_the_recorded_answers_are_met_to_the_byte(shared_data: Path) -> None:
+    rows = list(verdicts(shared_data))
+    assert [row for row in rows if row.outcome == "wrong"] == []
+    assert [row for row in rows if row.outcome == "refused"] == []
+    assert [row for row in rows if not row.context_right] == []
+    assert len(rows) > 500
+
+
+def test_complete_entries_without_an_answer_have_a_golden_row(shared_data: Path) -> None:
+    written = {row.id for row in PUBLISHED}
+    assert [row.model for row in unanswered(shared_data) if row.file == "copy" and row.model not in written] == []
+
+
+# --- heads ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "heads"),
+    [
+        ({"num_kv_heads": 71, "multi_query": True}, 1),  # Falcon-7B
+        ({"num_kv_heads": 8, "multi_query": True, "new_decoder_architecture": True}, 8),  # Falcon-40B
+        ({"multi_query": False}, 71),
+    ],
+)
+def test_falcon_kv_heads(keys: dict[str, Any], heads: int) -> None:
+    config = {
+        "architectures": ["FalconForCausalLM"],
+        "model_type": "falcon",
+        "num_hidden_layers": 32,
+        "num_attention_heads": 71 if heads != 8 else 128,
+        "hidden_size": 4544 if heads != 8 else 8192,
+        **keys,
+    }
+    model = read(config)
+    assert kv_heads(model) == {heads}
+    assert model.ignores_kv_dtype
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "heads"),
+    [
+        ("LlamaForCausalLM", "llama", 32),
+        ("PhiForCausalLM", "phi", 32),
+        ("CohereForCausalLM", "cohere", 32),
+        ("MistralForCausalLM", "mistral", 8),
+        ("MixtralForCausalLM", "mixtral", 8),
+        ("Qwen2ForCausalLM", "qwen2", 32),
+    ],
+)
+def test_absent_kv_heads_have_the_class_default(architecture: str, model_type: str, heads: int) -> None:
+    config = without(LLAMA, "num_key_value_heads") | {"architectures": [architecture], "model_type": model_type}
+    first = read(config).layers[0][0]
+    assert isinstance(first, FullAttention | SlidingAttention)
+    assert first.kv_heads == heads
+
+
+def test_null_kv_heads_mean_one_per_query_head_where_the_class_says_so() -> None:
+    assert kv_heads(read(with_keys(LLAMA, num_key_value_heads=None))) == {32}
+
+
+def test_null_kv_heads_are_refused_where_the_class_refuses_them() -> None:
+    config = with_keys(LLAMA, architectures=["MixtralForCausalLM"], model_type="mixtral", num_key_value_heads=None)
+    with pytest.raises(UnsupportedModelError, match="num_key_value_heads is null") as caught:
+        read(config)
+    assert caught.value.key == "num_key_value_heads"
+
+
+def test_an_explicit_head_width_wins() -> None:
+    first = read(with_keys(LLAMA, model_type="qwen3", architectures=["Qwen3ForCausalLM"], hidden_size=2560)).layers[0][
+        0
+    ]
+    assert isinstance(first, FullAttention)
+    assert first.head_dim == 128  # the class default, not 2560 / 32
+
+
+def test_latent_rank_beats_head_counts() -> None:
+    config = with_keys(
+        LLAMA,
+        architectures=["DeepseekV3ForCausalLM"],
+        model_type="deepseek_v3",
+        num_key_value_heads=128,
+        num_attention_heads=128,
+        kv_lora_rank=512,
+        qk_rope_head_dim=64,
+    )
+    assert read(config).layers == ((LatentAttention(latent_dim=512, rope_dim=64),),) * 32
+
+
+def test_a_latent_rank_is_read_whatever_the_class_is_called() -> None:
+    config = {"model_type": "mla", "num_hidden_layers": 36, "num_attention_heads": 16, "hidden_size": 2048}
+    model = read({**config, "kv_lora_rank": 256, "qk_rope_head_dim": 64})
+    assert model.layers == ((LatentAttention(latent_dim=256, rope_dim=64),),) * 36
+
+
+# --- windows -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, [4096] * 4),  # absent: the class default
+        ({"sliding_window": None}, [None] * 4),
+        ({"sliding_window": 0}, [None] * 4),
+        ({"sliding_window": 1000}, [1000] * 4),
+    ],
+)
+def test_mistral_windows(keys: dict[str, Any], expected: list[int | None]) -> None:
+    config = with_keys(LLAMA, architectures=["MistralForCausalLM"], model_type="mistral", num_hidden_layers=4, **keys)
+    assert windows(read(config)) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"sliding_window": 512, "use_sliding_window": False}, [None] * 4),
+        ({"sliding_window": 512}, [None] * 4),
+        ({"sliding_window": 512, "use_sliding_window": True, "max_window_layers": 2}, [None, None, 512, 512]),
+        ({"sliding_window": 512, "use_sliding_window": True, "max_window_layers": 0}, [512] * 4),
+    ],
+)
+def test_the_qwen_switch_wins(keys: dict[str, Any], expected: list[int | None]) -> None:
+    config = with_keys(LLAMA, architectures=["Qwen2ForCausalLM"], model_type="qwen2", num_hidden_layers=4, **keys)
+    assert windows(read(config)) == expected
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "layers", "expected"),
+    [
+        ("Gemma2ForCausalLM", "gemma2", 4, [4096, None, 4096, None]),
+        ("Gemma3ForCausalLM", "gemma3_text", 7, [4096] * 5 + [None, 4096]),
+        ("Olmo3ForCausalLM", "olmo3", 5, [4096] * 3 + [None, 4096]),
+        ("Cohere2ForCausalLM", "cohere2", 5, [4097] * 3 + [None, 4097]),
+        ("GptOssForCausalLM", "gpt_oss", 3, [128, None, 128]),
+        ("CwmForCausalLM", "cwm", 5, [None, 8192, 8192, 8192, None]),
+    ],
+)
+def test_periods_that_no_key_says(architecture: str, model_type: str, layers: int, expected: list[int | None]) -> None:
+    config = with_keys(LLAMA, architectures=[architecture], model_type=model_type, num_hidden_layers=layers)
+    assert windows(read(config)) == expected
+
+
+def test_exaone_letters() -> None:
+    config = with_keys(
+        LLAMA,
+        architectures=["Exaone4ForCausalLM"],
+        model_type="exaone4",
+        num_hidden_layers=5,
+        sliding_window=4096,
+        sliding_window_pattern="LLLG",
+    )
+    assert windows(read(config)) == [4096, 4096, 4096, None, None]  # the last layer is full
+
+
+def test_an_extra_sliding_window_slides_every_layer_as_in_vllm() -> None:
+    config = with_keys(
+        LLAMA, architectures=["MiMoForCausalLM"], model_type="mimo", sliding_window=32768, use_sliding_window=False
+    )
+    assert set(windows(read(config))) == {32768}
+
+
+def test_llama_4_chunks_three_in_four() -> None:
+    text = without(LLAMA, "architectures") | {"model_type": "llama4_text", "num_hidden_layers": 4, "head_dim": 128}
+    model = read({"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "text_config": text})
+    assert windows(model) == [8192, 8192, 8192, None]
+    listed = with_keys(text, no_rope_layers=[0, 1, 0, 1])
+    model = read({"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "text_config": listed})
+    assert windows(model) == [None, 8192, None, 8192]
+
+
+def test_gemma_4_ends_with_a_full_layer_and_a_wide_head() -> None:
+    text = {
+        "model_type": "gemma4_text",
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "num_global_key_value_heads": 2,
+        "attention_k_eq_v": True,
+        "hidden_size": 2048,
+        "layer_types": ["sliding_attention"] * 4,
+    }
+    model = read({"architectures": ["Gemma4ForConditionalGeneration"], "text_config": text})
+    assert windows(model) == [512, 512, 512, None]
+    assert model.layers[3] == (FullAttention(kv_heads=2, head_dim=512, value_head_dim=512),)
+
+
+def test_shared_tails_keep_nothing() -> None:
+    text = {"model_type": "gemma3n_text", "num_hidden_layers": 35, "num_kv_shared_layers": 15}
+    model = read({"architectures": ["Gemma3nForConditionalGeneration"], "text_config": text})
+    assert sum(layer != (SharedKv(),) for layer in model.layers) == 20
+
+
+# --- blocks of the file --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [("text_config",), ("llm_config",), ("thinker_config", "text_config")])
+def test_the_language_block_is_found_under_its_names(path: tuple[str, ...]) -> None:
+    config: dict[str, Any] = without(LLAMA, "architectures")
+    for name in reversed(path):
+        config = {name: config}
+    vision = {"num_hidden_layers": 27, "num_attention_heads": 16, "hidden_size": 1152}
+    model = read({"model_type": "vlm", "num_hidden_layers": 33, "hidden_size": 1152, "vision_config": vision, **config})
+    assert len(model.layers) == 32
+    assert model.shape.has_vision
+
+
+def test_a_nearly_empty_block_has_its_class_defaults() -> None:
+    model = read(
+        {
+            "architectures": ["LlavaForConditionalGeneration"],
+            "model_type": "llava",
+            "text_config": {"model_type": "llama"},
+        }
+    )
+    assert model.layers == ((FullAttention(kv_heads=32, head_dim=128, value_head_dim=128),),) * 32
+
+
+def test_a_flat_file_that_says_no_size_is_refused_with_all_that_is_missing() -> None:
+    config = {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "model_type": "qwen3_5",
+        "some_config": {"hidden_size": 5120},
+    }
+    with pytest.raises(UnsupportedModelError, match=r"missing: number of layers .*KV heads") as caught:
+        read(config)
+    assert caught.value.key == "num_hidden_layers"
+
+
+# --- types ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "dtype"),
+    [(None, "bfloat16"), ("float32", "bfloat16"), ("float16", "float16"), ("bfloat16", "bfloat16")],
+)
+def test_type_a_model_runs_in(said: str | None, dtype: str) -> None:
+    assert read(with_keys(LLAMA, torch_dtype=said)).dtype == dtype
+
+
+def test_gemma_never_runs_in_float16() -> None:
+    config = with_keys(LLAMA, architectures=["Gemma2ForCausalLM"], model_type="gemma2", torch_dtype="float16")
+    assert read(config).dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("block", "scheme"),
+    [
+        (
+            {"quant_method": "modelopt", "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}},
+            "fp8_e4m3",
+        ),
+        ({"quant_method": "modelopt", "kv_cache_scheme": {"dynamic": True, "num_bits": 8, "type": "float"}}, None),
+        ({"quant_method": "modelopt", "kv_cache_scheme": "FP8"}, "fp8_e4m3"),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": None}, None),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, "fp8"),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": None}, None),
+        ({"quant_method": "fp8", "kv_cache_scheme": "static"}, None),
+        ({"quant_method": "awq", "bits": 4}, None),
+    ],
+)
+def test_kv_type_of_a_checkpoint(block: dict[str, Any], scheme: str | None) -> None:
+    assert read(with_keys(LLAMA, quantization_config=block)).kv_scheme == scheme
+
+
+def test_the_file_beside_counts_only_without_a_block() -> None:
+    beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    assert read(LLAMA, quantization=beside).kv_scheme == "fp8_e4m3"
+    assert read(with_keys(LLAMA, quantization_config={"quant_method": "fp8"}), quantization=beside).kv_scheme is None
+
+
+@pytest.mark.parametrize(
+    ("model_type", "said", "temporal"), [("qwen3_5_text", "float32", 4), ("qwen3_next", "float32", 2)]
+)
+def test_only_qwen_3_5_reads_its_state_type(model_type: str, said: str, temporal: int) -> None:
+    text = {"model_type": model_type, "num_hidden_layers": 4, "mamba_ssm_dtype": said}
+    model = read({"model_type": "vlm", "text_config": text, "dtype": "bfloat16"})
+    state = model.layers[0][0]
+    assert isinstance(state, GatedDeltaState)
+    assert (state.temporal_type == FLOAT32) == (temporal == 4)
+
+
+# --- context -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "tokens"),
+    [
+        ({}, 8192),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 32768),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 16384),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 8192),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 8192),
+        ({"rope_scaling": None, "model_max_length": 4096}, 4096),
+        ({"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}, 8192),
+        ({"rope_scaling": {"type": "linear", "factor": None}}, 8192),
+    ],
+)
+def test_longest_context(keys: dict[str, Any], tokens: int) -> None:
+    assert read(with_keys(LLAMA, **keys)).max_context_tokens == tokens
+
+
+def test_longrope_says_what_is_served_unasked() -> None:
+    config = with_keys(LLAMA, rope_scaling={"type": "longrope"}, original_max_position_embeddings=4096)
+    model = read(config)
+    assert model.max_context_tokens == 8192
+    assert any("4,096" in note for note in model.notes)
+
+
+# --- refusals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        (with_keys(LLAMA, architectures=["MadeUpForCausalLM"], model_type="made_up"), "architectures"),
+        (with_keys(LLAMA, layer_types=["magic_attention"] * 32), "layer_types"),
+        (with_keys(LLAMA, layer_types=["full_attention"] * 3), "layer_types"),
+        (with_keys(LLAMA, hybrid_override_pattern="M*M*"), "hybrid_override_pattern"),
+        (with_keys(LLAMA, linear_attn_config={"kda_layers": [1]}), "linear_attn_config"),
+        (with_keys(LLAMA, num_key_value_heads=5), "num_key_value_heads"),
+        (with_keys(LLAMA, hidden_size=4100), "head_dim"),
+        (without(LLAMA, "num_hidden_layers"), "num_hidden_layers"),
+        (without(LLAMA, "num_attention_heads"), "num_attention_heads"),
+        (without(LLAMA, "architectures", "model_type", "num_key_value_heads"), "num_key_value_heads"),
+        (with_keys(LLAMA, torch_dtype="int4"), "torch_dtype"),
+        (with_keys(LLAMA, architectures=["BertModel"], model_type="bert"), "architectures"),
+        (
+            {
+                "model_type": "deepseek_v4",
+                "num_hidden_layers": 43,
+                "num_attention_heads": 64,
+                "num_key_value_heads": 1,
+                "head_dim": 512,
+                "hidden_size": 4096,
+                "compress_ratios": [4, 128],
+            },
+            "compress_ratios",
+        ),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_its_key(config: dict[str, Any], key: str) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        read(config)
+    assert caught.value.key == key
+    assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_hidden_layers", 0),
+        ("num_hidden_layers", "32"),
+        ("num_hidden_layers", [32]),
+        ("num_attention_heads", -4),
+        ("num_attention_heads", True),
+        ("num_key_value_heads", 0),
+        ("num_key_value_heads", 8.5),
+        ("hidden_size", float("nan")),
+        ("hidden_size", float("inf")),
+        ("hidden_size", 10**30),
+        ("head_dim", {}),
+        ("sliding_window", "wide"),
+        ("layer_types", "full_attention"),
+        ("layer_types", [1] * 32),
+        ("max_position_embeddings", "long"),
+        ("rope_scaling", "yarn"),
+        ("torch_dtype", 16),
+        ("architectures", "LlamaForCausalLM"),
+        ("text_config", []),
+        ("quantization_config", "fp8"),
+        ("vocab_size", -1),
+    ],
+)
+def test_a_broken_value_is_named(key: str, value: object) -> None:
+    with pytest.raises(InputError) as caught:
+        read(with_keys(LLAMA, **{key: value}))
+    assert caught.value.key is not None
+    assert key in caught.value.message
+    assert caught.value.exit_code == 3
+
+
+def test_every_reader_survives_every_missing_and_every_null_key() -> None:
+    """A published config with one key taken out, nulled or turned into nonsense: an answer or a named refusal."""
+    for row in PUBLISHED:
+        for key in row.config:
+            for damaged in (
+                without(row.config, key),
+                with_keys(row.config, **{key: None}),
+                with_keys(row.config, **{key: "nonsense"}),
+                with_keys(row.config, **{key: -1}),
+                with_keys(row.config, **{key: []}),
+                with_keys(row.config, **{key: {}}),
+            ):
+                try:
+                    read(damaged, quantization=row.quantization)
+                except (InputError, UnsupportedModelError) as error:
+                    assert error.message
+                    assert error.key is not None
+
+
+def test_a_config_must_be_an_object() -> None:
+    with pytest.raises(InputError, match="not list"):
+        read_config([], model_id="org/model", source=Source(name="a test"))  # type: ignore[arg-type]
+
+
+def test_reading_is_pure() -> None:
+    config = copy.deepcopy(PUBLISHED[0].config)
+    before = json.dumps(config, sort_keys=True)
+    assert PUBLISHED[0].read() == PUBLISHED[0].read()
+    read(config)
+    assert json.dumps(config, sort_keys=True) == before
