@@ -1,10 +1,13 @@
 """What a reader of a vLLM plan should know: options that are not priced, and settings that the pool cannot carry."""
 
+from collections.abc import Iterator
+
 from kvplan.engines.base import CacheLayout, Deployment, Finding, Settings
-from kvplan.engines.vllm.settings import capability_of
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import RecurrentLayer
 from kvplan.model import ModelSpec
+
+_CHECKED_CAPABILITIES = frozenset({(8, 0), (8, 6), (8, 9), (9, 0)})
 
 
 def refuse_unmodelled(deployment: Deployment) -> None:
@@ -25,19 +28,7 @@ def layout_findings(
     model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout, blocks: int
 ) -> tuple[Finding, ...]:
     """Findings that follow from pages and pool; those about memory come with the budget."""
-    findings: list[Finding] = []
-    usable = blocks - layout.reserved_blocks
-    least = layout.request_blocks(1)
-    if usable >= least and usable // least < settings.max_num_seqs:
-        findings.append(
-            Finding(
-                code="max-num-seqs-above-pool",
-                severity="warning",
-                message=f"the shortest request takes {least:,} of {usable:,} usable blocks, so at most "
-                f"{usable // least:,} can run; max_num_seqs is {settings.max_num_seqs:,}",
-                hint=f"--max-num-seqs {usable // least}",
-            )
-        )
+    findings = list(_sequence_findings(model, deployment, settings, layout, blocks))
     if _mixes_kinds(model):
         findings.append(
             Finding(
@@ -56,16 +47,42 @@ def layout_findings(
                 message="cannot tell how expert parallelism moves weights between ranks; the pages are not touched",
             )
         )
-    if deployment.gpu is not None and capability_of(deployment) != (9, 0):
+    if deployment.gpu is not None and deployment.gpu.compute_capability not in _CHECKED_CAPABILITIES:
         findings.append(
             Finding(
                 code="gpu-generation-unchecked",
                 severity="info",
-                message=f"block sizes were checked on Hopper; {deployment.gpu.name} may choose other kernels",
+                message=f"blocks were checked on Ampere, Ada and Hopper; {deployment.gpu.name} may take other kernels",
                 hint="compare the block size and the KV cache size with a start-up log",
             )
         )
     return tuple(findings)
+
+
+def _sequence_findings(
+    model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout, blocks: int
+) -> Iterator[Finding]:
+    """What max_num_seqs asks of the pool. With recurrent state vLLM refuses to start if it is above the blocks, because
+    a captured graph needs a state block for each sequence (source: vLLM 0.33, ``resolve_cudagraph_mode_and_sizes``)."""
+    has_state = any(isinstance(layer, RecurrentLayer) for layers in model.layers for layer in layers)
+    if has_state and not deployment.enforce_eager and 0 < blocks < settings.max_num_seqs:
+        yield Finding(
+            code="max-num-seqs-above-state-blocks",
+            severity="error",
+            message=f"max_num_seqs {settings.max_num_seqs:,} is above the {blocks:,} blocks that hold recurrent state: "
+            "vLLM loads the weights and then refuses to start",
+            hint=f"--max-num-seqs {blocks}",
+        )
+        return
+    usable, least = blocks - layout.reserved_blocks, layout.request_blocks(1)
+    if usable >= least and usable // least < settings.max_num_seqs:
+        yield Finding(
+            code="max-num-seqs-above-pool",
+            severity="info",
+            message=f"the shortest request takes {least:,} of {usable:,} usable blocks, so at most "
+            f"{usable // least:,} can run; max_num_seqs is {settings.max_num_seqs:,}",
+            hint=f"--max-num-seqs {usable // least}",
+        )
 
 
 def _mixes_kinds(model: ModelSpec) -> bool:

@@ -76,11 +76,17 @@ def tier_of(deployment: Deployment) -> Tier:
     return _LARGE if release > (*_FIRST_V1, 99) else _FIRST_LARGE
 
 
-def _default_tokens(deployment: Deployment, window: int) -> int:
+_ONE_ITEM_TOKENS = {"Gemma4ForConditionalGeneration": 32 * (70 + 8)}
+"""Classes whose images and videos cannot be split over steps: a step must hold the largest item. Gemma 4's is a video
+of 32 frames, each 70 tokens and 8 of frame and time marks (source: vLLM 0.33, ``gemma4_mm.py``; logs print 2,496)."""
+
+
+def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> int:
     """Tokens of one step by default, before the limits. V0: max(2,048, window), but 2,048 beyond 32,768 (chunked)."""
     if release_of(deployment) < _FIRST_V1:
         return 2048 if window > 32768 else max(2048, window)
-    return tier_of(deployment).server_tokens
+    item_tokens = _ONE_ITEM_TOKENS.get(model.architecture, 0) if model.shape.has_vision else 0
+    return max(tier_of(deployment).server_tokens, item_tokens)
 
 
 def _default_sequences(deployment: Deployment) -> int:
@@ -131,7 +137,7 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
     """
     release, window = release_of(deployment), window_of(model, deployment)
     sequences = deployment.max_num_seqs or _default_sequences(deployment)
-    tokens = deployment.max_num_batched_tokens or min(sequences * window, _default_tokens(deployment, window))
+    tokens = deployment.max_num_batched_tokens or min(sequences * window, _default_tokens(model, deployment, window))
     if deployment.max_num_seqs is None:
         sequences = min(sequences, tokens)
     if sequences > tokens:
