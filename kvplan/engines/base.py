@@ -36,7 +36,8 @@ class Deployment:
     ``gpu_memory_bytes`` replaces the profile's figure, one per rank or one for all; ``kv_memory_bytes`` is the KV pool
     of one GPU and skips the budget; ``weight_bytes`` are those of all ranks together. llama.cpp: ``max_num_seqs`` are
     its slots, ``kv_unified`` and ``swa_full`` its switches. SGLang: ``window_pool_ratio`` is the window pool's tokens
-    per token of the full pool, ``state_pool_ratio`` the state pool's memory per byte of KV.
+    per token of the full pool, ``state_pool_ratio`` the state pool's memory per byte of KV. ``corrections``
+    are bytes by which a start-up log's terms differ from the budget's (calibration).
     """
 
     engine: EngineVersion = field(default_factory=EngineVersion)
@@ -66,6 +67,7 @@ class Deployment:
     swa_full: bool = False
     window_pool_ratio: Fraction | None = None
     state_pool_ratio: Fraction | None = None
+    corrections: tuple[tuple[str, int], ...] = ()
 
     @property
     def gpus(self) -> int:

@@ -16,6 +16,7 @@ from kvplan.engines.base import (
     Finding,
     Settings,
 )
+from kvplan.engines.corrections import corrected
 from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_other_kinds
 from kvplan.engines.vllm.budget import device_memories
 from kvplan.engines.vllm.settings import window_of
@@ -166,7 +167,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage:
     kv = int(free * settings.memory_utilization) if free > 0 else free
     half = int((weights.bytes * weights.unsure_share + step) * settings.memory_utilization)
     half = max(half, int(abs(kv) * _BAND_SHARE))
-    return Budget(
+    answer = Budget(
         rank=first + memories.index(total),
         total_bytes=total,
         requested_bytes=total,
@@ -175,7 +176,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage:
             BudgetTerm(name="context", bytes=CONTEXT_BYTES, formula="the driver's and the library's own"),
             BudgetTerm(name="activations", bytes=step, formula="one step of hidden states, and logits in float32"),
             BudgetTerm(
-                name="left free",
+                name="left_free",
                 bytes=free - kv,
                 formula=f"(1 − {float(settings.memory_utilization):g}) × what is free after loading",
             ),
@@ -184,6 +185,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage:
         kv_bytes_low=kv - half,
         kv_bytes_high=kv + half,
     )
+    return corrected(answer, deployment.corrections)
 
 
 def step_bytes(model: ModelSpec, step_tokens: int, sequences: int, tensor_parallel: int) -> int:

@@ -16,6 +16,7 @@ from kvplan.engines.base import (
     Finding,
     Settings,
 )
+from kvplan.engines.corrections import corrected
 from kvplan.engines.ranks import keep, rank_stages, refuse_other_kinds
 from kvplan.engines.vllm.budget import device_memories
 from kvplan.engines.vllm.settings import window_of
@@ -120,7 +121,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Bud
     free = requested - weights.bytes - CONTEXT_BYTES - prefill
     kv = int(free * FREE_SHARE) if free > 0 else free
     half = max(int(weights.bytes * weights.unsure_share) + prefill, int(abs(kv) * _BAND_SHARE))
-    return Budget(
+    answer = Budget(
         rank=memories.index(total),
         total_bytes=total,
         requested_bytes=requested,
@@ -128,12 +129,13 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Bud
             BudgetTerm(name="weights", bytes=weights.bytes, formula=weights.formula),
             BudgetTerm(name="context", bytes=CONTEXT_BYTES, formula="the driver's and the library's own"),
             BudgetTerm(name="activations", bytes=prefill, formula="the warm-up prefill, and its logits"),
-            BudgetTerm(name="left free", bytes=free - kv, formula="0.05 × what is free after the warm-up"),
+            BudgetTerm(name="left_free", bytes=free - kv, formula="0.05 × what is free after the warm-up"),
         ),
         kv_bytes=kv,
         kv_bytes_low=kv - half,
         kv_bytes_high=kv + half,
     )
+    return corrected(answer, deployment.corrections)
 
 
 def prefill_bytes(model: ModelSpec, prefill_tokens: int, tensor_parallel: int) -> int:

@@ -15,6 +15,7 @@ from kvplan.engines.base import (
     EnginePlan,
     Settings,
 )
+from kvplan.engines.corrections import corrected
 from kvplan.engines.ggml_types import cache_types
 from kvplan.engines.llama_cpp.findings import plan_findings
 from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, Buffers, Slots, buffers, divide_context, kept_by
@@ -162,20 +163,20 @@ def _budget(model: ModelSpec, deployment: Deployment, part: Buffers, index: int,
         BudgetTerm(name="weights", bytes=weights.bytes, formula=weights.formula),
         BudgetTerm(name="context", bytes=DRIVER_CONTEXT_BYTES, formula="the driver's and the library's own"),
         BudgetTerm(
-            name="compute buffer", bytes=part.scratch_bytes, formula="micro-batch × 4 B × (vocabulary + hidden)"
+            name="compute_buffer", bytes=part.scratch_bytes, formula="micro-batch × 4 B × (vocabulary + hidden)"
         ),
     ]
     if part.window_bytes:
         terms.append(
             BudgetTerm(
-                name="window cache", bytes=part.window_bytes, formula="(window × slots sharing + micro-batch) cells"
+                name="window_cache", bytes=part.window_bytes, formula="(window × slots sharing + micro-batch) cells"
             )
         )
     if part.state_bytes:
-        terms.append(BudgetTerm(name="recurrent state", bytes=part.state_bytes, formula="slots × state, float32"))
+        terms.append(BudgetTerm(name="recurrent_state", bytes=part.state_bytes, formula="slots × state, float32"))
     left = total - sum(term.bytes for term in terms)
     half = int(weights.bytes * weights.unsure_share) + _SCRATCH_BAND_BYTES
-    return Budget(
+    answer = Budget(
         rank=index,
         total_bytes=total,
         requested_bytes=total,
@@ -184,6 +185,7 @@ def _budget(model: ModelSpec, deployment: Deployment, part: Buffers, index: int,
         kv_bytes_low=left - half,
         kv_bytes_high=left + half,
     )
+    return corrected(answer, deployment.corrections)
 
 
 LLAMA_CPP = LlamaCpp()

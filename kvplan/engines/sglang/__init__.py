@@ -14,6 +14,7 @@ from kvplan.engines.base import (
     EnginePlan,
     Settings,
 )
+from kvplan.engines.corrections import corrected
 from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_other_kinds
 from kvplan.engines.sglang.findings import plan_findings
 from kvplan.engines.sglang.rules import (
@@ -58,7 +59,7 @@ class Sglang:
         fixed_slots = None if radix else deployment.max_num_seqs
         chosen: tuple[int, Kept, Pools, Budget | None, CacheLayout] | None = None
         for stage, kept in enumerate(stages):
-            budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, stage)
+            budget = _budget(model, deployment, stage)
             memory = deployment.kv_memory_bytes if budget is None else budget.kv_bytes
             assert memory is not None
             state_ratio = deployment.state_pool_ratio or STATE_POOL_RATIO
@@ -156,8 +157,10 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
             raise UnsupportedModelError(f"cannot tell: {what} is not modelled for SGLang", key="engine")
 
 
-def _budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget:
-    """One rank: the static share is of what is free before loading, so the driver's part lies outside."""
+def _budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget | None:
+    """None where the KV memory was given. One rank: the static share is of what is free before loading, so the driver's part lies outside."""
+    if deployment.kv_memory_bytes is not None:
+        return None
     first = stage * deployment.tensor_parallel
     memories = device_memories(deployment)[first : first + deployment.tensor_parallel]
     total = min(memories)
@@ -174,19 +177,19 @@ def _budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget:
     requested = int((total - before) * fraction)
     left = requested - weights.bytes
     half = int(weights.bytes * weights.unsure_share) + _BAND_BYTES
-    return Budget(
+    answer = Budget(
         rank=first + memories.index(total),
         total_bytes=total,
         requested_bytes=requested,
         terms=(
             BudgetTerm(
-                name="before loading",
+                name="before_loading",
                 bytes=before,
                 formula="the driver's context and communication buffers",
                 inside_fraction=False,
             ),
             BudgetTerm(
-                name="activations and graphs",
+                name="activations_and_graphs",
                 bytes=total - before - requested,
                 formula=f"free before loading × (1 − {float(fraction):g})",
                 inside_fraction=False,
@@ -197,13 +200,14 @@ def _budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget:
         kv_bytes_low=left - half,
         kv_bytes_high=left + half,
     )
+    return corrected(answer, deployment.corrections)
 
 
 def _with_state(budget: Budget | None, pools: Pools) -> Budget | None:
     """The budget with the state pool as a term of its own."""
     if budget is None or not pools.state_bytes:
         return budget
-    term = BudgetTerm(name="state pool", bytes=pools.state_bytes, formula=f"{pools.state_slots:,} states")
+    term = BudgetTerm(name="state_pool", bytes=pools.state_bytes, formula=f"{pools.state_slots:,} states")
     return Budget(
         rank=budget.rank,
         total_bytes=budget.total_bytes,

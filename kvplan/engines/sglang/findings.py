@@ -78,7 +78,7 @@ def window_pool_finding(window_pool: int, chunk_tokens: int, ratio: Fraction, wi
 def fraction_finding(budget: Budget, fraction: Fraction) -> Finding:
     """The static share is below the weights': which one would be above."""
     inside = sum(term.bytes for term in budget.terms if term.inside_fraction)
-    free = budget.total_bytes - next(term.bytes for term in budget.terms if term.name == "before loading")
+    free = budget.total_bytes - next(term.bytes for term in budget.terms if term.name == "before_loading")
     smallest = smallest_fraction(free, inside)
     possible = smallest < 1
     return Finding(

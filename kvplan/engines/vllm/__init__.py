@@ -1,6 +1,7 @@
 """vLLM: exact for 0.33 on Hopper; other releases and GPUs by the rules known of them, with a finding."""
 
 from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Finding, Settings
+from kvplan.engines.corrections import corrected
 from kvplan.engines.vllm.budget import budget
 from kvplan.engines.vllm.findings import layout_findings, refuse_unmodelled
 from kvplan.engines.vllm.pages import cache_layout
@@ -57,7 +58,7 @@ def _memory(
     """The smallest rank's budget and its KV memory; no budget where the KV memory was given."""
     if deployment.kv_memory_bytes is not None:
         return None, deployment.kv_memory_bytes
-    answer = budget(model, deployment, settings, kv, layout)
+    answer = corrected(budget(model, deployment, settings, kv, layout), deployment.corrections)
     return answer, answer.kv_bytes
 
 
