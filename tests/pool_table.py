@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ class Comparison:
     differs: Mapping[str, tuple[object, object]]
 
 
+@cache
 def read_facts(model_id: str, *, without_quantization: bool = False) -> ModelSpec:
     """The model as kvplan reads it from the recorded config."""
     facts = json.loads((DATA / "models" / f"{model_id.replace('/', '--')}.json").read_text(encoding="utf-8"))
