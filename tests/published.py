@@ -1,7 +1,7 @@
 """Config facts of published models in a short form, and the figures that a person writes down for them.
 
-``{"$repeat": [a, b], "$length": 5}`` is a b a b a; ``{"$runs": [[a, 2], [b, 1]]}`` is a a b; ``{"$blocks": …}`` are runs
-of (heads in group, no-op, linear) of Nemotron-NAS.
+``{"$repeat": [a, b], "$length": 5}`` is a b a b a; ``{"$runs": [[a, 2], [b, 1]]}`` is a a b; ``{"$blocks": …}`` are
+runs of (heads in group, no-op, linear) of Nemotron-NAS.
 """
 
 import ast
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.hf_config import read_config
-from kvplan.layers import BFLOAT16, FLOAT16, FP8, IndexKeys, KvTypes, LatentAttention
+from kvplan.layers import BFLOAT16, FLOAT16, FP8, IndexKeys, KvTypes, LatentAttention, Layer
 from kvplan.model import ModelSpec, Source
 
 FOLDER = Path(__file__).parent / "configs"
@@ -102,6 +102,6 @@ def stored_types(model: ModelSpec, asked: str = "auto") -> KvTypes:
     name = model.kv_scheme or "auto" if asked == "auto" else asked
     if model.ignores_kv_dtype or not name.startswith("fp8"):
         return KvTypes(key=native, value=native)
-    kinds = {type(kept) for layer in model.layers for kept in layer}
-    packed = "fp8_ds_mla" if {LatentAttention, IndexKeys} <= kinds else None
+    kinds: set[type[Layer]] = {type(kept) for layer in model.layers for kept in layer}
+    packed = "fp8_ds_mla" if LatentAttention in kinds and IndexKeys in kinds else None
     return KvTypes(key=FP8, value=FP8, packed=packed)

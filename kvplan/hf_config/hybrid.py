@@ -97,6 +97,7 @@ def read_parallel_hybrid(model: Described) -> LayerStack:
 
 
 _NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+_NEMOTRON_NAMES = frozenset({"mamba", "linear_attention", "attention", "full_attention", "mlp", "moe"})
 _WITHOUT_CACHE = frozenset({"mlp", "moe"})
 
 
@@ -117,6 +118,8 @@ def read_nemotron_hybrid(model: Described) -> LayerStack:
         kinds = text.texts(key) or []
         if not kinds:
             raise text.missing("hybrid_override_pattern", "layers_block_type")
+    if set(kinds) - _NEMOTRON_NAMES:
+        raise text.refused(key, f"only {', '.join(sorted(_NEMOTRON_NAMES))} layers are known")
     cached = [kind for kind in kinds if kind not in _WITHOUT_CACHE]
     caches = iter(_mixed(model, key, cached, _full(model), lambda: nemotron_state(model)))
     return tuple(() if kind in _WITHOUT_CACHE else next(caches) for kind in kinds)

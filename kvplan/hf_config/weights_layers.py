@@ -16,7 +16,14 @@ _WORDS: Mapping[str, str] = {
     "chunked_attention": "attention",
 }
 _PATTERN = {"M": "mamba2", "*": "attention", "-": "none", "E": "none"}
-_NEMOTRON_WORDS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+_NEMOTRON_WORDS = {
+    "mamba": "M",
+    "linear_attention": "M",
+    "attention": "*",
+    "full_attention": "*",
+    "mlp": "-",
+    "moe": "E",
+}
 
 
 def mixers(decoder: Decoder) -> tuple[str, ...]:
