@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import numpy as np
@@ -213,15 +214,24 @@ def run_tasks(
     cores = min(cores, len(tasks))
     if cores == 1 or requests * len(tasks) < _SMALL_RUN_REQUESTS:
         return list(_watched(map(run_task, tasks), len(tasks), 1, progress, say))
-    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(cores, mp_context=_process_context()) as pool:
         try:
             return list(_watched(pool.map(run_task, tasks), len(tasks), cores, progress, say))
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _process_context() -> BaseContext:
+    """Forked workers, which start at once and need no guard in the caller's script; fresh ones where the platform has
+    no fork or other threads run, which a fork would leave half copied."""
+    import multiprocessing
+    import threading
+
+    can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+    return multiprocessing.get_context("fork" if can_fork else "spawn")
 
 
 def _watched(

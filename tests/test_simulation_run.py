@@ -1,0 +1,367 @@
+"""A whole run, from the traffic file to figures: hand-worked cases, conservation, same seed same bits, mistakes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvplan.admission import STRATEGIES, Ask, charge, effective_cap
+from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.errors import InputError
+from kvplan.recommend import safety_fraction, with_recommendation
+from kvplan.simulation.bounds import judged_strategy, round_caps, sustainable_per_s
+from kvplan.simulation.clients import client_rule, client_table
+from kvplan.simulation.doors import caps, charged_blocks, door, requests_for
+from kvplan.simulation.plant import Plant, build_plant
+from kvplan.simulation.results import REQUEST_COLUMNS, Simulation, request_lines
+from kvplan.simulation.run import is_random, simulate
+from kvplan.simulation.service import roofline
+from kvplan.simulation.statistics import mean_interval, student_t
+from kvplan.simulation.types import ClientRule
+from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.load import load_traffic, parse_traffic
+from kvplan.traffic.sample import sample
+
+POOL = """\
+deployment:
+  max_model_len: 1024
+  max_num_seqs: 8
+  max_num_batched_tokens: 256
+  async_scheduling: false
+  prefix_caching: false
+  kv_pool: {blocks: 101, block_tokens: 16}
+  service: {base_s: 0.01, prefill_token_s: 0.001, decode_sequence_s: 0.0005, kv_token_s: 0.00001}
+"""
+BUSY = (
+    POOL
+    + """\
+traffic:
+  duration: 60s
+  seed: 5
+  classes:
+    - name: short
+      rate: 3/s
+      prompt_tokens: {lognormal: {p50: 60, p95: 200, max: 400}}
+      output_tokens: {lognormal: {p50: 30, p95: 120}}
+      max_tokens: {choices: [{unset: true, share: 0.5}, {value: 64, share: 0.5}]}
+      client: openai-python
+      timeout: 30s
+      cancel_share: 0.1
+    - name: long
+      rate: 20/m
+      prompt_tokens: {uniform: {min: 200, max: 1100}}
+      output_tokens: 50
+      max_tokens: {value: 100}
+"""
+)
+
+
+def parse(text: str) -> Traffic:
+    return parse_traffic(text, file="mix.yaml")
+
+
+def replay(tmp_path: Path, rows: str, more: str = "") -> Traffic:
+    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens,max_tokens\n" + rows)
+    file = tmp_path / "mix.yaml"
+    file.write_text(POOL + more + "traffic: {classes: [{name: r, trace: t.csv}]}\n")
+    return load_traffic(file)
+
+
+def test_one_request_takes_what_the_constants_say(tmp_path: Path) -> None:
+    result = simulate(replay(tmp_path, "0,100,3,8\n"), strategies=["worst_case"], keep_rows=True)
+    (line,) = request_lines(result.rows[0])
+    row = dict(zip(REQUEST_COLUMNS, line, strict=True))
+    first_s = 0.01 + 100 * 0.001 + 100 * 0.00001  # base + prefill + context after the step
+    second_s = 0.01 + 0.0005 + 101 * 0.00001
+    third_s = 0.01 + 0.0005 + 102 * 0.00001
+    assert row["first_token_s"] == pytest.approx(first_s, rel=1e-12)
+    assert row["finish_s"] == pytest.approx(first_s + second_s + third_s, rel=1e-12)
+    assert (row["strategy"], row["id"], row["class"], row["attempts"], row["outcome"]) == (
+        "worst_case",
+        0,
+        "r",
+        1,
+        "completed",
+    )
+    assert (row["admitted_s"], row["scheduled_s"], row["prompt_tokens"], row["max_output_tokens"]) == (0.0, 0.0, 100, 8)
+    assert (row["output_tokens"], row["preemptions"]) == (3, 0)
+    (found,) = result.strategies
+    assert (found.requests.offered, found.requests.completed, found.requests.truncated) == (1, 1, 0)
+    assert found.ttft_s.mean == pytest.approx(first_s)
+    assert result.inputs.seeds == 1
+
+
+def test_what_can_never_be_served_is_refused_for_good(tmp_path: Path) -> None:
+    rows = "0,1024,3,8\n1,2000,3,\n2,900,3,50\n3,10,90,16\n"
+    traffic = replay(tmp_path, rows, "admission: {safety_fraction: 0.5}\n")
+    found = simulate(traffic, strategies=["worst_case", "none"], keep_rows=True)
+    for result in found.strategies:
+        # 900 + 50 tokens are ceil(950 / 16) = 60 blocks, floor(100 × 0.5) = 50 are usable: only the ledger refuses it
+        refused = 3 if result.name == "worst_case" else 2
+        assert result.requests.rejected_permanently == refused
+        assert result.requests.completed == 4 - refused
+        assert result.requests.truncated == 1  # 90 tokens, cap 16
+        assert result.refusals == 0
+
+
+def test_every_request_is_accounted_for_in_every_strategy_and_class() -> None:
+    result = simulate(parse(BUSY), strategies=list(STRATEGIES), seeds=2, workers=1)
+    assert [one.name for one in result.strategies] == list(STRATEGIES)
+    offered = {one.requests.offered for one in result.strategies}
+    assert len(offered) == 1
+    for one in result.strategies:
+        counts = [one.requests, *(entry.requests for entry in one.classes)]
+        for found in counts:
+            ended = found.completed + found.rejected_permanently + found.gave_up + found.timed_out
+            assert found.offered == ended + found.cancelled + found.unfinished
+            assert found.truncated <= found.completed
+        assert sum(entry.requests.offered for entry in one.classes) == one.requests.offered
+        assert one.attempts == pytest.approx(one.amplification * one.requests.offered, rel=0.05)
+        assert 0 <= one.kv.used_mean_share <= one.kv.used_peak_share <= 1
+    assert result.strategy("worst_case").preemptions == 0
+    assert result.strategy("none").preemptions > 0
+
+
+def test_same_seed_same_bits_whatever_the_workers() -> None:
+    once = simulate(parse(BUSY), strategies=["worst_case", "none"], seeds=3, workers=1)
+    again = simulate(parse(BUSY), strategies=["worst_case", "none"], seeds=3, workers=1)
+    assert figures(once) == figures(again)
+
+
+def test_processes_give_the_same_bits() -> None:
+    text = BUSY.replace("duration: 60s", "duration: 600s")
+    alone = simulate(parse(text), strategies=["worst_case", "none"], seeds=2, workers=1)
+    shared = simulate(parse(text), strategies=["worst_case", "none"], seeds=2, workers=2)
+    assert figures(alone) == figures(shared)
+
+
+def figures(result: Simulation) -> list[object]:
+    return [
+        (one.name, one.requests, one.e2e_s, one.ttft_s, one.kv, one.intervals, one.preemptions)
+        for one in result.strategies
+    ]
+
+
+def test_progress_counts_every_run() -> None:
+    seen: list[tuple[int, int]] = []
+    simulate(
+        parse(BUSY),
+        strategies=["none", "worst_case"],
+        seeds=2,
+        workers=1,
+        progress=lambda done, n: seen.append((done, n)),
+    )
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_strategies_differ_only_by_their_decisions() -> None:
+    rows = simulate(parse(BUSY), strategies=["worst_case", "none"], seeds=1, keep_rows=True).rows
+    assert rows[0].requests.arrival_s.tolist() == rows[1].requests.arrival_s.tolist()
+    assert rows[0].requests.output_tokens.tolist() == rows[1].requests.output_tokens.tolist()
+    assert rows[0].requests.client_draw.tolist() == rows[1].requests.client_draw.tolist()
+
+
+def test_worst_case_reservations_per_cap_choice() -> None:
+    result = simulate(parse(BUSY), strategies=["worst_case"], seeds=1)
+    rows = {row.name: row for row in result.reservations}
+    # p95 of the prompt is 200: 200 + 824 = 1,024 tokens are 64 blocks, 100 usable hold 1; 264 tokens are 17 blocks: 5
+    assert (rows["short, no cap sent"].blocks, rows["short, no cap sent"].sequences) == (64, 1)
+    assert (rows["short, cap 64"].blocks, rows["short, cap 64"].sequences) == (17, 5)
+    assert rows["short, cap 64"].share == 0.5
+    assert f"short, default cap {result.inputs.default_max_tokens:,}" in rows
+    # p95 of 200 … 1,100 is 1,055: beyond the window, so no such request is ever admitted
+    assert (rows["long, cap 100"].prompt_tokens, rows["long, cap 100"].sequences) == (1055, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        ("traffic: {}", "deployment", "neither a GPU nor a KV pool"),
+        ("deployment: {gpu: h100}", "model", "names no model"),
+        ("deployment: {kv_pool: {blocks: 100, block_tokens: 16}}", "deployment.max_model_len", "window is not known"),
+        (
+            "deployment: {kv_pool: {blocks: 100, block_tokens: 16}, max_model_len: 512}",
+            "deployment.service",
+            "time of an engine step is not known",
+        ),
+        (
+            "deployment: {kv_pool: {blocks: 10, block_tokens: 16}, max_model_len: 512}",
+            "deployment.max_model_len",
+            "would not start",
+        ),
+    ],
+)
+def test_files_that_say_too_little(text: str, key: str, message: str) -> None:
+    mix = "traffic: {duration: 5s, classes: [{name: a, rate: 1/s, prompt_tokens: 1, output_tokens: 1}]}\n"
+    model = "model: meta-llama/Llama-3.1-8B-Instruct\n" if text == "traffic: {}" else f"{text}\n"
+    with pytest.raises(InputError, match=message) as caught:
+        simulate(parse(model + mix), offline=True)
+    assert caught.value.key == key
+    assert caught.value.hint
+
+
+def test_arguments_out_of_range() -> None:
+    for arguments, message in (
+        ({"strategies": ["worst-case"]}, "did you mean worst_case"),
+        ({"strategies": []}, "no strategy"),
+        ({"seeds": 0}, "at least one seed"),
+        ({"scale": 0.0}, "not above zero"),
+        ({"scale": float("nan")}, "not above zero"),
+        ({"workers": 0}, "at least one worker"),
+    ):
+        with pytest.raises(InputError) as caught:
+            simulate(parse(BUSY), **arguments)
+        assert message in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_a_run_without_requests() -> None:
+    with pytest.raises(InputError, match="no request arrives"):
+        simulate(parse(BUSY.replace("3/s", "1/d").replace("20/m", "1/d").replace("60s", "1s")))
+
+
+def test_what_is_random() -> None:
+    entry = "{name: a, rate: 1/s, arrivals: constant, prompt_tokens: 1, output_tokens: 1}"
+    fixed = POOL + f"traffic: {{duration: 5s, classes: [{entry}]}}\n"
+    assert not is_random(parse(fixed))
+    assert is_random(parse(fixed.replace("arrivals: constant, ", "")))
+    assert is_random(parse(fixed.replace("prompt_tokens: 1", "prompt_tokens: {uniform: {min: 1, max: 2}}")))
+    assert is_random(parse(fixed.replace("output_tokens: 1", "output_tokens: 1, client: httpx")))
+
+
+def test_the_judged_strategy_fills_in_a_default_that_the_file_has() -> None:
+    assert judged_strategy(parse(BUSY)).name == "worst_case"
+    assert judged_strategy(parse(f"admission: {{default_max_tokens: 64}}\n{BUSY}")).name == "worst_case_default_cap"
+    assert judged_strategy(parse(f"admission: {{policy: ratio, default_max_tokens: 64}}\n{BUSY}")).name == "ratio"
+
+
+LAYOUT = CacheLayout(
+    block_tokens=16,
+    bytes_per_block=1,
+    groups=(
+        CacheGroup(kind="full attention", layers=1, rule="full", block_tokens=16, page_bytes=1, token_shards=2),
+        CacheGroup(kind="window", layers=1, rule="sliding", block_tokens=32, page_bytes=1, window_tokens=100),
+        CacheGroup(kind="chunk", layers=1, rule="chunked", block_tokens=16, page_bytes=1, window_tokens=64),
+        CacheGroup(kind="state", layers=1, rule="fixed", block_tokens=16, page_bytes=1, fixed_blocks=3),
+    ),
+    in_flight_tokens=50,
+)
+
+
+def test_array_charges_equal_the_engine_s() -> None:
+    tokens = np.arange(1, 400)
+    assert charged_blocks(LAYOUT, tokens).tolist() == [LAYOUT.request_blocks(int(count)) for count in tokens]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_array_doors_equal_the_gateway_s_functions(name: str) -> None:
+    traffic = parse(BUSY)
+    plant = replace(build_plant(traffic), layout=replace(LAYOUT, in_flight_tokens=10))
+    arrivals = sample(traffic, 5)
+    opened = door(STRATEGIES[name], plant, traffic.admission, traffic.deployment, 48)
+    expected = (120, 50)
+    asked = requests_for(arrivals, opened, plant, seed=5, client_timeouts_s=(1.0, 2.0), expected_output_tokens=expected)
+    for row in range(len(arrivals)):
+        prompt, sent = int(arrivals.prompt_tokens[row]), int(arrivals.max_tokens[row])
+        cap = max(effective_cap(prompt, sent or None, 1024, opened.default_max_tokens), 1)
+        usual = min(expected[arrivals.class_index[row]], cap)
+        ask = Ask(prompt_tokens=prompt, cap_tokens=cap, expected_output_tokens=usual)
+        weight = charge(STRATEGIES[name], ask, plant.layout.request_blocks)
+        assert (asked.cap_tokens[row], asked.charge[row]) == (cap, weight)
+        assert asked.refused_for_good[row] == (prompt >= 1024 or weight > opened.capacity)
+    assert caps(np.array([0, 5]), np.array([1000, 1022]), 1024, None).tolist() == [24, 2]
+
+
+def test_client_profiles_become_rules() -> None:
+    rules, timeouts_s = client_table(("", "openai-python", "naive", "httpx"))
+    assert rules[0] == ClientRule()
+    assert (rules[1].tries, rules[1].honours_retry_after, rules[1].longest_honoured_s) == (3, True, 120.0)
+    assert rules[1].gives_up_when_longer
+    assert rules[2].tries > 10**9
+    assert rules[3].tries == 1
+    assert timeouts_s[0] == float("inf")
+    from kvplan.profiles.loader import list_names, load_client
+
+    for name in list_names("clients"):
+        assert client_rule(load_client(name)).tries >= 1
+
+
+def bundled(name: str) -> Plant:
+    return build_plant(load_traffic(name), offline=True)
+
+
+def test_the_roofline_is_bytes_over_bandwidth_and_flops_over_peak() -> None:
+    plant = bundled("chat")
+    step, efficiency = plant.service.step, plant.service.efficiency
+    assert efficiency is not None
+    # Llama-3.1-8B on an H100 SXM (3,350 GB/s, 989.5 TFLOP/s bf16): 8,030,261,248 parameters, of which the embedding
+    # (128,256 × 4,096) is not read; KV of a token 2 × 32 × 8 × 128 × 2 B
+    embedding = 128256 * 4096
+    assert step.base_s == pytest.approx((8_030_261_248 - embedding) * 2 / 3350e9 / efficiency, rel=1e-3)
+    assert step.prefill_token_s == pytest.approx(2 * (8_030_261_248 - 2 * embedding) / 989.5e12 / efficiency, rel=1e-3)
+    assert step.decode_sequence_s == pytest.approx(2 * (8_030_261_248 - embedding) / 989.5e12 / efficiency, rel=1e-3)
+    assert step.kv_token_s == pytest.approx(131072 / 3350e9 / efficiency, rel=1e-3)
+    assert plant.service.band_share == 0.25
+
+
+def test_safety_fraction_is_the_pool_less_its_band() -> None:
+    plant = replace(bundled("chat"), kv_bytes=1000, kv_bytes_low=964)
+    fraction, terms, binds = safety_fraction(plant)
+    assert fraction == 0.96
+    assert terms["budget_band_share"] == pytest.approx(0.036)
+    assert "band" in binds
+    assert safety_fraction(replace(plant, kv_bytes_low=1000))[0] == 1.0
+    assert safety_fraction(plant, count_error_share=0.1)[0] == 0.86  # floor of 0.964 × 0.9 = 0.8676
+
+
+def test_the_recommended_cap_is_the_least_that_keeps_to_the_bound() -> None:
+    found = with_recommendation(simulate(parse(BUSY), strategies=["worst_case", "worst_case_default_cap"], seeds=2))
+    answer = found.recommendation
+    assert answer is not None
+    assert answer.default_max_tokens in round_caps(1024)
+    assert answer.truncated_share <= 0.01
+    drawn = sample(parse(BUSY), 5)
+    smaller = (
+        round_caps(1024)[round_caps(1024).index(answer.default_max_tokens) - 1]
+        if answer.default_max_tokens > 128
+        else 0
+    )
+    if smaller:
+        assert ((drawn.max_tokens == 0) & (drawn.output_tokens > smaller)).mean() > 0.01
+    assert answer.safety_fraction == 1.0
+    assert [one.name for one in answer.per_class] == ["short"]
+
+
+def test_the_closed_form_bound_of_equal_requests() -> None:
+    entry = "{name: a, rate: 1/s, prompt_tokens: 100, output_tokens: 60, max_tokens: {value: 60}}"
+    text = POOL + f"traffic: {{duration: 50s, classes: [{entry}]}}\n"
+    traffic = parse(text)
+    plant = build_plant(traffic)
+    opened = door(STRATEGIES["worst_case"], plant, traffic.admission, traffic.deployment, 60)
+    asked = requests_for(
+        sample(traffic, 0), opened, plant, seed=0, client_timeouts_s=(float("inf"),), expected_output_tokens=(60,)
+    )
+    # work = 100 × (0.001 + 0.00001 / 2) + 60 × (0.0005 + 0.00001 × 130) = 0.2085 s; the ledger of 100 blocks holds ten
+    # of 10 blocks over 60 steps, max_num_seqs only 8: base × 60 / 8 = 0.075 s
+    found, binds = sustainable_per_s(asked, opened, plant)
+    assert found == pytest.approx(1 / (0.2085 + 0.075), rel=1e-9)
+    assert binds == "the GPU's speed"
+
+
+def test_intervals_are_student_s() -> None:
+    assert [round(student_t(degrees), 3) for degrees in (1, 9, 19, 60)] == [12.706, 2.262, 2.093, 2.0]
+    assert mean_interval([3.0]) == (3.0, (3.0, 3.0))
+
+
+def test_an_efficiency_scales_the_whole_step() -> None:
+    traffic = load_traffic("chat")
+    plant = build_plant(traffic, offline=True)
+    assert plant.model is not None
+    from kvplan.capacity import fit
+    from kvplan.simulation.plant import plan_deployment
+
+    deployment = plan_deployment(traffic.deployment)
+    assert deployment.gpu is not None
+    half = roofline(plant.model, deployment, deployment.gpu, fit(plant.model, deployment).plan, efficiency=0.425)
+    assert half.step.base_s == pytest.approx(2 * plant.service.step.base_s)
+    assert half.step.kv_token_s == pytest.approx(2 * plant.service.step.kv_token_s)
