@@ -70,6 +70,7 @@ REFUSALS: tuple[tuple[str, Pattern], ...] = (
 _DEVICE = re.compile(r"(\w+) +(?:KV |RS |model |compute )?buffer size")
 _PARTS = {
     "weight_bytes": "weight_bytes",
+    "free_before_bytes": "free_before_bytes",
     "kv_part_bytes": "kv_bytes",
     "key_part_bytes": "key_bytes",
     "value_part_bytes": "value_bytes",

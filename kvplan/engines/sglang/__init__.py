@@ -158,7 +158,7 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
 
 
 def _budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget | None:
-    """None where the KV memory was given. One rank: the static share is of what is free before loading, so the driver's part lies outside."""
+    """One rank, None where the KV memory was given: the static share is of what is free before loading."""
     if deployment.kv_memory_bytes is not None:
         return None
     first = stage * deployment.tensor_parallel

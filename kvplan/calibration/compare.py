@@ -1,0 +1,228 @@
+"""A log's figures against the plan of the same deployment, term by term; what is left over is named, not hidden."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from kvplan.calibration.deployment import deployment_of, release_in
+from kvplan.calibration.misleading import Misleading, misleading_lines
+from kvplan.calibration.pool import check_model, measured_pool
+from kvplan.capacity import Fit, fit
+from kvplan.engine_logs import EngineStart
+from kvplan.engines.base import Budget, Deployment, Finding
+from kvplan.errors import InputError
+from kvplan.model import ModelSpec
+from kvplan.profiles.kinds import GpuProfile
+
+_FIRST_GRAPHS_INSIDE = (0, 21)
+UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermDifference:
+    """One term: as planned, and as the log printed it (null where it did not). ``names`` are the budget's own."""
+
+    name: str
+    names: tuple[str, ...]
+    planned_bytes: int
+    logged_bytes: int | None
+
+    @property
+    def difference_bytes(self) -> int | None:
+        """Logged − planned; above zero: the engine takes more than planned."""
+        return None if self.logged_bytes is None else self.logged_bytes - self.planned_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """A start compared with its plan. ``corrections`` make ``calibrated``, whose pool is the log's.
+
+    ``kv_bytes_logged`` is the pool as the log's figures pin it down, null where it has none.
+    """
+
+    start: EngineStart
+    deployment: Deployment
+    planned: Fit
+    terms: tuple[TermDifference, ...]
+    kv_bytes_logged: int | None
+    corrections: tuple[tuple[str, int], ...]
+    calibrated: Fit
+    misleading: tuple[Misleading, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def culprit(self) -> TermDifference | None:
+        """The term that differs most, or None where none was printed."""
+        known = [term for term in self.terms if term.difference_bytes]
+        return max(known, key=lambda term: abs(term.difference_bytes or 0), default=None)
+
+
+def calibrate(
+    start: EngineStart, model: ModelSpec, gpu: GpuProfile | None = None, weight_bytes: int | None = None
+) -> Calibration:
+    """Compare ``start`` with what kvplan would have said of it.
+
+    Raises InputError where the log is of another model (its pool does not agree with the model's layers), or holds no
+    figure of its memory.
+    """
+    deployment = deployment_of(start, gpu, weight_bytes)
+    planned = fit(model, deployment)
+    check_model(start, planned)
+    pool = measured_pool(start, planned)
+    budget = planned.plan.budget
+    assert budget is not None
+    terms = _terms(start, budget)
+    if pool is None and all(term.logged_bytes is None for term in terms):
+        raise InputError(
+            "the log holds no figure of this engine's memory",
+            hint="give the log from the engine's first line on, and at its normal level",
+        )
+    corrections = _corrections(terms, budget, pool, static=start.engine == "llama.cpp")
+    calibrated = fit(model, replace(deployment, corrections=corrections))
+    return Calibration(
+        start=start,
+        deployment=deployment,
+        planned=planned,
+        terms=_with_rest(terms, budget, pool, corrections),
+        kv_bytes_logged=pool,
+        corrections=corrections,
+        calibrated=calibrated,
+        misleading=misleading_lines(start, planned),
+        findings=_findings(start, gpu),
+    )
+
+
+def _graphs_inside(start: EngineStart) -> bool:
+    seen, release = start.line_of("graphs_inside"), release_in(start.version)
+    if seen is not None:
+        return bool(seen.value)
+    return release is None or release >= _FIRST_GRAPHS_INSIDE
+
+
+def _vllm_figures(start: EngineStart) -> dict[str, int | None]:
+    non_torch = start.non_torch_bytes
+    if non_torch is None and start.consumed_bytes is not None and start.weight_bytes is not None:
+        non_torch = start.consumed_bytes - start.weight_bytes
+    return {
+        "weights": start.weight_bytes,
+        "activation": start.activation_bytes,
+        "non_torch": non_torch,
+        "cuda_graphs": start.graph_estimate_bytes if _graphs_inside(start) else None,
+    }
+
+
+def _sglang_figures(start: EngineStart) -> dict[str, int | None]:
+    loaded = start.weight_bytes
+    if start.free_before_bytes is not None and start.free_after_load_bytes is not None:
+        loaded = start.free_before_bytes - start.free_after_load_bytes
+    return {"weights": loaded, "state_pool": start.state_bytes}
+
+
+def _other_figures(start: EngineStart) -> dict[str, int | None]:
+    return {
+        "weights": start.weight_bytes,
+        "compute_buffer": start.compute_bytes,
+        "recurrent_state": start.state_bytes,
+    }
+
+
+_FIGURES: Mapping[str, Callable[[EngineStart], dict[str, int | None]]] = {
+    "vllm": _vllm_figures,
+    "sglang": _sglang_figures,
+    "tensorrt-llm": _other_figures,
+    "llama.cpp": _other_figures,
+    "tgi": _other_figures,
+}
+_NON_TORCH = ("non_torch", "communication", "workspace")
+
+
+def _group(name: str) -> str:
+    """The group of a budget's term: what a log prints as one figure."""
+    if name.startswith("activation") and name != "activations_and_graphs":
+        return "activation"
+    return "non_torch" if name.startswith(_NON_TORCH) else name
+
+
+def _terms(start: EngineStart, budget: Budget) -> tuple[TermDifference, ...]:
+    """Inside terms in the budget's order, grouped as the log prints them."""
+    figures = _FIGURES[start.engine](start)
+    groups: dict[str, list[str]] = {}
+    for term in budget.terms:
+        if term.inside_fraction:
+            groups.setdefault(_group(term.name), []).append(term.name)
+    planned = {term.name: term.bytes for term in budget.terms}
+    return tuple(
+        TermDifference(
+            name=group,
+            names=tuple(names),
+            planned_bytes=sum(planned[name] for name in names),
+            logged_bytes=figures.get(group),
+        )
+        for group, names in groups.items()
+    )
+
+
+def _corrections(
+    terms: tuple[TermDifference, ...], budget: Budget, pool: int | None, *, static: bool
+) -> tuple[tuple[str, int], ...]:
+    """Each printed term's difference on its first name; the rest of the pool's difference on the terms not printed.
+
+    ``static``: the pool is allocated as asked (llama.cpp), so that it says nothing of what is left.
+    """
+    found = [(term.names[0], term.difference_bytes) for term in terms if term.difference_bytes]
+    known = sum(amount for _, amount in found)
+    if pool is not None and not static:
+        rest = budget.kv_bytes - pool - known
+        unseen = [
+            term.names[0] for term in terms if term.logged_bytes is None and term.name not in ("weights", "left_free")
+        ]
+        if rest:
+            found.append((unseen[0] if unseen else UNEXPLAINED, rest))
+    return tuple(found)
+
+
+def _with_rest(
+    terms: tuple[TermDifference, ...], budget: Budget, pool: int | None, corrections: tuple[tuple[str, int], ...]
+) -> tuple[TermDifference, ...]:
+    """The terms, and what the log's pool says of those that it does not print, as one more."""
+    known = sum(term.difference_bytes or 0 for term in terms)
+    if pool is None or not corrections:
+        return terms
+    unseen = tuple(term for term in terms if term.logged_bytes is None)
+    names = tuple(name for term in unseen for name in term.names)
+    planned = sum(term.planned_bytes for term in unseen)
+    rest = budget.kv_bytes - pool - known
+    label = " + ".join(term.name for term in unseen) if unseen else UNEXPLAINED
+    joined = TermDifference(name=label, names=names, planned_bytes=planned, logged_bytes=planned + rest)
+    return (*(term for term in terms if term.logged_bytes is not None), joined)
+
+
+def _findings(start: EngineStart, gpu: GpuProfile | None) -> tuple[Finding, ...]:
+    findings = [
+        Finding(
+            code=f"log-refusal-{refusal.reason.replace('_', '-')}",
+            severity="error",
+            message=f"line {refusal.line}: the engine refused to start: {refusal.text[:160]}",
+            hint=None
+            if refusal.estimated_max_model_len is None
+            else f"--max-model-len {refusal.estimated_max_model_len}, as the engine says",
+        )
+        for refusal in start.refusals
+    ]
+    if gpu is None:
+        findings.append(
+            Finding(
+                code="gpu-not-said",
+                severity="info",
+                message="the log does not name the GPU: settings that it does not print are those of an H100",
+                hint="--gpu NAME",
+            )
+        )
+    if start.has_speculation:
+        findings.append(
+            Finding(
+                code="speculation-in-log",
+                severity="warning",
+                message="the engine ran with speculative decoding: a draft's weights and KV are in its figures",
+            )
+        )
+    return tuple(findings)

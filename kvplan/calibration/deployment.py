@@ -1,0 +1,77 @@
+"""The deployment that a log was written by: its settings, with what the user adds."""
+
+import re
+from dataclasses import replace
+from fractions import Fraction
+
+from kvplan.engine_logs import EngineStart
+from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.sglang import BEFORE_LOADING_BYTES, BEFORE_LOADING_PARALLEL_BYTES
+from kvplan.errors import InputError
+from kvplan.profiles.kinds import GpuProfile
+
+_RELEASE = re.compile(r"v?b?(\d+(?:\.\d+)*)")
+
+
+def release_in(version: str | None) -> tuple[int, ...] | None:
+    """The numbers that a printed version begins with.
+
+    >>> release_in("0.20.2rc1.dev9+g01d4d1ad3"), release_in("b8999"), release_in("unknown")
+    ((0, 20, 2), (8999,), None)
+    """
+    match = None if version is None else _RELEASE.match(version)
+    return None if match is None else tuple(int(part) for part in match[1].split("."))
+
+
+def deployment_of(start: EngineStart, gpu: GpuProfile | None = None, weight_bytes: int | None = None) -> Deployment:
+    """What was deployed: the log's settings where it prints them, the engine's defaults elsewhere.
+
+    Raises InputError where neither the log nor ``gpu`` says how much memory there was.
+    """
+    key_type, _, value_type = (start.kv_dtype or "").partition("/")
+    is_llama = start.engine == "llama.cpp"
+    found = Deployment(
+        engine=EngineVersion(name=start.engine, release=None if is_llama else release_in(start.version)),
+        gpu=gpu,
+        tensor_parallel=start.tensor_parallel or 1,
+        pipeline_parallel=start.pipeline_parallel or 1,
+        data_parallel=start.data_parallel or 1,
+        context_parallel=start.context_parallel or 1,
+        kv_dtype="auto" if is_llama else _kv_word(start),
+        cache_type_k=key_type or None if is_llama else None,
+        cache_type_v=(value_type or key_type or None) if is_llama else None,
+        max_model_len=start.kv_tokens if is_llama else start.max_model_len,
+        max_num_seqs=start.slots if is_llama else start.max_num_seqs,
+        max_num_batched_tokens=start.max_num_batched_tokens,
+        memory_utilization=None
+        if start.memory_utilization is None
+        else Fraction(str(round(start.memory_utilization, 6))),
+        async_scheduling=start.async_scheduling,
+        prefix_caching=start.prefix_caching,
+        enforce_eager=bool(start.enforce_eager),
+        weight_bytes=weight_bytes,
+        kv_unified=start.kv_unified if is_llama else None,
+        block_size=start.block_tokens if start.engine in ("sglang", "tensorrt-llm", "tgi") else None,
+    )
+    memory = _memory(start, found)
+    if memory is None and gpu is None:
+        raise InputError("the log does not say how much memory the GPU has", hint="name the GPU: --gpu h100", key="gpu")
+    return found if memory is None else replace(found, gpu_memory_bytes=(memory,))
+
+
+def _kv_word(start: EngineStart) -> str:
+    """The KV type asked for; SGLang prints the resolved one."""
+    word = start.kv_dtype or "auto"
+    return {"float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2", "float4_e2m1fn_x2": "fp4_e2m1"}.get(word, word)
+
+
+def _memory(start: EngineStart, found: Deployment) -> int | None:
+    """The device's memory as printed; SGLang only says what is free before it loads."""
+    if start.total_bytes is not None:
+        return start.total_bytes
+    if start.engine == "sglang" and start.free_before_bytes is not None:
+        parallel = BEFORE_LOADING_PARALLEL_BYTES if found.gpus > 1 else 0
+        return start.free_before_bytes + BEFORE_LOADING_BYTES + parallel
+    if start.engine == "llama.cpp":
+        return start.free_before_bytes
+    return None

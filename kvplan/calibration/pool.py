@@ -1,0 +1,106 @@
+"""The pool that a log's figures pin down, and whether it can be the model's at all."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+from kvplan.capacity import Fit
+from kvplan.engine_logs import EngineStart
+from kvplan.engines import engine_plan
+from kvplan.errors import InputError
+from kvplan.units import GIB, format_bytes
+
+_ROUNDING_BYTES = GIB // 200
+"""Engines print GiB with two digits: half of the last one."""
+_TOLERANCE = Fraction(2, 100)
+
+
+def measured_pool(start: EngineStart, planned: Fit) -> int | None:
+    """KV memory of one rank, in whole blocks where the log pins their number down.
+
+    Blocks as printed; else the number of blocks whose printed tokens are the log's, within the rounding of its memory.
+    """
+    layout = planned.plan.layout
+    if start.engine == "llama.cpp":
+        return start.kv_bytes
+    if start.blocks is not None:
+        return start.blocks * layout.bytes_per_block
+    refused = [refusal.available_bytes for refusal in start.refusals if refusal.reason == "window_too_long"]
+    memory = start.kv_bytes if start.kv_bytes is not None else next((size for size in refused if size), None)
+    if start.engine == "sglang" and start.kv_tokens is not None:
+        return start.kv_tokens // layout.block_tokens * layout.bytes_per_block
+    if memory is None:
+        return None if start.kv_tokens is None else _blocks_of(start, planned, None)
+    return _blocks_of(start, planned, memory) or memory
+
+
+def _blocks_of(start: EngineStart, planned: Fit, memory: int | None) -> int | None:
+    """Bytes of the fewest blocks that print ``start.kv_tokens`` tokens; None where no number of blocks does."""
+    if start.kv_tokens is None:
+        return None
+    size = planned.plan.layout.bytes_per_block
+    if memory is None:
+        low, high = 0, max(1, 4 * max(planned.plan.blocks, start.kv_tokens))
+    else:
+        low = max(0, (memory - _ROUNDING_BYTES) // size)
+        high = (memory + _ROUNDING_BYTES) // size + 1
+    first, last = low, high
+    while first < last:
+        middle = (first + last) // 2
+        if _printed(planned, middle) < start.kv_tokens:
+            first = middle + 1
+        else:
+            last = middle
+    return first * size if first <= high and _printed(planned, first) == start.kv_tokens else None
+
+
+def _printed(planned: Fit, blocks: int) -> int:
+    """The token figure that the engine would print for a pool of ``blocks``."""
+    if blocks < 1:
+        return 0
+    memory = blocks * planned.plan.layout.bytes_per_block
+    plan = engine_plan(planned.model, replace(planned.deployment, kv_memory_bytes=memory))
+    return plan.tokens if plan.tokens is not None else 0
+
+
+def check_model(start: EngineStart, planned: Fit) -> None:
+    """Refuses a log whose pool cannot be that of the model: its memory and its capacity must agree with the layers."""
+    plan = planned.plan
+    memory = start.kv_bytes
+    if memory is None or memory <= 4 * _ROUNDING_BYTES:
+        return
+    expected: Fraction | None = None
+    said: float | None = None
+    what = ""
+    if start.engine == "llama.cpp":
+        expected, said, what = Fraction(plan.kv_bytes), float(memory), "bytes of KV buffers"
+    elif start.engine == "sglang" and start.kv_tokens is not None:
+        memory = _with_scales(start, memory)
+        per_token = Fraction(plan.layout.bytes_per_block, plan.layout.block_tokens)
+        expected, said, what = per_token * start.kv_tokens, float(memory), "bytes for its tokens"
+    elif start.blocks is not None:
+        expected, said, what = Fraction(memory, plan.layout.bytes_per_block), float(start.blocks), "blocks"
+    elif start.concurrency is not None and start.concurrency_tokens == plan.settings.max_model_len:
+        charge = plan.layout.request_blocks(start.concurrency_tokens)
+        expected = Fraction(memory // plan.layout.bytes_per_block, charge)
+        said, what = start.concurrency, "× the window"
+    elif start.kv_tokens is not None and start.engine != "vllm":
+        expected = Fraction(memory * plan.layout.block_tokens, plan.layout.bytes_per_block)
+        said, what = float(start.kv_tokens), "tokens"
+    if expected is None or said is None:
+        return
+    allowed = abs(expected) * (_TOLERANCE + Fraction(_ROUNDING_BYTES, memory)) + (1 if what == "blocks" else 0)
+    if what == "× the window":
+        allowed += Fraction(1, 100)
+    if abs(Fraction(str(said)) - expected) > allowed:
+        raise InputError(
+            f"this log is not of {planned.model.id}: its KV memory of {format_bytes(memory)} would give "
+            f"{float(expected):,.2f} {what}, the log says {said:,.2f}",
+            hint=f"{f'the log names {start.model}; ' if start.model else ''}name its model with --model, and check the "
+            "KV type and the parallelism",
+            key="model",
+        )
+
+
+def _with_scales(start: EngineStart, memory: int) -> int:
+    """SGLang prints 4-bit KV without its scales, one byte for 16 values: an eighth more."""
+    return memory * 9 // 8 if "float4" in (start.kv_dtype or "") or "fp4" in (start.kv_dtype or "") else memory

@@ -1,0 +1,83 @@
+"""``kvplan calibrate`` as text: which term differs and by how much, which lines mislead, what the log pins down."""
+
+from collections.abc import Iterator
+
+from kvplan.calibration import Calibration, TermDifference
+from kvplan.report.fit_json import engine_name
+from kvplan.report.fit_text import findings
+from kvplan.report.numbers import count, format_bytes, ratio
+from kvplan.report.page import BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
+from kvplan.units import GIB
+
+
+def text(found: Calibration, log_name: str, written: str | None, starts: int) -> Iterator[Part]:
+    """The comparison; ``written`` is the calibration file's name, ``starts`` how many starts the log holds."""
+    start = found.start
+    yield headline(found.planned.model.id, f"{log_name}, lines {start.first_line} to {start.last_line}")
+    yield paragraph(_setting(found, starts), style=QUIET, indent=0)
+    yield answer(_answer(found))
+    yield BLANK
+    yield columns(("GiB of one GPU", "planned", "log", "difference"), list(_rows(found)))
+    if found.misleading:
+        yield BLANK
+        yield paragraph("lines that mislead", style=QUIET, indent=2)
+        for line in found.misleading:
+            yield labelled(f"line {line.line}", line.reason)
+    yield BLANK
+    yield from findings(found.findings)
+    target = written or "FILE"
+    model = found.planned.model.id
+    steps = [f"kvplan fit {model} --calibration {target}"]
+    if written is None:
+        steps.insert(0, f"kvplan calibrate {log_name} --output calibration.yaml")
+    yield from next_steps(*steps)
+
+
+def _setting(found: Calibration, starts: int) -> str:
+    settings = found.planned.plan.settings
+    which = f"the last of {starts} starts · " if starts > 1 else ""
+    return (
+        f"{which}{engine_name(found.deployment.engine).replace('@', ' ')} · window {settings.max_model_len:,} · "
+        f"≤ {settings.max_num_seqs:,} sequences · {settings.max_num_batched_tokens:,} tokens a step"
+    )
+
+
+def _answer(found: Calibration) -> str:
+    culprit = found.culprit
+    if found.kv_bytes_logged is None:
+        pool = "the log does not say its KV pool"
+    else:
+        calibrated = found.calibrated
+        pool = (
+            f"KV pool {format_bytes(found.kv_bytes_logged)}: {count(calibrated.plan.blocks)} blocks, "
+            f"{ratio(calibrated.concurrency)} requests of {calibrated.max_model_len:,}"
+        )
+    if culprit is None:
+        return f"{pool}; every printed term is as planned"
+    difference = culprit.difference_bytes or 0
+    word = "more" if difference > 0 else "less"
+    return f"{pool}; most of the difference: {culprit.name}, {_gib(abs(difference))} GiB {word} than planned"
+
+
+def _rows(found: Calibration) -> Iterator[tuple[str, ...]]:
+    for term in found.terms:
+        yield _row(term)
+    budget = found.planned.plan.budget
+    if budget is None:
+        return
+    planned = found.planned.plan.kv_bytes
+    yield _row(TermDifference(name="KV pool", names=(), planned_bytes=planned, logged_bytes=found.kv_bytes_logged))
+
+
+def _row(term: TermDifference) -> tuple[str, ...]:
+    difference = term.difference_bytes
+    return (
+        term.name.replace("_", " "),
+        _gib(term.planned_bytes),
+        "-" if term.logged_bytes is None else _gib(term.logged_bytes),
+        "-" if difference is None else f"{difference / GIB:+.2f}",
+    )
+
+
+def _gib(amount: int) -> str:
+    return f"{amount / GIB:.2f}"
