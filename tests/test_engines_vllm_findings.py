@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvplan.capacity import Fit, fit
+from kvplan.engines import parse_engine
 from kvplan.engines.base import Deployment
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import FLOAT32, FullAttention, Mamba2State
@@ -85,3 +86,10 @@ def test_gemma_4_needs_a_step_that_holds_a_video() -> None:
     gemma = replace(LLAMA, architecture="Gemma4ForConditionalGeneration", shape=Shape(hidden=4096, has_vision=True))
     assert fit(gemma, small).plan.settings.max_num_batched_tokens == 2496
     assert fit(LLAMA, small).plan.settings.max_num_batched_tokens == 2048
+
+
+def test_a_class_that_vllm_dropped_is_named() -> None:
+    mpt = replace(LLAMA, architecture="MptForCausalLM")
+    assert codes(fit(mpt, Deployment(kv_memory_bytes=10 * GIB))) == {"model-class-dropped": "warning"}
+    older = Deployment(kv_memory_bytes=10 * GIB, engine=parse_engine("vllm@0.28"))
+    assert "model-class-dropped" not in codes(fit(mpt, older))

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from kvplan.engines.base import CacheLayout, Deployment, Finding, Settings
+from kvplan.engines.vllm.removed import last_release
+from kvplan.engines.vllm.settings import release_of
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import RecurrentLayer
 from kvplan.model import ModelSpec
@@ -29,6 +31,17 @@ def layout_findings(
 ) -> tuple[Finding, ...]:
     """Findings that follow from pages and pool; those about memory come with the budget."""
     findings = list(_sequence_findings(model, deployment, settings, layout, blocks))
+    last = last_release(model.architecture, release_of(deployment))
+    if last is not None:
+        findings.append(
+            Finding(
+                code="model-class-dropped",
+                severity="warning",
+                message=f"vLLM has no class of its own for {model.architecture} since {last}: it starts only where its "
+                "generic Transformers class can run the model",
+                hint=f"--engine vllm@{last}",
+            )
+        )
     if _mixes_kinds(model):
         findings.append(
             Finding(
