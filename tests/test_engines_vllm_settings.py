@@ -141,6 +141,7 @@ def test_other_releases_are_named(engine: str, codes: list[str]) -> None:
 
 def test_engine_names() -> None:
     assert parse_engine("vLLM@v0.20.1rc2") == EngineVersion(name="vllm", release=(0, 20, 1))
+    assert parse_engine("llamacpp@b9265") == EngineVersion(name="llama.cpp", release=(9265,))
     for wrong in ("vlm", "vllm@", "vllm@new", ""):
         with pytest.raises(InputError):
             parse_engine(wrong)

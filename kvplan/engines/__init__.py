@@ -48,7 +48,7 @@ ENGINES: dict[str, Callable[[], Engine]] = {
 """Name → how to get the engine; each is imported only when asked for."""
 
 _ALIASES = {"tensorrt": "tensorrt-llm", "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp"}
-_VERSION = re.compile(r"v?([0-9]+(?:\.[0-9]+)*)(?:[.+\-]?[A-Za-z].*)?")
+_VERSION = re.compile(r"[vb]?([0-9]+(?:\.[0-9]+)*)(?:[.+\-]?[A-Za-z].*)?")
 
 
 def parse_engine(text: str) -> EngineVersion:
