@@ -2,20 +2,17 @@
 
 from kvplan.calibration.compare import Calibration, TermDifference, calibrate
 from kvplan.calibration.deployment import deployment_of, release_in
-from kvplan.calibration.file import CalibrationFile, apply_calibration, calibration_text, load_calibration
 from kvplan.calibration.misleading import Misleading, effective_tokens, misleading_lines
+from kvplan.calibration.text import calibration_text
 
 __all__ = [
     "Calibration",
-    "CalibrationFile",
     "Misleading",
     "TermDifference",
-    "apply_calibration",
     "calibrate",
     "calibration_text",
     "deployment_of",
     "effective_tokens",
-    "load_calibration",
     "misleading_lines",
     "release_in",
 ]

@@ -1,6 +1,7 @@
 """``kvplan fit``: where the memory goes, how large the KV pool is, how many worst-case requests fit."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -87,6 +88,10 @@ def run(
         str | None, typer.Option("--limit-mm-per-prompt", metavar="JSON", hidden=True)
     ] = None,
     pp_layers: Annotated[str | None, typer.Option("--pp-layers", metavar="N,N", hidden=True)] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option("--calibration", metavar="FILE", help="What a start-up log taught (kvplan calibrate)."),
+    ] = None,
     flags: Annotated[
         Literal["cli", "k8s"] | None, typer.Option("--flags", help="Print only the engine's flags.")
     ] = None,
@@ -98,6 +103,7 @@ def run(
 
     Answered with "cannot tell" (exit 5): --draft-model, --max-loras, --kv-offload, --limit-mm-per-prompt, --pp-layers.
     """
+    from kvplan.calibration_file import apply_calibration, load_calibration
     from kvplan.capacity import fit
     from kvplan.engines import parse_engine
     from kvplan.engines.base import Deployment
@@ -106,12 +112,14 @@ def run(
 
     folder = options.profiles_folder(profiles)
     shapes = _shapes(prompt or (), max_tokens or (), options.parse_counts(tokens, "--tokens"))
+    learnt = None if calibration is None else load_calibration(calibration)
     device = None
-    if gpu is not None:
+    known = gpu or (learnt.gpu if learnt is not None else None)
+    if known is not None:
         from kvplan.profiles.loader import load_gpu
 
-        device = load_gpu(gpu, extra_folder=folder)
-    elif gpu_memory is None and kv_memory is None:
+        device = load_gpu(known, extra_folder=folder)
+    elif gpu_memory is None and kv_memory is None and (learnt is None or learnt.gpu_memory_bytes is None):
         raise InputError(
             "fit needs a GPU", hint="--gpu h100, or --gpu-memory 79.18GiB, or --kv-memory 40GiB", key="gpu"
         )
@@ -150,6 +158,8 @@ def run(
     assert fraction is not None
     try:
         spec = read_model(model, offline=offline, profiles_folder=folder)
+        if learnt is not None:
+            deployment = apply_calibration(deployment, learnt, spec.id)
         result = with_unmodelled(
             fit(spec, deployment, shapes, fraction),
             {

@@ -27,7 +27,8 @@ def text(found: Calibration, log_name: str, written: str | None, starts: int) ->
     yield from findings(found.findings)
     target = written or "FILE"
     model = found.planned.model.id
-    steps = [f"kvplan fit {model} --calibration {target}"]
+    engine = "" if start.engine == "vllm" else f" --engine {start.engine}"
+    steps = [f"kvplan fit {model}{engine} --calibration {target}"]
     if written is None:
         steps.insert(0, f"kvplan calibrate {log_name} --output calibration.yaml")
     yield from next_steps(*steps)

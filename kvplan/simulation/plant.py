@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
+from kvplan.calibration_file import apply_calibration, load_calibration
 from kvplan.capacity import Fit, fit, longest_window, usable_blocks
 from kvplan.engines import parse_engine
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
@@ -55,10 +56,12 @@ class Plant:
         return max(0.0, (self.kv_bytes - self.kv_bytes_low) / self.kv_bytes)
 
 
-def plan_deployment(wanted: PlannedDeployment, *, profiles_folder: str | Path | None = None) -> Deployment:
-    """The engine's own question: the file's deployment with its GPU looked up."""
+def plan_deployment(
+    wanted: PlannedDeployment, *, profiles_folder: str | Path | None = None, model_id: str | None = None
+) -> Deployment:
+    """The engine's own question: the file's deployment with its GPU looked up, as its calibration corrects it."""
     share = wanted.gpu_memory_utilization
-    return Deployment(
+    deployment = Deployment(
         engine=parse_engine(wanted.engine),
         gpu=None if wanted.gpu is None else load_gpu(wanted.gpu, extra_folder=profiles_folder),
         gpu_memory_bytes=wanted.gpu_memory_bytes,
@@ -83,6 +86,12 @@ def plan_deployment(wanted: PlannedDeployment, *, profiles_folder: str | Path | 
         weight_bytes=wanted.weight_bytes,
         kv_memory_bytes=None if wanted.kv_pool is None else wanted.kv_pool.memory_bytes,
     )
+    if wanted.calibration is None:
+        return deployment
+    found = load_calibration(Path(wanted.calibration))
+    if deployment.gpu is None and found.gpu is not None:
+        deployment = replace(deployment, gpu=load_gpu(found.gpu, extra_folder=profiles_folder))
+    return apply_calibration(deployment, found, model_id)
 
 
 def build_plant(
@@ -103,7 +112,7 @@ def build_plant(
         from kvplan.sources import read_model
 
         model = read_model(traffic.model, offline=offline, profiles_folder=profiles_folder)
-    deployment = plan_deployment(wanted, profiles_folder=profiles_folder)
+    deployment = plan_deployment(wanted, profiles_folder=profiles_folder, model_id=None if model is None else model.id)
     notes: list[str] = []
     if model is None or (pool is not None and pool.block_tokens is not None):
         planned = _plain_pool(traffic, deployment, model)

@@ -153,7 +153,7 @@ def _arrivals(shape: shapes.ArrivalShape | None, places: Places, path: KeyPath) 
     )
 
 
-_RENAMED = {"gpu_memory", "watermark", "weight_bytes", "kv_pool", "service"}
+_RENAMED = {"gpu_memory", "watermark", "weight_bytes", "kv_pool", "service", "calibration"}
 
 
 def _deployment(shape: shapes.DeploymentShape, places: Places) -> PlannedDeployment:
@@ -169,6 +169,7 @@ def _deployment(shape: shapes.DeploymentShape, places: Places) -> PlannedDeploym
     return PlannedDeployment(
         **plain,
         gpu_memory_bytes=memory_bytes or None,
+        calibration=None if shape.calibration is None else str(Path(places.file).parent / shape.calibration),
         watermark_share=shape.watermark,
         weight_bytes=places.at((*path, "weight_bytes"), parse_bytes, weights) if isinstance(weights, str) else weights,
         kv_pool=None

@@ -290,6 +290,7 @@ class DeploymentShape(Section):
     enforce_eager: bool = False
     speculative_tokens: CountOrNone = 0
     weight_bytes: Count | Bytes | None = None
+    calibration: str | None = None
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     long_prefill_token_threshold: CountOrNone = 0
     max_queued_requests: CountOrNone | None = None

@@ -60,6 +60,7 @@ class PlannedDeployment:
     enforce_eager: bool = False
     speculative_tokens: int = 0
     weight_bytes: int | None = None
+    calibration: str | None = None
     watermark_share: float = 0.0
     long_prefill_token_threshold: int = 0
     max_queued_requests: int | None = None

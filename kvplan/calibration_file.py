@@ -5,21 +5,24 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-from kvplan.calibration.compare import Calibration
 from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.errors import InputError
 
-_HEADER = (
-    "# kvplan calibration: what one start-up log taught.\n"
-    "# kvplan fit|simulate|check … --calibration FILE reproduces that start; with other settings the same\n"
-    "# corrections (bytes per GPU, logged − planned) are added to the terms planned for them.\n"
-)
-_WHOLE = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
-_SETTINGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size")
-_FLAGS = ("async_scheduling", "prefix_caching", "enforce_eager", "kv_unified")
-_WORDS = ("kv_dtype", "cache_type_k", "cache_type_v")
-_OPTIONAL = {"source", "gpu_memory_bytes", "kv_bytes", "memory_utilization", "efficiency", "corrections", "settings"}
-_KNOWN = {"engine", "model", *_WHOLE, *_OPTIONAL}
+PARALLELISM = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
+SETTINGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size")
+FLAGS = ("async_scheduling", "prefix_caching", "enforce_eager", "kv_unified")
+WORDS = ("kv_dtype", "cache_type_k", "cache_type_v")
+_OPTIONAL = {
+    "source",
+    "gpu",
+    "gpu_memory_bytes",
+    "kv_bytes",
+    "memory_utilization",
+    "efficiency",
+    "corrections",
+    "settings",
+}
+_KNOWN = {"engine", "model", *PARALLELISM, *_OPTIONAL}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,34 +40,12 @@ class CalibrationFile:
     pipeline_parallel: int = 1
     data_parallel: int = 1
     context_parallel: int = 1
+    gpu: str | None = None
     gpu_memory_bytes: int | None = None
     memory_utilization: Fraction | None = None
     kv_bytes: int | None = None
     efficiency_share: float | None = None
     source: str | None = None
-
-
-def calibration_text(found: Calibration, source: str) -> str:
-    """The file's text. ``source`` names the log."""
-    import yaml
-
-    asked, start = found.deployment, found.start
-    release = "" if asked.engine.release is None else "@" + ".".join(map(str, asked.engine.release))
-    settings: dict[str, object] = {
-        name: getattr(asked, name) for name in (*_SETTINGS, *_FLAGS, *_WORDS) if getattr(asked, name) is not None
-    }
-    document: dict[str, object] = {
-        "engine": f"{asked.engine.name}{release}",
-        "model": found.planned.model.id,
-        "source": f"{source}, lines {start.first_line} to {start.last_line}",
-        **{name: getattr(asked, name) for name in _WHOLE},
-        "gpu_memory_bytes": asked.gpu_memory_bytes[0] if asked.gpu_memory_bytes else None,
-        "memory_utilization": None if asked.memory_utilization is None else str(asked.memory_utilization),
-        "settings": settings,
-        "corrections": dict(found.corrections),
-        "kv_bytes": found.kv_bytes_logged,
-    }
-    return _HEADER + yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
 def load_calibration(path: Path) -> CalibrationFile:
@@ -96,7 +77,8 @@ def load_calibration(path: Path) -> CalibrationFile:
         model=model,
         corrections=tuple(sorted(reader.numbers("corrections").items())),
         settings=reader.settings(),
-        **{name: reader.whole(name) or 1 for name in _WHOLE},
+        **{name: reader.whole(name) or 1 for name in PARALLELISM},
+        gpu=document["gpu"] if isinstance(document.get("gpu"), str) else None,
         gpu_memory_bytes=reader.whole("gpu_memory_bytes"),
         memory_utilization=reader.share("memory_utilization"),
         kv_bytes=reader.whole("kv_bytes"),
@@ -155,12 +137,12 @@ class _Reader:
         if not isinstance(value, dict):
             raise self.wrong("settings", value, "settings with values")
         for name, item in value.items():
-            known = name in (*_SETTINGS, *_FLAGS, *_WORDS)
+            known = name in (*SETTINGS, *FLAGS, *WORDS)
             right = (
                 (isinstance(item, int) and not isinstance(item, bool) and item > 0)
-                if name in _SETTINGS
+                if name in SETTINGS
                 else isinstance(item, bool)
-                if name in _FLAGS
+                if name in FLAGS
                 else isinstance(item, str)
             )
             if not known or not right:
@@ -168,7 +150,7 @@ class _Reader:
         return value
 
 
-def apply_calibration(deployment: Deployment, found: CalibrationFile, model_id: str) -> Deployment:
+def apply_calibration(deployment: Deployment, found: CalibrationFile, model_id: str | None = None) -> Deployment:
     """``deployment`` with the calibration's corrections; what it leaves open is as the log had it.
 
     Raises InputError where the calibration is of another engine, model or parallelism.
@@ -179,13 +161,13 @@ def apply_calibration(deployment: Deployment, found: CalibrationFile, model_id: 
             hint="calibrate with a log of the engine that you plan",
             key="calibration",
         )
-    if _base_name(model_id) != _base_name(found.model):
+    if model_id is not None and _base_name(model_id) != _base_name(found.model):
         raise InputError(
             f"the calibration is of {found.model}, the plan of {model_id}",
             hint="calibrate with a log of the model that you plan",
             key="calibration",
         )
-    for name in _WHOLE:
+    for name in PARALLELISM:
         asked, known = getattr(deployment, name), getattr(found, name)
         if asked not in (1, known) or (asked == 1 and known != 1 and deployment.gpus > 1):
             raise InputError(
@@ -193,7 +175,7 @@ def apply_calibration(deployment: Deployment, found: CalibrationFile, model_id: 
                 hint="calibrate with a log of the same parallelism",
                 key="calibration",
             )
-    filled: dict[str, object] = {name: getattr(found, name) for name in _WHOLE}
+    filled: dict[str, object] = {name: getattr(found, name) for name in PARALLELISM}
     filled |= {
         name: value
         for name, value in found.settings.items()
