@@ -10,6 +10,10 @@ import pytest
 
 from kvplan.errors import InputError, KvplanError, UnsupportedModelError
 from kvplan.hf_config import read_config
+from kvplan.hf_config.families import find_family, known_family, language_block
+from kvplan.hf_config.fields import Fields
+from kvplan.hf_config.names import ARCHITECTURES, MODEL_TYPES
+from kvplan.hf_config.readers import READERS
 from kvplan.layers import FLOAT32, FullAttention, GatedDeltaState, LatentAttention, SharedKv, SlidingAttention
 from kvplan.model import ModelSpec, Source
 from tests.model_table import unanswered, verdicts
@@ -482,3 +486,16 @@ def test_reading_is_pure() -> None:
     assert PUBLISHED[0].read() == PUBLISHED[0].read()
     read(config)
     assert json.dumps(config, sort_keys=True) == before
+
+
+# --- the tables ----------------------------------------------------------------------------------------------------
+
+
+def test_every_name_leads_to_a_family_that_is_read() -> None:
+    families = set(ARCHITECTURES.values()) | set(MODEL_TYPES.values())
+    assert {family for family in families if known_family(family) is None} == set()
+
+
+def test_every_reader_has_a_published_or_written_row() -> None:
+    families = {find_family(Fields(row.config), language_block(Fields(row.config))) for row in PUBLISHED}
+    assert set(READERS) - families == set()

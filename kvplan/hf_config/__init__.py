@@ -7,7 +7,7 @@ from kvplan.hf_config.context import read_context, served_context
 from kvplan.hf_config.defaults import CLASS_DEFAULTS
 from kvplan.hf_config.described import HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, Described
 from kvplan.hf_config.dtype import read_dtype
-from kvplan.hf_config.families import find_family
+from kvplan.hf_config.families import find_family, language_block
 from kvplan.hf_config.fields import Fields
 from kvplan.hf_config.quantization import quantization_block, read_kv_scheme
 from kvplan.hf_config.readers import reader_of
@@ -17,7 +17,6 @@ from kvplan.model import ModelSpec, Source
 
 __all__ = ["read_config"]
 
-_LANGUAGE_BLOCKS = ("thinker_config", "text_config", "llm_config", "language_config", "lm_config")
 _WITHOUT_HEADS = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv5"})
 _OWN_NAMES = frozenset({"whisper", "bart", "t5", "openelm", "nemotron_h", *_WITHOUT_HEADS})
 _IGNORES_KV_DTYPE = frozenset({"falcon"})
@@ -41,8 +40,9 @@ def read_config(
     if not isinstance(config, Mapping):
         raise InputError(f"a config is an object, not {type(config).__name__}", file=source.name)
     outer = Fields(config)
-    text = _language_block(outer)
+    text = language_block(outer)
     family = find_family(outer, text)
+    _require_causal(outer, text, family)
     nested = text.values is not outer.values
     text = text.with_defaults(_class_keys(family, nested=nested))
     if not nested and family not in _OWN_NAMES:
@@ -88,16 +88,6 @@ def _notes(model: Described) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _language_block(outer: Fields) -> Fields:
-    """The block that describes the language model: nested under one of its usual names, or the file itself."""
-    block = outer
-    for name in _LANGUAGE_BLOCKS:
-        inner = block.section(name)
-        if inner is not None:
-            block = inner
-    return block
-
-
 def _class_keys(family: str, *, nested: bool) -> Mapping[str, object]:
     """Class defaults. A flat file must say its own layers, heads and width (transformers always writes them there); a
     nested block may leave out whatever its class fills in."""
@@ -128,6 +118,15 @@ def _require_shape(text: Fields) -> None:
             hint="give the model's own config.json; kvplan assumes no default size",
             key=next(iter(missing.values()))[0],
         )
+
+
+def _require_causal(outer: Fields, text: Fields, family: str) -> None:
+    """A decoder that embeds by looking both ways keeps no KV cache (vLLM 0.33, ``Gemma3TextModelConfig``; PaliGemma,
+    which says the same of its prompt, keeps one)."""
+    both_ways = family == "gemma3_text" and text.values is outer.values and "use_bidirectional_attention"
+    for name, value in ((both_ways, True), ("is_causal", False)):
+        if name and outer.value(name) is value:
+            raise outer.refused(name, "a model that looks both ways keeps no KV cache, so there is none to plan")
 
 
 def _architecture(outer: Fields, text: Fields, family: str) -> str:

@@ -10,7 +10,7 @@ LayerStack = tuple[tuple[Layer, ...], ...]
 
 LAYER_NAMES = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
 HEAD_NAMES = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-HIDDEN_NAMES = ("hidden_size", "n_embd", "d_model", "model_dim")
+HIDDEN_NAMES = ("hidden_size", "n_embd", "n_embed", "d_model", "model_dim")
 KV_HEAD_NAMES = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "num_attention_groups")
 
 

@@ -17,7 +17,7 @@ def read_dtype(outer: Fields, text: Fields, family: str) -> StoredType:
     """
     for block in (outer, text, outer.section("vision_config"), outer.section("encoder_config")):
         said = None if block is None else block.text("dtype", "torch_dtype")
-        if block is None or said is None:
+        if block is None or said in (None, "auto"):
             continue
         name = said.removeprefix("torch.")
         name = _SHORT.get(name, name)

@@ -66,7 +66,8 @@ def read_kv_heads(model: Described, query_heads: int) -> int:
     if family == "falcon":
         # vLLM's FalconAttention: the new decoder says its KV heads; the old one has 1 with multi_query, whatever
         # num_kv_heads says (Falcon-7B says 71), and one per query head without.
-        if text.flag("new_decoder_architecture"):
+        # The oldest files (RefinedWeb, Falcon-40B's) are of the new decoder without saying so (vLLM's RWConfig).
+        if text.flag("new_decoder_architecture", default=text.text("model_type") == "RefinedWeb"):
             return text.optional_count("num_kv_heads", "n_head_kv") or query_heads
         return 1 if text.flag("multi_query", default=True) else query_heads
     if family == "gpt_bigcode":  # transformers' GPTBigCodeConfig: multi_query is true unless the file says false

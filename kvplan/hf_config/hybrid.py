@@ -7,18 +7,21 @@ from kvplan.hf_config.described import Described, LayerStack
 from kvplan.hf_config.heads import Heads, read_heads, read_kv_heads
 from kvplan.hf_config.latent import latent_cache
 from kvplan.hf_config.recurrent import (
+    bailing_kda_state,
     bamba_state,
     gated_delta_state,
     jamba_state,
     kda_state,
+    lightning_state,
     nemotron_state,
+    plamo2_state,
     rg_lru_state,
     short_conv_state,
     zamba2_state,
 )
 from kvplan.hf_config.standard import attention
 from kvplan.hf_config.windows import FULL, Span, checked_length
-from kvplan.layers import Layer, LightningState
+from kvplan.layers import Layer
 
 _FULL_NAMES = frozenset({"attention", "full_attention"})
 _LINEAR_NAMES = frozenset({"mamba", "mamba2", "linear_attention", "linear", "recurrent", "conv"})
@@ -174,12 +177,6 @@ def read_kda(model: Described) -> LayerStack:
     return tuple((latent,) if number in full else (state,) for number in layers)
 
 
-def lightning_state(model: Described) -> LightningState:
-    """MiniMax-Text-01: heads × head_dim × head_dim, in float32."""
-    heads = read_heads(model)
-    return LightningState(heads=heads.query, head_dim=heads.head_dim, conv_type=model.dtype, temporal_type=model.dtype)
-
-
 def read_lightning(model: Described) -> LayerStack:
     """MiniMax-Text-01, M1: ``attn_type_list`` (1 = full, 0 = lightning) or ``layer_types``."""
     marks = model.text.counts("attn_type_list", least=0)
@@ -191,6 +188,49 @@ def read_lightning(model: Described) -> LayerStack:
         # transformers' MiniMaxConfig without a list: even layers are full
         key, kinds = _listed(model, "layer_types") or ("layer_types", _by_index(model, lambda index: index % 2 == 0))
     return _mixed(model, key, kinds[: model.layers], _full(model), lambda: lightning_state(model))
+
+
+def _is_group_end(index: int, size: int) -> bool:
+    return (index + 1) % size == 0
+
+
+def read_grouped_lightning(model: Described) -> LayerStack:
+    """Ling 2.5: the last of every ``layer_group_size`` layers is MLA, the others lightning attention.
+
+    Source: vLLM 0.33, ``bailing_moe_linear.is_linear_layer``.
+    """
+    size = model.text.count("layer_group_size")
+    kinds = _by_index(model, lambda index: _is_group_end(index, size))
+    return _mixed(model, "layer_group_size", kinds, lambda: latent_cache(model), lambda: lightning_state(model))
+
+
+def read_grouped_kda(model: Described) -> LayerStack:
+    """Ling 3: as Ling 2.5 with KDA; layers beyond the last whole group are MLA too.
+
+    Source: vLLM 0.33, ``bailing_moe_v3._is_kda_layer``.
+    """
+    size = model.text.count("layer_group_size")
+    whole = model.layers // size * size
+    kinds = _by_index(model, lambda index: _is_group_end(index, size) or index >= whole)
+    return _mixed(model, "layer_group_size", kinds, lambda: latent_cache(model), lambda: bailing_kda_state(model))
+
+
+def read_plamo2(model: Described) -> LayerStack:
+    """PLaMo 2: Mamba where index % ``mamba_step`` is not ``mamba_step // 2``; attention slides over
+    ``attention_window_size`` but on ``full_attention_idx``. Source: the published ``modeling_plamo.py``."""
+    text, layers = model.text, model.layers
+    step = text.count("mamba_step")
+    full = text.counts("full_attention_idx", least=0) or []
+    heads, window = read_heads(model), Span(rule="sliding", tokens=text.count("attention_window_size"))
+    state = plamo2_state(model)
+    stack: list[tuple[Layer, ...]] = []
+    for index in range(layers):
+        recurrent = index != layers - 1 if layers <= step // 2 else index % step != step // 2
+        if recurrent and text.flag("mamba_enabled", default=True):
+            stack.append((state,))
+        else:
+            stack.append((attention(heads, FULL if index in full else window),))
+    return tuple(stack)
 
 
 def read_rg_lru(model: Described) -> LayerStack:

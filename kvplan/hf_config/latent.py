@@ -1,5 +1,7 @@
 """Latent attention (MLA), with and without an indexer, and DeepSeek-V4's compressed caches."""
 
+from dataclasses import replace
+
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described, LayerStack
 from kvplan.hf_config.heads import read_heads
@@ -27,7 +29,8 @@ def read_latent(model: Described) -> LayerStack:
     """
     text = model.text
     if "kv_lora_rank" in text.values and text.value("kv_lora_rank") is None:
-        return read_standard(model)
+        plain = {name: value for name, value in model.text.defaults.items() if name != "head_dim"}
+        return read_standard(replace(model, text=model.text.with_defaults(plain)))
     return ((latent_cache(model),),) * model.layers
 
 

@@ -12,6 +12,7 @@ from kvplan.layers import (
     FLOAT32,
     GatedDeltaState,
     KdaState,
+    LightningState,
     Mamba1State,
     Mamba2State,
     RgLruState,
@@ -177,6 +178,42 @@ def kda_state(model: Described) -> KdaState:
         bounded_gate=linear.says("gate_lower_bound") and linear.flag("use_full_rank_gate"),
         conv_type=model.dtype,
         temporal_type=FLOAT32,
+    )
+
+
+def bailing_kda_state(model: Described) -> KdaState:
+    """Ling 3's KDA layers: the attention's own heads. Source: vLLM 0.33, ``_get_kda_state_shape_for_config``."""
+    heads = model.query_heads
+    return KdaState(
+        heads=heads,
+        dim=model.text.optional_count("head_dim") or model.hidden // heads,
+        conv_kernel=model.text.optional_count("short_conv_kernel_size") or 4,
+        conv_type=model.dtype,
+        temporal_type=FLOAT32,
+    )
+
+
+def lightning_state(model: Described) -> LightningState:
+    """MiniMax-Text-01, Ling 2.5: query heads × head_dim × head_dim, in the model's type."""
+    heads = model.query_heads
+    head_dim = model.text.optional_count("head_dim") or model.hidden // heads
+    return LightningState(heads=heads, head_dim=head_dim, conv_type=model.dtype, temporal_type=model.dtype)
+
+
+def plamo2_state(model: Described) -> Mamba2State:
+    """PLaMo 2: heads of ``hidden_size_per_head``; only the inner channels are convolved (no groups).
+
+    Source: the published ``modeling_plamo.py``; vLLM's ``Plamo2MambaMixer`` (n_groups 0).
+    """
+    text = model.text
+    return Mamba2State(
+        heads=text.count("mamba_num_heads"),
+        head_dim=text.count("hidden_size_per_head"),
+        state=text.count("mamba_d_state"),
+        groups=0,
+        conv_kernel=text.count("mamba_d_conv"),
+        conv_type=model.dtype,
+        temporal_type=model.dtype,
     )
 
 
