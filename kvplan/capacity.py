@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from kvplan.engines import engine_plan
 from kvplan.engines.base import CacheLayout, Deployment, EnginePlan, Finding
+from kvplan.engines.flags import budget_findings
 from kvplan.engines.stages import stage_layers
 from kvplan.errors import InputError
 from kvplan.layers import KvTypes
@@ -158,6 +159,7 @@ def fit(
     reservations = tuple(_reserve(model, deployment, plan, shape, safety_fraction) for shape in shapes)
     findings = (
         *plan.findings,
+        *(() if plan.budget is None else budget_findings(plan.budget)),
         *_window_findings(window, longest, charge, usable),
         *_shape_findings(reservations, usable),
     )

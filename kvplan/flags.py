@@ -1,5 +1,7 @@
 """The engine flags that make a server keep to a plan: the plan's settings in the engine's own words."""
 
+import json
+import shlex
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -26,6 +28,32 @@ def _window(fit: Fit) -> int:
     """The window asked for; the longest that fits, where that one does not."""
     longest = fit.longest_window_tokens
     return fit.max_model_len if not longest or fit.verdict == "fits" else min(longest, fit.max_model_len)
+
+
+def _decimal_or_none(share: Fraction | None) -> str | None:
+    return None if share is None else _decimal(share)
+
+
+def _is_unified(fit: Fit) -> bool:
+    """Whether llama.cpp's slots share one cache: unless it is said, when their number is left to the server."""
+    asked = fit.deployment.kv_unified
+    return fit.deployment.max_num_seqs is None if asked is None else asked
+
+
+def _context(fit: Fit) -> int:
+    """The whole context of a server: one slot's window, for each slot where the cache is divided."""
+    return _window(fit) * (1 if _is_unified(fit) else fit.plan.settings.max_num_seqs)
+
+
+def _largest_cap(fit: Fit) -> int | None:
+    """The largest output cap among the shapes asked for: what a request without one should get."""
+    return max((one.max_output_tokens for one in fit.reservations if one.max_output_tokens), default=None)
+
+
+def _default_cap(fit: Fit) -> str | None:
+    """The generation config, by which vLLM gives requests without a cap one."""
+    cap = _largest_cap(fit)
+    return None if cap is None else json.dumps({"max_new_tokens": cap})
 
 
 _TP: Value = _unless(1, lambda fit: fit.deployment.tensor_parallel)
@@ -57,17 +85,21 @@ FLAGS: dict[str, dict[str, Value]] = {
         "--enable-prefix-caching": lambda fit: fit.deployment.prefix_caching or None,
         "--no-enable-prefix-caching": lambda fit: fit.deployment.prefix_caching is False or None,
         "--disable-hybrid-kv-cache-manager": lambda fit: not fit.deployment.hybrid_kv_cache_manager or None,
+        "--override-generation-config": _default_cap,
     },
     "sglang": {
-        "--tp-size": _TP,
+        "--tp-size": _unless(1, lambda fit: fit.deployment.tensor_parallel * fit.deployment.data_parallel),
         "--pp-size": _PP,
         "--dp-size": _DP,
+        "--enable-dp-attention": lambda fit: fit.deployment.data_parallel > 1 or None,
         "--context-length": _window,
         "--max-running-requests": _SEQUENCES,
         "--chunked-prefill-size": lambda fit: fit.deployment.max_num_batched_tokens,
         "--mem-fraction-static": _SHARE,
         "--kv-cache-dtype": _KV,
         "--page-size": _BLOCK,
+        "--swa-full-tokens-ratio": lambda fit: _decimal_or_none(fit.deployment.window_pool_ratio),
+        "--mamba-full-memory-ratio": lambda fit: _decimal_or_none(fit.deployment.state_pool_ratio),
         "--disable-cuda-graph": lambda fit: fit.deployment.enforce_eager or None,
         "--disable-radix-cache": lambda fit: fit.deployment.prefix_caching is False or None,
     },
@@ -78,11 +110,16 @@ FLAGS: dict[str, dict[str, Value]] = {
         "--max_batch_size": _SEQUENCES,
         "--max_num_tokens": _STEP,
         "--kv_cache_free_gpu_memory_fraction": _SHARE,
+        "--kv_cache_dtype": _KV,
     },
     "llama.cpp": {
-        "--ctx-size": _window,
+        "--ctx-size": _context,
         "--parallel": _SEQUENCES,
+        "--kv-unified": lambda fit: _is_unified(fit) or None,
+        "--no-kv-unified": lambda fit: not _is_unified(fit) or None,
+        "--swa-full": lambda fit: fit.deployment.swa_full or None,
         "--ubatch-size": lambda fit: fit.deployment.max_num_batched_tokens,
+        "--predict": _largest_cap,
         "--cache-type-k": lambda fit: fit.deployment.cache_type_k,
         "--cache-type-v": lambda fit: fit.deployment.cache_type_v,
     },
@@ -116,4 +153,5 @@ def engine_flags(fit: Fit) -> dict[str, object]:
 def command_words(fit: Fit) -> list[str]:
     """The whole command line, one word or flag with its value an entry."""
     start = COMMANDS[fit.deployment.engine.name].format(model=fit.model.id)
-    return [start, *(flag if value is True else f"{flag} {value}" for flag, value in engine_flags(fit).items())]
+    flags = engine_flags(fit).items()
+    return [start, *(flag if value is True else f"{flag} {shlex.quote(str(value))}" for flag, value in flags)]
