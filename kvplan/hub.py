@@ -29,13 +29,9 @@ _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY
 
 
 @dataclass(frozen=True, kw_only=True)
-class HubFacts:
+class HubFacts(Checkpoint):
     """What the Hub or its cache says of a model; ``revision`` is the commit that was read."""
 
-    config: Mapping[str, object]
-    quantization: Mapping[str, object] | None
-    parameters: int | None
-    weight_bytes: int | None
     revision: str
     source: Source
 

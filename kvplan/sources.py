@@ -1,14 +1,13 @@
 """Which source answers for MODEL: a local path, the Hub's cache, the Hub, then the bundled catalogue."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from kvplan.checkpoint import Checkpoint, read_folder, read_json_object
 from kvplan.errors import InputError, ModelUnavailableError
 from kvplan.hub import HubUnavailableError, fetch_facts
 from kvplan.model import ModelSpec, Source
+from kvplan.profiles.kinds import BundledModel
 from kvplan.profiles.loader import load_model_facts, nearest_names
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
@@ -38,13 +37,7 @@ def read_model(
         facts = fetch_facts(model_id, revision=revision, offline=offline, token=token)
     except HubUnavailableError as error:
         return _read_bundled(model_id, revision, error, profiles_folder)
-    found = Checkpoint(
-        config=facts.config,
-        quantization=facts.quantization,
-        parameters=facts.parameters,
-        weight_bytes=facts.weight_bytes,
-    )
-    return _spec(found, model_id, facts.source)
+    return _spec(facts, model_id, facts.source)
 
 
 def split_reference(reference: str) -> tuple[str, str | None]:
@@ -59,7 +52,7 @@ def split_reference(reference: str) -> tuple[str, str | None]:
             f"{model_id!r} is neither a file nor a Hub id",
             hint="a Hub id is org/name, such as meta-llama/Llama-3.1-8B-Instruct",
         )
-    if at and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", revision):
+    if at and (".." in revision or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", revision)):
         raise InputError(f"{revision!r} is not a revision", hint="a branch, a tag or a commit follows the @")
     return model_id, revision or None
 
@@ -110,26 +103,18 @@ def _read_bundled(
             f"{error.message}; the bundled facts of {model_id} do not say which revision they are of",
             hint=f"ask without @{revision} to use them, or: {error.hint}",
         ) from error
-    facts = Checkpoint(
-        config=bundled.config,
-        quantization=bundled.quantization,
-        parameters=bundled.parameters,
-        weight_bytes=bundled.weight_bytes,
-    )
     why = f" ({error.reason})" if error.reason else ""
-    return _spec(facts, bundled.id, Source(name=f"bundled facts{why}", checked=bundled.checked))
+    return _spec(bundled, bundled.id, Source(name=f"bundled facts{why}", checked=bundled.checked))
 
 
-def _spec(facts: Checkpoint, model_id: str, source: Source) -> ModelSpec:
+def _spec(facts: Checkpoint | BundledModel, model_id: str, source: Source) -> ModelSpec:
     from kvplan.hf_config import read_config
 
-    quantization: Mapping[str, object] | None = facts.quantization
-    spec = read_config(
+    return read_config(
         facts.config,
         model_id=model_id,
         source=source,
-        quantization=quantization,
+        quantization=facts.quantization,
         parameters=facts.parameters,
         weight_bytes=facts.weight_bytes,
     )
-    return spec if spec.source == source else replace(spec, source=source)

@@ -244,7 +244,7 @@ def test_a_path_that_is_not_there(hub: HubServer, reference: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "reference", ["", " ", "org/na me", "-org/name", "org/..", "a--b/c", "org/name@", "org/name@a b"]
+    "reference", ["", " ", "org/na me", "-org/name", "org/..", "a--b/c", "org/name@", "org/name@a b", "org/name@a/../b"]
 )
 def test_a_name_that_can_be_no_hub_id(hub: HubServer, reference: str) -> None:
     with pytest.raises(InputError):
