@@ -11,6 +11,7 @@ from kvplan.engines.base import CacheLayout
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Counts = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
 UNLIMITED = 2**62
@@ -94,8 +95,9 @@ class ClientRule:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryAfter:
-    """The wait that a refusal names: ``seconds`` where given, else the ledger's expected drain (``admission.DrainEstimate``
-    with these constants); then at least 1 s, spread upwards by up to ``jitter_share``, at most ``longest_s``."""
+    """The wait that a refusal names: ``seconds`` where given, else the ledger's expected drain
+    (``admission.DrainEstimate`` with these constants); then at least 1 s, spread upwards by up to ``jitter_share``, at
+    most ``longest_s``."""
 
     seconds: float | None = None
     jitter_share: float = 0.0
@@ -111,7 +113,7 @@ class FrontDoor:
 
     ``capacity`` is per replica, in the unit of the charges; ``UNLIMITED`` with charges of 0 admits everything. The two
     other limits are the engine's own caps (max_num_queued_reqs counts waiting and running; source: vLLM 0.33,
-    ``AsyncLLM.check_admission``).
+    ``AsyncLLM.check_admission``). A client that tries again at once still needs ``round_trip_s``.
     """
 
     capacity: int = UNLIMITED
@@ -120,6 +122,7 @@ class FrontDoor:
     retry_after: RetryAfter = RetryAfter()
     replicas: int = 1
     router: Router = Router.ROUND_ROBIN
+    round_trip_s: float = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -167,19 +170,20 @@ class Watch:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RequestRows:
     """What became of each request. Times are nan where the thing never happened; ``attempts`` counts tries,
-    ``refusals`` those answered with 429 or 503. ``output_tokens`` were delivered to the client."""
+    ``refusals`` those answered with 429 or 503. ``finish_s`` is the last token, or the moment at which the client walked
+    away (time-out, cancellation). ``output_tokens`` were delivered to the client."""
 
-    attempts: Integers
-    refusals: Integers
-    outcome: Integers
+    attempts: Counts
+    refusals: Counts
+    outcome: NDArray[np.int8]
     admitted_s: Floats
     scheduled_s: Floats
     first_token_s: Floats
     finish_s: Floats
-    output_tokens: Integers
-    preemptions: Integers
-    recomputed_tokens: Integers
-    replica: Integers
+    output_tokens: Counts
+    preemptions: Counts
+    recomputed_tokens: Counts
+    replica: Counts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,0 +1,1 @@
+"""What happens over time: clients, front door and the engine clock in one event loop."""
