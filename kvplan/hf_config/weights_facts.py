@@ -41,15 +41,17 @@ _GATE_AND_UP_TOGETHER = frozenset({"qwen", "molmo", "recurrent_gemma"})
 
 
 def whole(config: Config, *keys: str) -> int | None:
-    """The first of ``keys`` that holds a whole number, or None (null counts as absent, so does a list of different
-    numbers; a list that says the same number for every layer is that number, as in Hunyuan's files)."""
+    """The first of ``keys`` that holds a whole number of zero or more, or None.
+
+    A list that says the same number for every layer is that number (Hunyuan's files).
+    """
     for key in keys:
         value = config.get(key)
         if isinstance(value, list) and value and all(item == value[0] for item in value):
             value = value[0]
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
-        if isinstance(value, float) and value.is_integer():
+        if isinstance(value, float) and value.is_integer() and value >= 0:
             return int(value)
     return None
 

@@ -45,7 +45,7 @@ def mixers(decoder: Decoder) -> tuple[str, ...]:
         return tuple("kda" if i + 1 in listed else "latent" for i in range(count))
     if whole(config, "kv_lora_rank") is not None:
         return ("latent",) * count
-    if (period := whole(config, "attn_layer_period")) is not None:
+    if period := whole(config, "attn_layer_period"):
         offset = whole(config, "attn_layer_offset") or 0
         return tuple("attention" if i % period == offset else "mamba1" for i in range(count))
     if (listed := numbers(config, "attn_layer_indices")) is not None:

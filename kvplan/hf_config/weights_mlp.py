@@ -56,11 +56,11 @@ def is_mixture(decoder: Decoder, layer: int) -> bool:
         return layer in listed
     if layer < (whole(config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index") or 0):
         return False
-    if (period := whole(config, "expert_layer_period")) is not None:  # Jamba
+    if period := whole(config, "expert_layer_period"):  # Jamba
         return layer % period == (whole(config, "expert_layer_offset") or 0)
-    if (period := whole(config, "interleave_moe_layer_step")) is not None:  # Llama 4, ERNIE 4.5: the last of a period
+    if period := whole(config, "interleave_moe_layer_step"):  # Llama 4, ERNIE 4.5: the last of a period
         return (layer + 1) % period == 0
-    if (period := whole(config, "decoder_sparse_step")) is not None:  # Qwen
+    if period := whole(config, "decoder_sparse_step"):  # Qwen
         return (layer + 1) % period == 0
     return layer % (whole(config, "moe_layer_freq") or 1) == 0
 

@@ -23,14 +23,11 @@ def multi_token_parts(
     own = layer_parts(decoder, decoder.layers, _last_kind(decoder), None) if not isinstance(pattern, str) else []
     for letter in pattern if isinstance(pattern, str) else "":
         own += layer_parts(decoder, decoder.layers, "attention" if letter == "*" else "none", letter)
-    parts = []
-    for _ in range(count):
-        parts += own
-        parts.append(linear("join", 2 * decoder.hidden, decoder.hidden, "none"))
-        parts.append(linear("norms", 3, decoder.hidden, "none"))
-        if decoder.model_type in _OWN_EMBEDDINGS:
-            parts.append(linear("embed_tokens", 2 * decoder.vocabulary, decoder.hidden, "vocabulary"))
-    return [replace(part, name=PREFIX + part.name, layer=None) for part in parts]
+    own.append(linear("join", 2 * decoder.hidden, decoder.hidden, "none"))
+    own.append(linear("norms", 3, decoder.hidden, "none"))
+    if decoder.model_type in _OWN_EMBEDDINGS:
+        own.append(linear("embed_tokens", 2 * decoder.vocabulary, decoder.hidden, "vocabulary"))
+    return [replace(part, name=PREFIX + part.name, parameters=count * part.parameters, layer=None) for part in own]
 
 
 def _last_kind(decoder: Decoder) -> str:
