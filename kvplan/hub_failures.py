@@ -10,11 +10,15 @@ class HubUnavailableError(ModelUnavailableError):
     """No facts from the Hub. ``reason`` is short, for a line that names another source; None when none was asked.
 
     ``catalogue_may_answer``: bundled facts may stand in. Not so for a repository, revision or file that the Hub says
-    is not there: something else under the same name would be a wrong answer.
+    is not there: something else under the same name would be a wrong answer. ``needs_access``: the user can open the
+    model (terms, a token), so that is worth saying even where bundled facts answer.
     """
 
-    def __init__(self, message: str, *, hint: str, reason: str | None, catalogue_may_answer: bool) -> None:
+    def __init__(
+        self, message: str, *, hint: str, reason: str | None, catalogue_may_answer: bool, needs_access: bool = False
+    ) -> None:
         super().__init__(message, hint=hint)
+        self.needs_access = needs_access
         self.reason = reason
         self.catalogue_may_answer = catalogue_may_answer
 
@@ -140,7 +144,9 @@ def _unauthorised(asked: Asked, code: str, said: str) -> HubUnavailableError:
     else:
         message = f"{asked.name} is private, gated or does not exist: the Hub wants to know who asks (401)"
         hint = f"check the name; if it is right, set a token (HF_TOKEN) or run: hf auth login; {_LOCAL}"
-    return HubUnavailableError(message, hint=hint, reason="the Hub answered 401", catalogue_may_answer=True)
+    return HubUnavailableError(
+        message, hint=hint, reason="the Hub answered 401", catalogue_may_answer=True, needs_access=True
+    )
 
 
 def _forbidden(asked: Asked, code: str, said: str) -> HubUnavailableError:
@@ -150,7 +156,9 @@ def _forbidden(asked: Asked, code: str, said: str) -> HubUnavailableError:
     else:
         message = f"access to {asked.name} is forbidden (403){f': {said}' if said else ''}"
         hint = f"give the token (HF_TOKEN) read access to this repository, or ask who runs the proxy; {_LOCAL}"
-    return HubUnavailableError(message, hint=hint, reason="the Hub answered 403", catalogue_may_answer=True)
+    return HubUnavailableError(
+        message, hint=hint, reason="the Hub answered 403", catalogue_may_answer=True, needs_access=True
+    )
 
 
 def _not_found(asked: Asked, code: str) -> HubUnavailableError:

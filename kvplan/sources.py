@@ -1,6 +1,7 @@
 """Which source answers for MODEL: a local path, the Hub's cache, the Hub, then the bundled catalogue."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from kvplan.checkpoint import Checkpoint, read_folder, read_json_object
@@ -104,7 +105,10 @@ def _read_bundled(
             hint=f"ask without @{revision} to use them, or: {error.hint}",
         ) from error
     why = f" ({error.reason})" if error.reason else ""
-    return _spec(bundled, bundled.id, Source(name=f"bundled facts{why}", checked=bundled.checked))
+    spec = _spec(bundled, bundled.id, Source(name=f"bundled facts{why}", checked=bundled.checked))
+    if error.needs_access:
+        spec = replace(spec, notes=(*spec.notes, f"bundled facts are used, because {error.message}; {error.hint}"))
+    return spec
 
 
 def _spec(facts: Checkpoint | BundledModel, model_id: str, source: Source) -> ModelSpec:

@@ -308,6 +308,14 @@ def test_the_catalogue_answers_where_the_hub_does_not(
     assert source.revision is None
 
 
+def test_bundled_facts_of_a_gated_model_say_how_to_open_it(hub: HubServer) -> None:
+    hub.repositories[LLAMA] = Repository(files={"config.json": b"{}"}, gated=True, token="hf_right")
+    (note,) = read_model(LLAMA).notes
+    assert note.startswith(f"bundled facts are used, because {LLAMA} is gated")
+    assert "set a token (HF_TOKEN)" in note
+    assert "or give a local config.json" in note
+
+
 def test_the_catalogue_answers_where_nobody_listens(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert read_model(LLAMA).source.name == "bundled facts (the Hub cannot be reached)"
