@@ -21,6 +21,8 @@ from kvplan.layers import (
     RwkvState,
     SharedKv,
 )
+from kvplan.model import ModelSpec
+from kvplan.units import GIB
 from tests.models import KINDS, layer_of, model_of
 
 ROWS = json.loads((Path(__file__).parent / "golden" / "pool_vllm_0_33.json").read_text(encoding="utf-8"))["rows"]
@@ -59,3 +61,38 @@ def test_every_kind_that_vllm_pages_has_a_row() -> None:
     seen = {kept["kind"] for row in ROWS for layer in row["keeps"] for kept in layer}
     assert seen >= {CompressedKv.kind, CompressedWindow.kind, CompressorState.kind}
     assert set(KINDS) - seen <= WITHOUT_A_ROW
+
+
+def golden_model(name: str) -> ModelSpec:
+    """The model of the first row of that name."""
+    row = next(row for row in ROWS if row["model"] == name)
+    layers = [[layer_of(kept) for kept in row["keeps"][int(unlike)]] for unlike in row["order"]]
+    facts = dict(row["facts"])
+    return model_of(layers, window=facts.pop("window", None), **facts)
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", [40960, 59578, 81920]),
+        ("google/gemma-3-27b-it", [65536, 81920, 109226]),
+        ("openai/gpt-oss-120b", [145635, 218453, 262144]),
+        ("Qwen/Qwen3.5-9B", [4551, 6068, 9102]),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", [6670, 6670, 10005]),
+        ("deepseek-ai/DeepSeek-V3.2", [16859, 24888, 32665]),
+        ("deepseek-ai/DeepSeek-V4-Flash", [81940, 112806, 150637]),
+    ],
+)
+def test_the_smallest_stage_of_a_pipeline_decides(name: str, blocks: list[int]) -> None:
+    """Blocks of 2, 3 and 4 stages with 40 GiB each (vLLM 0.33.0's planning over each stage's own layers)."""
+    model = golden_model(name)
+    found = [
+        fit(model, Deployment(pipeline_parallel=stages, kv_memory_bytes=40 * GIB)).plan.blocks for stages in (2, 3, 4)
+    ]
+    assert found == blocks
+
+
+def test_longer_blocks_of_packed_pages_lie_whole_pieces_apart() -> None:
+    """DeepSeek-V4-Flash with blocks of 1,024: 3,962,304 B of pages, raised to 36 × 112,320 (vLLM 0.33.0: 4,043,520)."""
+    plan = fit(golden_model("deepseek-ai/DeepSeek-V4-Flash"), Deployment(kv_memory_bytes=8 * GIB, block_size=1024)).plan
+    assert (plan.layout.bytes_per_block, plan.blocks) == (4_043_520, 2124)

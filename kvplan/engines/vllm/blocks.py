@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvplan.engines.vllm.specs import PACKED_KERNEL_BLOCK
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     ChunkedAttention,
@@ -53,7 +54,7 @@ def kernel_block(layers: Sequence[Layer], kv: KvTypes, capability: tuple[int, in
     if is_fp8 and capability < _FIRST_FP8:
         _check_8_bit_before_ada(kept, capability)
     if any(isinstance(layer, (CompressedKv, CompressedWindow)) for layer in kept):
-        return KernelBlock(preferred=256, multiple=256)
+        return KernelBlock(preferred=PACKED_KERNEL_BLOCK, multiple=PACKED_KERNEL_BLOCK)
     is_indexed = any(isinstance(layer, IndexKeys) for layer in kept)
     if any(isinstance(layer, LatentAttention) for layer in kept):
         if is_indexed:

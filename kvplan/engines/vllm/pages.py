@@ -1,5 +1,6 @@
 """A model's layers on one rank as vLLM pages them: specs, groups, the bytes of one block of the shared pool."""
 
+import math
 from collections.abc import Sequence
 
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
@@ -13,7 +14,7 @@ from kvplan.engines.vllm.blocks import (
 )
 from kvplan.engines.vllm.groups import make_groups
 from kvplan.engines.vllm.settings import capability_of
-from kvplan.engines.vllm.specs import LATENT, PACKED_WINDOW, PageSpec, attention_spec, state_spec
+from kvplan.engines.vllm.specs import LATENT, PACKED_WINDOW, PageSpec, attention_spec, padded, state_spec
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     ChunkedAttention,
@@ -45,11 +46,12 @@ def cache_layout(model: ModelSpec, deployment: Deployment, settings: Settings, k
     side_by_side = any(spec.family == PACKED_WINDOW for spec in specs)
     groups = make_groups(specs, hybrid_manager=deployment.hybrid_kv_cache_manager, side_by_side=side_by_side)
     _check_context_parallel(model, groups, deployment)
+    stride = math.lcm(*(spec.stride_bytes for spec in specs))
     stages = stage_layers(len(model.layers), deployment.pipeline_parallel)
     heaviest = max(stages, key=lambda stage: max(_page_bytes(group, stage) for group in groups))
     return CacheLayout(
         block_tokens=block,
-        bytes_per_block=max(_page_bytes(group, heaviest) for group in groups),
+        bytes_per_block=padded(max(_page_bytes(group, heaviest) for group in groups), stride),
         groups=tuple(_cache_group(group, heaviest, deployment.context_parallel) for group in groups),
         in_flight_tokens=settings.in_flight_tokens,
     )

@@ -37,13 +37,17 @@ _RULES = {FULL: "full", LATENT: "full", SLIDING: "sliding", CHUNKED: "chunked", 
 PACKED_ALIGNMENT_BYTES = 576
 """DeepSeek-V4: pages are whole rows of 576 B, so that several page sizes can lie side by side in a block."""
 
+PACKED_KERNEL_BLOCK = 256
+"""DeepSeek-V4: tokens of a block that its kernels read at once."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PageSpec:
     """One cache of one layer. ``layer`` is the rank's share: caches of equal layers page equally.
 
     ``decoder_layer`` is the index of the decoder layer that owns it, for pipeline stages.
-    ``page_bytes`` may be padded; ``fixed_blocks`` is what a request takes where its length does not matter.
+    ``page_bytes`` may be padded; ``fixed_blocks`` is what a request takes where its length does not matter. Where pages
+    lie side by side, blocks are whole multiples of ``stride_bytes`` apart.
     """
 
     family: str
@@ -53,6 +57,7 @@ class PageSpec:
     page_bytes: int
     window_tokens: int | None = None
     fixed_blocks: int = 0
+    stride_bytes: int = 1
 
     @property
     def rule(self) -> str:
@@ -147,10 +152,11 @@ def attention_spec(
 def _packed_spec(layer: Layer, decoder_layer: int, kv: KvTypes, *, block_tokens: int) -> PageSpec:
     """A cache of DeepSeek-V4's kind: a block counts tokens also where entries are compressed; pages are padded.
 
-    The window's block is 64 tokens; the compressor states' 4 and 8, so that their pages are about as large.
+    The window's block is 64 tokens; the compressor states' 4 and 8, so that their pages are about as large. A block
+    longer than the kernels' 256 tokens is read in pieces, so blocks must lie whole pieces apart.
     Source: vLLM 0.33, ``models/deepseek_v4`` (attention and compressor).
     """
-    family, window, block = LATENT, None, block_tokens
+    family, window, block, stride = LATENT, None, block_tokens, 1
     match layer:
         case CompressedWindow():
             family, window, block = PACKED_WINDOW, layer.window, 64
@@ -160,6 +166,9 @@ def _packed_spec(layer: Layer, decoder_layer: int, kv: KvTypes, *, block_tokens:
             page = layer.windowed_bytes_per_token(kv) * block
         case _:
             page = layer.growing_bytes_per_token(kv) * block
+            if block > PACKED_KERNEL_BLOCK:
+                piece = layer.growing_bytes_per_token(kv) * PACKED_KERNEL_BLOCK
+                stride = padded(piece.numerator, PACKED_ALIGNMENT_BYTES)
     assert page.denominator == 1, "a block holds whole entries"
     return PageSpec(
         family=family,
@@ -168,6 +177,7 @@ def _packed_spec(layer: Layer, decoder_layer: int, kv: KvTypes, *, block_tokens:
         block_tokens=block,
         page_bytes=padded(page.numerator, PACKED_ALIGNMENT_BYTES),
         window_tokens=window,
+        stride_bytes=stride,
     )
 
 
