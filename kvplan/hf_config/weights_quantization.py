@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from kvplan.errors import InputError
 from kvplan.hf_config.weights_facts import Config, nested, switch, whole, words
 from kvplan.layers import StoredType
 from kvplan.model import WeightPart
@@ -202,33 +203,50 @@ def is_matrix(part: WeightPart) -> bool:
 
 
 class _Names:
-    """Module names and patterns of a config, asked for a part of ours."""
+    """Module names and patterns of a config, asked for a part of ours. Patterns of one layer are kept by layer: a
+    checkpoint may list thousands."""
 
     def __init__(self, entries: Sequence[str]) -> None:
         self._plain: set[str] = set()
         self._globs: list[str] = []
+        self._globs_by_layer: dict[int, list[str]] = {}
         self._expressions: list[re.Pattern[str]] = []
         for entry in entries:
             if entry.startswith("re:"):
-                self._expressions.append(re.compile(entry[3:]))
+                self._expressions.append(_compile(entry[3:]))
             elif not entry.startswith(_BESIDE_LAYERS) and ".visual" not in entry and "vision" not in entry:
-                name = _from_layers(entry)
-                (self._globs.append(name) if "*" in name else self._plain.add(name))
+                self._add(_from_layers(entry))
+
+    def _add(self, name: str) -> None:
+        if "*" not in name:
+            self._plain.add(name)
+        elif (found := re.match(r"layers\.(\d+)\.", name)) is not None:
+            self._globs_by_layer.setdefault(int(found[1]), []).append(name)
+        else:
+            self._globs.append(name)
 
     def match(self, part: WeightPart) -> bool:
         """Whether an entry names the part, a module around it, or one of the modules it is made of."""
-        return any(self._match_name(name) for name in module_names(part))
+        globs = self._globs if part.layer is None else self._globs + self._globs_by_layer.get(part.layer, [])
+        return any(self._match_name(name, globs) for name in module_names(part))
 
-    def _match_name(self, name: str) -> bool:
+    def _match_name(self, name: str, globs: Sequence[str]) -> bool:
         pieces = name.split(".")
         for start in range(len(pieces)):
             for end in range(start + 1, len(pieces) + 1):
                 if ".".join(pieces[start:end]) in self._plain:
                     return True
         full = f"model.{name}"
-        if any(fnmatch.fnmatchcase(name, glob) or fnmatch.fnmatchcase(full, glob) for glob in self._globs):
+        if any(fnmatch.fnmatchcase(name, glob) or fnmatch.fnmatchcase(full, glob) for glob in globs):
             return True
         return any(expression.match(full) or expression.match(name) for expression in self._expressions)
+
+
+def _compile(expression: str) -> re.Pattern[str]:
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise InputError(f"quantization_config names modules by {expression!r}, which is no pattern") from error
 
 
 def _from_layers(entry: str) -> str:

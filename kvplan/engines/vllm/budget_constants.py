@@ -81,3 +81,7 @@ COMMUNICATION_SHARE = Fraction(35, 100)
 UNIFIED_BAND = _gib("2.0")
 ARITHMETIC_WEIGHT_SHARE = Fraction(1, 100)
 QUANTIZED_WEIGHT_SHARE = Fraction(4, 100)
+PADDED_WEIGHT_SHARE = Fraction(8, 100)
+"""MXFP4 experts are padded once more by the kernel that is chosen: a loaded gpt-oss is 6 to 9 % above the count."""
+FILE_WEIGHT_SHARE = Fraction(2, 100)
+UNKNOWN_WEIGHT_SHARE = Fraction(3, 100)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.stages import stage_layers
+from kvplan.engines.vllm import budget_constants as c
 from kvplan.errors import UnsupportedModelError
 from kvplan.model import ModelSpec, WeightPart
 
@@ -156,14 +157,15 @@ def rank_weights(
         return RankWeights(
             bytes=int(mine * factor),
             speculative_bytes=int(drafted * factor),
-            unsure_share=Fraction(2, 100),
+            unsure_share=c.FILE_WEIGHT_SHARE,
             formula="file sizes, shared out by the config's arithmetic",
         )
-    quantised = weights.quantization is not None
+    method = weights.quantization
+    unsure = c.ARITHMETIC_WEIGHT_SHARE if method is None else c.QUANTIZED_WEIGHT_SHARE
     return RankWeights(
         bytes=int(mine),
         speculative_bytes=int(drafted),
-        unsure_share=Fraction(4 if quantised else 1, 100),
+        unsure_share=c.PADDED_WEIGHT_SHARE if method is not None and "mxfp4" in method else unsure,
         formula=f"config arithmetic, {weights.quantization or dtype}",
     )
 
@@ -174,11 +176,11 @@ def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> Ran
     if given_bytes is not None:
         known, formula, unsure = given_bytes, "given", Fraction(0)
     elif weights.stored_bytes is not None:
-        known, formula, unsure = weights.stored_bytes, "file sizes", Fraction(3, 100)
+        known, formula, unsure = weights.stored_bytes, "file sizes", c.UNKNOWN_WEIGHT_SHARE
     elif weights.parameters is not None and weights.quantization is None:
         size = BYTES_PER_ELEMENT.get(model.dtype, 2)
         known = weights.parameters * size
-        formula, unsure = f"{weights.parameters:,} parameters × {size} B", Fraction(3, 100)
+        formula, unsure = f"{weights.parameters:,} parameters × {size} B", c.UNKNOWN_WEIGHT_SHARE
     else:
         raise UnsupportedModelError(
             f"cannot tell the weights of {model.id}: its class is not known to kvplan, and no size is published",
@@ -188,6 +190,6 @@ def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> Ran
     return RankWeights(
         bytes=known // ranks,
         speculative_bytes=0,
-        unsure_share=unsure if ranks == 1 else unsure + Fraction(2, 100),
+        unsure_share=unsure if ranks == 1 else unsure + c.FILE_WEIGHT_SHARE,
         formula=formula if ranks == 1 else f"{formula} / {ranks} ranks",
     )
