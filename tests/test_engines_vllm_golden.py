@@ -5,6 +5,7 @@ deployment; ``vllm`` the engine's own figures, groups as (layers, block, bytes o
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,8 @@ def golden_model(name: str) -> ModelSpec:
 def test_the_smallest_stage_of_a_pipeline_decides(name: str, blocks: list[int]) -> None:
     """Blocks of 2, 3 and 4 stages with 40 GiB each (vLLM 0.33.0's planning over each stage's own layers)."""
     model = golden_model(name)
-    found = [
-        fit(model, Deployment(pipeline_parallel=stages, kv_memory_bytes=40 * GIB)).plan.blocks for stages in (2, 3, 4)
-    ]
+    asked = Deployment(kv_dtype="bfloat16", kv_memory_bytes=40 * GIB)
+    found = [fit(model, replace(asked, pipeline_parallel=stages)).plan.blocks for stages in (2, 3, 4)]
     assert found == blocks
 
 
