@@ -61,6 +61,7 @@ def run(
 ) -> int:
     """What happens when this traffic meets that pool: admission strategies side by side, and what to set."""
     from kvplan.admission import DEFAULT_STRATEGIES
+    from kvplan.recommend import with_recommendation
     from kvplan.simulation.run import simulate
     from kvplan.traffic.load import load_traffic
 
@@ -100,6 +101,7 @@ def run(
             progress=step,
             say=talk,
         )
+    result = with_recommendation(result)
     _write_files(result, requests=requests, plot=plot, report=report)
     _print(result, format)
     return 0

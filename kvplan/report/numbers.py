@@ -4,7 +4,17 @@ from fractions import Fraction
 
 from kvplan.units import format_bytes
 
-__all__ = ["count", "exact", "format_bytes", "json_number", "parameters", "percent", "ratio", "seconds"]
+__all__ = [
+    "count",
+    "exact",
+    "format_bytes",
+    "json_number",
+    "parameters",
+    "percent",
+    "plain_seconds",
+    "ratio",
+    "seconds",
+]
 
 
 def count(value: int | None) -> str:
@@ -39,20 +49,20 @@ def percent(share: float) -> str:
     """A share of 0 to 1. Never rounds something into nothing, nor less than all into all.
 
     >>> percent(0.81), percent(0.9981), percent(0.0004), percent(1.0), percent(0.0), percent(0.99999)
-    ('81 %', '99.8 %', '0.04 %', '100 %', '0', '> 99.9 %')
+    ('81%', '99.8%', '0.04%', '100%', '0', '> 99.9%')
     """
     if share == 0:
         return "0"
     if share == 1:
-        return "100 %"
+        return "100%"
     if 0.999 < share < 1:
-        return "> 99.9 %"
+        return "> 99.9%"
     if 0 < share < 0.0001:
-        return "< 0.01 %"
+        return "< 0.01%"
     value = share * 100
     digits = 2 if value < 0.095 else 1 if value < 9.95 or 99 <= value < 100 else 0
     text = f"{value:.{digits}f}"
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}%"
 
 
 def seconds(value: float | None) -> str:
@@ -72,6 +82,17 @@ def seconds(value: float | None) -> str:
     if value >= 0.9995:
         return f"{value:.1f} s"
     return f"{value * 1000:.0f} ms"
+
+
+def plain_seconds(value: float | None) -> str:
+    """Seconds without their unit, for a column that names it.
+
+    >>> plain_seconds(0.952), plain_seconds(8.61), plain_seconds(62.3), plain_seconds(7500.0), plain_seconds(None)
+    ('0.95', '8.6', '62', '7,500', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value < 0.9995 else f"{value:.1f}" if value < 9.95 else f"{value:,.0f}"
 
 
 def parameters(value: int | None) -> str | None:

@@ -2,13 +2,18 @@
 
 from collections.abc import Iterator
 
-from kvplan.report.numbers import count, format_bytes, percent, ratio, seconds
+from kvplan.report.numbers import count, format_bytes, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
 from kvplan.units import GIB
 
 RESERVATIONS = ("worst-case reservations", "prompt", "cap", "blocks", "fit")
-STRATEGIES = ("strategy", "done", "refused", "gave up", "preempted", "KV used", "e2e p50", "p99")
+STRATEGIES = ("strategy", "done", "refused", "gave up", "preempts", "KV", "p50 s", "p99 s")
+
+COLUMNS = (
+    "done … gave up: shares of requests, mean over seeds; preempts: sum over seeds; KV: mean share of the pool in use; "
+    "p50 s, p99 s: from a client's first attempt to the last token"
+)
 
 
 def text(result: Simulation) -> Iterator[Part]:
@@ -35,6 +40,7 @@ def text(result: Simulation) -> Iterator[Part]:
     for assumption in result.inputs.assumptions:
         yield labelled("Assumed", assumption)
     yield labelled("Seeds", _seeds(result))
+    yield labelled("Columns", COLUMNS)
     yield from next_steps(*_next(result.inputs.traffic_file))
 
 
@@ -85,13 +91,13 @@ def strategy_row(strategy: StrategyResult, concurrency: int) -> tuple[str, ...]:
     name = f"{strategy.name} ({concurrency:,})" if strategy.name == "concurrency" else strategy.name
     return (
         name,
-        percent(strategy.shares["completed"]),
-        percent(strategy.shares["refused"]),
-        percent(strategy.shares["gave_up"]),
+        percent(strategy.shares["completed_share"]),
+        percent(strategy.shares["refused_share"]),
+        percent(strategy.shares["gave_up_share"]),
         count(strategy.preemptions),
         percent(strategy.kv.used_mean_share),
-        seconds(strategy.e2e_s.p50),
-        seconds(strategy.e2e_s.p99),
+        plain_seconds(strategy.e2e_s.p50),
+        plain_seconds(strategy.e2e_s.p99),
     )
 
 
@@ -109,14 +115,11 @@ def recommendation(advice: Recommendation) -> Iterator[Part]:
     yield answer(
         f"Recommended   safety fraction {advice.safety_fraction:.2f}, max_tokens default {advice.default_max_tokens:,}"
     )
-    yield paragraph(f"fraction: {advice.binds}")
-    refused = "" if advice.refused_share is None else f", refuses {percent(advice.refused_share)} of requests"
-    yield paragraph(f"default: truncates {percent(advice.truncated_share)} of answers{refused}")
-    if advice.reason:
-        yield paragraph(advice.reason)
+    yield labelled("fraction", advice.binds)
+    yield labelled("default", advice.reason)
     if len(advice.per_class) > 1:
         caps = ", ".join(f"{each.name} {each.default_max_tokens:,}" for each in advice.per_class)
-        yield paragraph(f"per class: {caps}")
+        yield labelled("by class", caps)
     yield BLANK
 
 
@@ -132,7 +135,7 @@ def _seeds(result: Simulation) -> str:
     inputs = result.inputs
     numbers = f"{inputs.seed}" if inputs.seeds == 1 else f"{inputs.seed} to {inputs.seed + inputs.seeds - 1}"
     warm = f", the first {seconds(inputs.warmup_s)} of each run left out" if inputs.warmup_s else ""
-    return f"{numbers}{warm}; preempted is the sum over them, shares and times are means"
+    return f"{numbers}{warm}"
 
 
 def _next(file: str) -> tuple[str, ...]:

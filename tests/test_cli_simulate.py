@@ -1,0 +1,154 @@
+"""``kvplan simulate`` through ``main``: text, JSON, every request, the page, the picture, overrides, interruption."""
+
+import csv
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from kvplan.cli import main
+from tests.golden_files import check_golden
+
+TRAFFIC = """\
+# A pool small enough that every strategy shows its weakness.
+deployment:
+  kv_pool: {blocks: 400, block_tokens: 16}
+  service: {base_s: 0.01, prefill_token_s: 1.0e-5, decode_sequence_s: 1.0e-4, kv_token_s: 1.0e-7}
+  max_model_len: 2048
+  max_num_seqs: 32
+  max_num_batched_tokens: 512
+admission: {default_max_tokens: 256}
+traffic:
+  duration: 2m
+  seed: 3
+  classes:
+    - name: chat
+      rate: 4/s
+      prompt_tokens: {lognormal: {p50: 200, p95: 600}}
+      output_tokens: {lognormal: {p50: 100, p95: 400}}
+      max_tokens: {choices: [{unset: true, share: 0.5}, {value: 512, share: 0.5}]}
+      client: openai-python
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "traffic.yaml").write_text(TRAFFIC, encoding="utf-8")
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["simulate", "traffic.yaml", "--seeds", "2", "--workers", "1", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _run(capsys)
+    assert max(map(len, shown.splitlines())) <= 80
+    check_golden("cli/simulate.txt", shown)
+
+
+def test_json_has_every_key_and_the_books_balance(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(_run(capsys, "--format", "json"))
+    assert (document["schema"], document["schema_version"]) == ("kvplan.simulation", 1)
+    assert document["pool"]["blocks"] == 400
+    assert [strategy["name"] for strategy in document["strategies"]] == [
+        "worst_case",
+        "worst_case_default_cap",
+        "prompt_only",
+        "concurrency",
+        "none",
+    ]
+    for strategy in document["strategies"]:
+        requests = strategy["requests"]
+        ends = ("completed", "rejected_permanently", "gave_up", "timed_out", "cancelled", "unfinished")
+        assert requests["offered"] == sum(requests[name] for name in ends)
+        assert requests["truncated"] <= requests["completed"]
+        assert set(strategy["kv"]) >= {"reserved_mean_share", "used_mean_share", "used_peak_share"}
+        assert all(set(strategy[name]) == {"mean", "p50", "p90", "p99"} for name in ("queue_s", "ttft_s", "e2e_s"))
+    by_name = {strategy["name"]: strategy for strategy in document["strategies"]}
+    assert by_name["worst_case"]["preemptions"] == 0
+    assert by_name["none"]["refusals"] == 0
+    assert document["stability"]["offered_per_s"] > 0
+    assert {"safety_fraction", "default_max_tokens", "per_class", "binds", "reason"} <= set(document["recommendation"])
+
+
+def test_every_request_is_a_row(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shown = json.loads(_run(capsys, "--requests", "requests.csv", "--strategy", "worst_case", "--format", "json"))
+    with (tmp_path / "requests.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert ",".join(rows[0]) == (
+        "strategy,seed,id,class,arrival_s,attempts,outcome,admitted_s,scheduled_s,first_token_s,finish_s,"
+        "prompt_tokens,max_output_tokens,output_tokens,preemptions"
+    )
+    assert {row["seed"] for row in rows} == {"3", "4"}
+    assert [int(row["id"]) for row in rows if row["seed"] == "3"] == list(
+        range(sum(row["seed"] == "3" for row in rows))
+    )
+    assert len(rows) >= shown["strategies"][0]["requests"]["offered"]
+    done = [row for row in rows if row["outcome"] == "completed"]
+    assert all(float(row["arrival_s"]) <= float(row["admitted_s"]) <= float(row["finish_s"]) for row in done)
+
+
+def test_an_override_is_for_this_run(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = json.loads(
+        _run(
+            capsys, "--strategy", "worst_case", "--format", "json", "--safety-fraction", "0.5",
+            "--set", "traffic.seed=9", "--duration", "1m",
+        )
+    )  # fmt: skip
+    assert (shown["inputs"]["seed"], shown["inputs"]["safety_fraction"]) == (9, 0.5)
+    assert shown["pool"]["ledger_blocks"] == 399 // 2
+    assert shown["inputs"]["duration_s"] == 60
+
+
+class _Page(HTMLParser):
+    """Collects what a page would fetch, and its headings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.charts = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.charts += tag == "svg"
+        for name, value in attrs:
+            if name in ("src", "href") and value and not value.startswith("data:"):
+                self.fetched.append(value)
+
+
+def test_the_page_fetches_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _run(capsys, "--report", "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = _Page()
+    page.feed(text)
+    assert page.fetched == []
+    assert page.charts == 5
+    assert "<script" not in text
+    assert "worst_case_default_cap" in text
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_the_picture(kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    _run(capsys, "--plot", f"pool.{kind}", "--strategy", "worst_case")
+    assert (tmp_path / f"pool.{kind}").stat().st_size > 1000
+
+
+def test_files_are_checked_before_the_work(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "kept.csv").write_text("mine\n", encoding="utf-8")
+    assert main(["simulate", "traffic.yaml", "--requests", "kept.csv"]) == 3
+    assert "kept.csv exists" in capsys.readouterr().err
+    assert (tmp_path / "kept.csv").read_text(encoding="utf-8") == "mine\n"
+
+
+def test_an_interrupt_in_the_middle_is_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvplan.simulation.run.run_task", interrupt)
+    assert main(["simulate", "traffic.yaml", "--workers", "1"]) == 130
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "interrupted\n")
