@@ -1,7 +1,7 @@
 """From many seeds to one row per strategy, and the list of everything that was assumed."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
 from typing import Protocol
@@ -22,7 +22,6 @@ from kvplan.simulation.statistics import SHARES, mean_interval, pooled, steadine
 from kvplan.simulation.types import UNLIMITED, Samples
 from kvplan.traffic.kinds import Arrivals, Traffic
 
-_TIMES = ("queue_s", "ttft_s", "e2e_s")
 _WORST_COUNTS = ("preemptions", "refusals")
 
 
@@ -86,27 +85,29 @@ def _totals(figures: Sequence[Figures]) -> Counts:
 
 
 def _shares(results: Sequence[SeedResult]) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    """Means over seeds with their intervals: shares of those offered, times, throughput, KV use."""
-    picks: dict[str, Callable[[SeedResult], float | None]] = {
-        f"{name}_share": lambda result, name=name: result.figures.requests.share(name) for name in SHARES
-    }
-    picks["amplification"] = lambda result: result.figures.attempts / max(result.figures.requests.offered, 1)
-    picks["preemptions"] = lambda result: float(result.figures.preemptions)
-    picks["output_tokens_per_s"] = lambda result: result.figures.output_tokens_per_s
-    picks["kv_used_mean_share"] = lambda result: result.used_mean_share
-    picks["kv_reserved_mean_share"] = lambda result: result.reserved_mean_share
-    for time in _TIMES:
-        for figure in ("mean", "p50", "p90", "p99"):
-            stem = time.removesuffix("_s")
-            picks[f"{stem}_{figure}_s"] = lambda result, time=time, figure=figure: getattr(
-                getattr(result.figures, time), figure
-            )
-    means, intervals = {}, {}
-    for name, pick in picks.items():
-        known = [value for value in map(pick, results) if value is not None]
-        if known:
-            means[name], intervals[name] = mean_interval(known)
-    return means, intervals
+    """Means over seeds with their 95 % intervals: shares of those offered, times, throughput, KV use."""
+    columns: dict[str, list[float]] = {}
+    for result in results:
+        for name, value in _seed_values(result):
+            if value is not None:
+                columns.setdefault(name, []).append(value)
+    pairs = {name: mean_interval(values) for name, values in columns.items()}
+    return {name: mean for name, (mean, _) in pairs.items()}, {name: interval for name, (_, interval) in pairs.items()}
+
+
+def _seed_values(result: SeedResult) -> Iterator[tuple[str, float | None]]:
+    """Every figure of one seed that gets an interval, by name."""
+    figures = result.figures
+    for name in SHARES:
+        yield f"{name}_share", figures.requests.share(name)
+    yield "amplification", figures.attempts / max(figures.requests.offered, 1)
+    yield "preemptions", float(figures.preemptions)
+    yield "output_tokens_per_s", figures.output_tokens_per_s
+    yield "kv_used_mean_share", result.used_mean_share
+    yield "kv_reserved_mean_share", result.reserved_mean_share
+    for time, found in (("queue", figures.queue_s), ("ttft", figures.ttft_s), ("e2e", figures.e2e_s)):
+        for name in ("mean", "p50", "p90", "p99"):
+            yield f"{time}_{name}_s", getattr(found, name)
 
 
 def _worst(results: Sequence[SeedResult]) -> Mapping[str, float]:
