@@ -155,7 +155,7 @@ def fit(
     plan = engine_plan(model, deployment)
     layout, window = plan.layout, plan.settings.max_model_len
     charge, usable = layout.request_blocks(window), usable_blocks(layout, plan.blocks)
-    longest = longest_window(layout, plan.blocks, model.max_context_tokens or window)
+    longest = longest_window(layout, plan.blocks, max(model.max_context_tokens or window, window))
     reservations = tuple(_reserve(model, deployment, plan, shape, safety_fraction) for shape in shapes)
     findings = (
         *plan.findings,

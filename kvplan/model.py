@@ -66,7 +66,8 @@ class ModelSpec:
     must divide among tensor-parallel ranks. ``dtype`` is the type vLLM would run the model in ("bfloat16" where the
     config is silent or says float32); ``kv_scheme`` is the KV type that the checkpoint asks for under ``auto``.
     ``ignores_kv_dtype`` marks the classes whose cache stays 16-bit whatever type is asked for (Falcon). ``notes`` says
-    in words what the source leaves open.
+    in words what the source leaves open. ``context_is_said`` is False where ``max_context_tokens`` is only what the
+    class fills in: a longer window is then not refused.
     """
 
     id: str
@@ -82,6 +83,7 @@ class ModelSpec:
     ignores_kv_dtype: bool = False
     is_encoder_decoder: bool = False
     notes: tuple[str, ...] = ()
+    context_is_said: bool = True
 
     def rank_layers(self, tensor_parallel: int) -> tuple[tuple[Layer, ...], ...]:
         """The share of one tensor-parallel rank of every layer; InputError where the heads cannot be shared out."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.hf_config.context import read_context, served_context
+from kvplan.hf_config.context import read_context, says_context, served_context
 from kvplan.hf_config.defaults import CLASS_DEFAULTS
 from kvplan.hf_config.described import HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, Described
 from kvplan.hf_config.dtype import read_dtype
@@ -60,6 +60,7 @@ def read_config(
         source=source,
         layers=layers,
         max_context_tokens=read_context(text, family),
+        context_is_said=says_context(text),
         query_heads=() if family in _WITHOUT_HEADS else query_head_counts(model),
         dtype=dtype.name,
         shape=read_shape(model),

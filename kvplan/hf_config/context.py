@@ -44,6 +44,11 @@ def read_context(text: Fields, family: str) -> int | None:
     return int(tokens * factor)
 
 
+def says_context(text: Fields) -> bool:
+    """Whether the file itself says a length, under any of its names."""
+    return bool(_said_lengths(text))
+
+
 def served_context(text: Fields) -> int | None:
     """Tokens that vLLM serves of a longrope model when no window is asked for: the original length, to spare shorter
     sequences the longer rope; None for every other model. Source: vLLM 0.33, ``_get_and_verify_max_len``."""
