@@ -41,8 +41,8 @@ def mixers(decoder: Decoder) -> tuple[str, ...]:
         return ("both",) * count
     kda = nested(config, "linear_attn_config")
     if kda is not None:
-        listed = numbers(kda, "kda_layers") or ()
-        return tuple("kda" if i + 1 in listed else "latent" for i in range(count))
+        recurrent = numbers(kda, "kda_layers") or ()
+        return tuple("kda" if i + 1 in recurrent else "latent" for i in range(count))
     if whole(config, "kv_lora_rank") is not None:
         return ("latent",) * count
     if period := whole(config, "attn_layer_period"):

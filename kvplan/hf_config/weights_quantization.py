@@ -129,7 +129,7 @@ def _groups_rule(block: Config) -> _Rule | None:
     kinds: list[tuple[_Names | None, StoredType]] = []
     for group in groups.values():
         stored = _weights_type(group)
-        if stored is None:
+        if stored is None or not isinstance(group, Mapping):
             return None
         targets = words(group, "targets") or ()
         everywhere = any(target in {"Linear", "LinearBase", "MoE"} for target in targets)
