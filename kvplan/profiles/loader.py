@@ -94,12 +94,12 @@ def nearest_names(sort: str, name: str, *, extra_folder: str | Path | None = Non
 
 
 def plain_name(name: str) -> str:
-    """A name as aliases are stored: lower case, dashes, without the maker's name.
+    """A name as aliases are stored: lower case, dashes, without the maker's name and what stands in brackets.
 
-    >>> plain_name("NVIDIA GeForce RTX 4090"), plain_name("NVIDIA A100-SXM4-80GB"), plain_name("H100")
-    ('rtx-4090', 'a100-sxm4-80gb', 'h100')
+    >>> plain_name("NVIDIA GeForce RTX 4090"), plain_name("NVIDIA A100-SXM4-80GB"), plain_name("GB10 (DGX Spark)")
+    ('rtx-4090', 'a100-sxm4-80gb', 'gb10')
     """
-    plain = re.sub(r"[\s_/]+", "-", name.strip().lower())
+    plain = re.sub(r"[\s_/]+", "-", re.sub(r"\(.*?\)", "", name).strip().lower())
     while _VENDOR_WORDS.match(plain):
         plain = _VENDOR_WORDS.sub("", plain)
     return plain
