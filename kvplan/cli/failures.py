@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from kvplan.cli.output import quietly, write_data
+from kvplan.cli.output import quietly, talk, write_data
 from kvplan.errors import KvplanError
 
 BUG = 70
@@ -78,9 +78,8 @@ def tell(error: KvplanError, *, place: bool = True) -> None:
     """Print where, what and what next to stderr."""
     with quietly(sys.stderr):
         where = _place(error) if place else ""
-        print(f"error: {where}{error.message}", file=sys.stderr)
-        if error.hint:
-            print(f"  try: {error.hint}", file=sys.stderr)
+        hint = f"\n  try: {error.hint}" if error.hint else ""
+        talk(f"error: {where}{error.message}{hint}")
         sys.stderr.flush()
 
 

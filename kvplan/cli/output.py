@@ -13,6 +13,8 @@ from kvplan.errors import InputError
 if TYPE_CHECKING:
     from kvplan.report.page import Part
 
+_ASCII = str.maketrans({"×": "x", "±": "+/-", "·": "-", "−": "-", "≤": "<=", "≥": ">=", "…": "...", "→": "->"})
+
 
 @contextmanager
 def quietly(stream: TextIO | None = None) -> Iterator[None]:
@@ -30,17 +32,29 @@ def quietly(stream: TextIO | None = None) -> Iterator[None]:
 
 
 def write_data(text: str) -> None:
-    """Print ``text`` to stdout; characters that its encoding lacks become ``?``."""
+    """Print ``text`` to stdout."""
     with quietly():
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.write(encodable(text, sys.stdout.encoding or "utf-8"))
         sys.stdout.flush()
+
+
+def encodable(text: str, encoding: str) -> str:
+    """``text`` with the signs that ``encoding`` lacks (an old Windows code page) written in ASCII.
+
+    >>> encodable("2 × 3 ± 1 · …", "ascii"), encodable("2 × 3 ± 1 · …", "utf-8")
+    ('2 x 3 +/- 1 - ...', '2 × 3 ± 1 · …')
+    """
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 def talk(text: str) -> None:
     """Say something that is not data: to stderr."""
     with quietly(sys.stderr):
-        print(text, file=sys.stderr)
+        print(encodable(text, sys.stderr.encoding or "utf-8"), file=sys.stderr)
 
 
 def write_file(path: Path, text: str, *, force: bool) -> None:

@@ -103,9 +103,12 @@ def _deployment_object(fit: Fit) -> dict[str, object]:
 
 
 def budget_object(budget: Budget) -> dict[str, object]:
-    """One rank's memory. The named terms repeat ``terms``; what has no name of its own is ``other_bytes``."""
+    """One rank's memory. The named terms repeat those of ``terms`` that lie inside the engine's share, so that they and
+    ``kv_bytes`` sum to ``requested_bytes``; what has no name of its own is ``other_bytes``."""
     named: dict[str, int] = dict.fromkeys((*_NAMED_TERMS, "graph_bytes", "other_bytes"), 0)
     for term in budget.terms:
+        if not term.inside_fraction:
+            continue
         key = f"{term.name.replace('-', '_').replace(' ', '_')}_bytes"
         key = next((name for name, start in _NAMED_TERMS.items() if key.startswith(start)), key)
         key = "graph_bytes" if "graph" in key else key
