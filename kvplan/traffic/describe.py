@@ -91,7 +91,7 @@ class _Arrivals:
         self.seconds: Counter[int] = Counter()
         self._previous_s: float | None = None
         self._gaps = 0
-        self._gap_mean = 0.0
+        self._gap_sum = 0.0
         self._gap_squares = 0.0
 
     def add(self, stamp_s: float) -> None:
@@ -100,9 +100,8 @@ class _Arrivals:
         if self._previous_s is not None:
             gap = abs(stamp_s - self._previous_s)
             self._gaps += 1
-            change = gap - self._gap_mean
-            self._gap_mean += change / self._gaps
-            self._gap_squares += change * (gap - self._gap_mean)
+            self._gap_sum += gap
+            self._gap_squares += gap * gap
         self._previous_s = stamp_s
 
     @property
@@ -111,9 +110,10 @@ class _Arrivals:
 
     @property
     def cv(self) -> float:
-        if self._gaps < 2 or self._gap_mean <= 0:
+        if self._gaps < 2 or self._gap_sum <= 0:
             return 0.0
-        return math.sqrt(self._gap_squares / self._gaps) / self._gap_mean
+        mean = self._gap_sum / self._gaps
+        return math.sqrt(max(self._gap_squares / self._gaps - mean * mean, 0.0)) / mean
 
     def dispersion(self, window_s: int) -> float | None:
         """Variance over mean of the arrivals in the whole windows that the trace covers; None of fewer than ten."""
@@ -146,7 +146,8 @@ def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescriptio
         if row.max_tokens:
             caps[row.max_tokens] += 1
         classes[row.class_name] += 1
-        prefixes.add(row.hash_ids, row.hash_block_tokens)
+        if row.hash_ids:
+            prefixes.add(row.hash_ids, row.hash_block_tokens)
     if not notes.rows:
         raise InputError(f"{path} holds no request that can be replayed", hint=_skipped(notes), file=str(path))
     span_s = arrivals.span_s
@@ -183,8 +184,6 @@ class _PrefixCounts:
         self._shared = 0
 
     def add(self, ids: tuple[int, ...], block_tokens: int) -> None:
-        if not ids:
-            return
         self.requests += 1
         self.block_tokens = block_tokens
         self._blocks += len(ids)

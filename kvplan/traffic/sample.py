@@ -2,12 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.traffic.arrivals import arrival_times
 from kvplan.traffic.kinds import Arrivals, Prefixes, Traffic, TrafficClass
+
+if TYPE_CHECKING:
+    from kvplan.traffic.traces import Trace
 
 # The place in this tuple is part of a stream's seed: append, never reorder.
 PURPOSES = ("arrivals", "rate", "prompt", "output", "max_tokens", "cancel")
@@ -72,10 +78,8 @@ def _cancels(entry: TrafficClass, index: int, seed: int, count: int) -> NDArray[
 
 def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: float) -> Arrivals:
     """A trace's rows as they stand: stamps divided by the scales, caps drawn where the row has none."""
-    from kvplan.traffic.traces import load_trace
-
     assert entry.trace is not None
-    trace = load_trace(entry.trace.path, format=entry.trace.format)
+    trace = _trace(entry.trace.path, entry.trace.format, _stamp(entry.trace.path))
     arrival_s = trace.arrival_s / (entry.trace.scale * scale)
     if traffic.ramp is not None:
         assert traffic.duration_s is not None
@@ -110,6 +114,22 @@ def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale:
         prefixes=prefixes,
         skipped=trace.skipped,
     )
+
+
+@lru_cache(maxsize=2)
+def _trace(path: str, name: str, stamp: tuple[int, int]) -> "Trace":  # noqa: ARG001 - the stamp is part of the key
+    """The trace, read once a process for all seeds and strategies; ``stamp`` tells a file that has changed."""
+    from kvplan.traffic.traces import load_trace
+
+    return load_trace(path, format=name)
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return 0, 0  # reading it says what is wrong
+    return found.st_mtime_ns, found.st_size
 
 
 def _ramped(arrival_s: NDArray[np.float64], traffic: Traffic) -> NDArray[np.float64]:

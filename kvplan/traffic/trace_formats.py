@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 Record = Mapping[str, object]
 NOT_A_NUMBER = "a figure that is no number"
@@ -15,8 +16,7 @@ NO_OUTPUT = "no output (a failed request)"
 NEGATIVE = "a negative figure"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceRow:
+class TraceRow(NamedTuple):
     """One recorded request. Stamps are seconds on the trace's own clock; ``max_tokens`` 0: the client sent none."""
 
     arrival_s: float
@@ -59,11 +59,17 @@ def _number(value: object) -> float:
     return number
 
 
+def _count(value: object) -> int:
+    """A whole number of tokens, as text or number; a fraction is cut off."""
+    if type(value) is str and value.isdecimal():
+        return int(value)
+    return value if type(value) is int else int(_number(value))
+
+
 def _row(
     arrival_s: float,
     prompt: object,
     output: object,
-    *,
     name: str,
     cap: object = None,
     class_name: str = "",
@@ -71,34 +77,25 @@ def _row(
     hash_ids: object = None,
     hash_block_tokens: int = 512,
 ) -> TraceRow | str:
-    prompt_tokens, output_tokens = _number(prompt), _number(output)
-    max_tokens = 0.0 if cap is None or cap == "" else _number(cap)
+    prompt_tokens, output_tokens = _count(prompt), _count(output)
+    max_tokens = _count(cap) if cap else 0
     if prompt_tokens < 0 or output_tokens < 0 or max_tokens < 0:
         return NEGATIVE
-    if prompt_tokens < 1:
+    if not prompt_tokens:
         return NO_PROMPT
-    if output_tokens < 1:
+    if not output_tokens:
         return NO_OUTPUT
+    ids = _ids(hash_ids) if hash_ids else ()
     return TraceRow(
-        arrival_s=arrival_s,
-        prompt_tokens=int(prompt_tokens),
-        output_tokens=int(output_tokens),
-        max_tokens=int(max_tokens),
-        class_name=class_name,
-        client=client,
-        hash_ids=_ids(hash_ids),
-        hash_block_tokens=hash_block_tokens,
-        format=name,
+        arrival_s, prompt_tokens, output_tokens, max_tokens, class_name, client, ids, hash_block_tokens, name
     )
 
 
 def _ids(value: object) -> tuple[int, ...]:
-    if value is None or value == "":
-        return ()
     parts = value.split() if isinstance(value, str) else value
     if not isinstance(parts, list):
         raise ValueError(value)  # noqa: TRY004 - one reason for every figure that cannot be read
-    return tuple(int(part) for part in parts)
+    return tuple(int(part) % 2**63 for part in parts)
 
 
 def _guarded(read: Callable[[Record], TraceRow | str]) -> Callable[[Record], TraceRow | str]:
@@ -132,7 +129,7 @@ def parse_stamp(text: str) -> float:
 def _azure(record: Record) -> TraceRow | str:
     stamp = record["TIMESTAMP"]
     assert isinstance(stamp, str)
-    return _row(parse_stamp(stamp), record["ContextTokens"], record["GeneratedTokens"], name="azure")
+    return _row(parse_stamp(stamp), record["ContextTokens"], record["GeneratedTokens"], "azure")
 
 
 def _burstgpt(record: Record) -> TraceRow | str:
@@ -140,7 +137,7 @@ def _burstgpt(record: Record) -> TraceRow | str:
         _number(record["Timestamp"]),
         record["Request tokens"],
         record["Response tokens"],
-        name="burstgpt",
+        "burstgpt",
         class_name=str(record.get("Model") or ""),
     )
 
@@ -150,7 +147,7 @@ def _mooncake(record: Record) -> TraceRow | str:
         _number(record["timestamp"]) / 1000.0,
         record["input_length"],
         record["output_length"],
-        name="mooncake",
+        "mooncake",
         hash_ids=record.get("hash_ids"),
     )
 
@@ -160,7 +157,7 @@ def _bailian(record: Record) -> TraceRow | str:
         _number(record["timestamp"]),
         record["input_length"],
         record["output_length"],
-        name="bailian",
+        "bailian",
         class_name=str(record.get("type") or ""),
         hash_ids=record.get("hash_ids"),
         hash_block_tokens=16,
@@ -173,7 +170,7 @@ def _plain(record: Record) -> TraceRow | str:
         _number(record["arrival_s"]),
         prompt,
         record["output_tokens"],
-        name="plain",
+        "plain",
         cap=record.get("max_tokens"),
         class_name=str(record.get("class") or ""),
         client=str(record.get("client") or ""),
