@@ -1,0 +1,311 @@
+"""SGLang, TensorRT-LLM, llama.cpp and TGI: their pools by hand and by their logs, and what they refuse."""
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from kvplan.capacity import RequestShape, fit
+from kvplan.engines import ENGINES, engine_plan, parse_engine
+from kvplan.engines.base import Deployment, EnginePlan
+from kvplan.engines.corrections import corrected
+from kvplan.engines.ggml_types import CACHE_TYPES, cache_types
+from kvplan.engines.llama_cpp.slots import divide_context, scratch_bytes, window_cells
+from kvplan.engines.sglang.rules import default_fraction, kv_memory, share_out, tier_of, window_pool_tokens
+from kvplan.engines.tensorrt_llm import pool_blocks
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.layers import (
+    CompressedKv,
+    CrossAttention,
+    FullAttention,
+    GatedDeltaState,
+    LatentAttention,
+    Layer,
+    Mamba2State,
+    SlidingAttention,
+)
+from kvplan.model import ModelSpec, Shape, Source, Weights
+from kvplan.units import GIB, MIB
+from tests.engine_table import lines
+
+FULL = FullAttention(kv_heads=8, head_dim=128, value_head_dim=128)
+WINDOW = SlidingAttention(kv_heads=8, head_dim=128, value_head_dim=128, window=1024)
+STATE = GatedDeltaState(key_heads=16, key_dim=128, value_heads=32, value_dim=128, conv_kernel=4)
+LATENT = LatentAttention(latent_dim=512, rope_dim=64)
+
+
+def model_of(*layers: Layer, weights_gib: int = 10, context: int = 131_072) -> ModelSpec:
+    return ModelSpec(
+        id="test/model",
+        architecture="Test",
+        source=Source(name="test"),
+        layers=tuple((layer,) for layer in layers),
+        max_context_tokens=context,
+        query_heads=(32,),
+        dtype="bfloat16",
+        shape=Shape(hidden=4096, vocabulary=32_000, intermediate=14_336),
+        weights=Weights(stored_bytes=weights_gib * GIB, quantization="test"),
+    )
+
+
+def plan_of(engine: str, model: ModelSpec, **asked: object) -> EnginePlan:
+    deployment = Deployment(engine=parse_engine(engine), gpu_memory_bytes=(80 * GIB,))
+    return engine_plan(model, replace(deployment, **asked))  # type: ignore[arg-type]
+
+
+DENSE = model_of(*[FULL] * 32)
+OTHERS = [name for name in ENGINES if name != "vllm"]
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_a_budget_adds_up_and_prices_a_dense_model_by_the_token(engine: str) -> None:
+    plan = plan_of(engine, DENSE, max_model_len=32_768, max_num_seqs=4)
+    budget = plan.budget
+    assert budget is not None
+    assert budget.requested_bytes == budget.kv_bytes + sum(term.bytes for term in budget.terms if term.inside_fraction)
+    assert plan.layout.bytes_per_block == plan.layout.block_tokens * 32 * 2 * 8 * 128 * 2
+    assert budget.kv_bytes_low <= budget.kv_bytes <= budget.kv_bytes_high
+    assert plan.layout.request_blocks(5000) == -(-5000 // plan.layout.block_tokens)
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_more_memory_never_means_fewer_blocks(engine: str) -> None:
+    """At a given share: SGLang's own default share falls where a larger GPU gets larger graphs."""
+    blocks = [
+        plan_of(
+            engine,
+            DENSE,
+            max_model_len=65_536,
+            gpu_memory_bytes=(amount * GIB,),
+            memory_utilization=Fraction(9, 10),
+        ).blocks
+        for amount in range(8, 90, 6)
+    ]
+    assert blocks == sorted(blocks)
+    assert blocks[0] == 0
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_a_budget_below_the_weights_stays_negative_and_does_not_fit(engine: str) -> None:
+    planned = fit(DENSE, Deployment(engine=parse_engine(engine), gpu_memory_bytes=(6 * GIB,), max_model_len=4096))
+    assert planned.plan.budget is not None
+    assert planned.plan.budget.kv_bytes < 0
+    assert planned.verdict == "does_not_fit"
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_what_an_engine_does_not_model_is_refused(engine: str) -> None:
+    compressed = model_of(CompressedKv(bytes_per_entry=584, tokens_per_entry=4))
+    cross = model_of(CrossAttention(kv_heads=8, head_dim=64, value_head_dim=64, source_tokens=1500))
+    for model in (compressed, replace(cross, is_encoder_decoder=True)):
+        with pytest.raises(UnsupportedModelError, match="cannot tell"):
+            plan_of(engine, model)
+    with pytest.raises(UnsupportedModelError, match="cannot tell"):
+        plan_of(engine, DENSE, speculative_tokens=3)
+    with pytest.raises(InputError, match=r"is not a (KV|cache) type"):
+        plan_of(engine, DENSE, kv_dtype="fp7")
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_corrections_move_the_pool_by_their_sum(engine: str) -> None:
+    plain = plan_of(engine, DENSE, max_model_len=131_072)
+    moved = plan_of(engine, DENSE, max_model_len=131_072, corrections=(("weights", GIB), ("from the log", -3 * GIB)))
+    assert plain.budget is not None
+    assert moved.budget is not None
+    assert moved.budget.kv_bytes == plain.budget.kv_bytes + 2 * GIB
+    assert moved.budget.requested_bytes == moved.budget.kv_bytes + sum(
+        term.bytes for term in moved.budget.terms if term.inside_fraction
+    )
+    assert corrected(plain.budget, ()) is plain.budget
+
+
+# SGLang
+
+
+def test_sglang_defaults_by_size_of_gpu() -> None:
+    """Tiers and reserve of ``server_args.py`` 0.5.6, by hand: H100 512 + 8192 × 1.5 + 256 × 2 + 128 = 13,440 MiB."""
+    assert [tier_of(size * GIB).chunk_tokens for size in (15, 24, 44, 79, 140, 180)] == [
+        2048,
+        2048,
+        4096,
+        8192,
+        8192,
+        16384,
+    ]
+    assert default_fraction(81_559 * MIB, 8192, 1) == Fraction(round((81_559 - 13_440) / 81_559 * 1000), 1000)
+    # a 4090: 512 + 2048 × 1.5 + 24 × 2 + 128 = 3,760 MiB; above 60 GiB at least 10 GiB are kept
+    assert default_fraction(24_564 * MIB, 2048, 1) == Fraction(847, 1000)
+    assert default_fraction(81_559 * MIB, 2048, 1) == Fraction(874, 1000)
+
+
+def test_sglang_pool_is_what_the_fraction_leaves() -> None:
+    """A recorded start on an RTX PRO 6000: 93.99 GiB free, 57.06 of weights, 0.92: 29.41 GiB, 29.32 printed."""
+    assert abs(kv_memory(round(93.99 * GIB), round(36.93 * GIB), Fraction(92, 100)) / GIB - 29.32) <= 0.1
+    plan = plan_of("sglang", DENSE, memory_utilization=Fraction(9, 10))
+    assert plan.budget is not None
+    before = next(term for term in plan.budget.terms if term.name == "before_loading")
+    assert plan.kv_bytes == int((80 * GIB - before.bytes) * Fraction(9, 10)) - 10 * GIB
+    assert (plan.layout.block_tokens, plan.layout.reserved_blocks) == (1, 1)
+    assert plan.tokens == plan.kv_bytes // 131_072
+
+
+def test_sglang_states_take_their_ratio_and_bound_requests() -> None:
+    """Qwen3.5-9B at TP 2: 39.42 GiB were shared into 18.68 for 1,521 states and 20.74 for tokens (a recorded start)."""
+    state = 24 * (16 * 128 * 128 * 2 + 3 * 4096 * 2)
+    pools = share_out(round((20.74 + 0.84 + 17.84) * GIB), state, Fraction(9, 10))
+    assert abs(pools.state_slots - 1521) <= 2
+    assert abs(pools.kv_bytes / GIB - 20.74) <= 0.02
+    plan = plan_of("sglang", model_of(*[STATE, STATE, STATE, FULL] * 8), kv_memory_bytes=20 * GIB)
+    assert (
+        plan.settings.max_num_seqs
+        == share_out(20 * GIB, 24 * STATE.fixed_bytes(plan.kv_types), Fraction(9, 10)).state_slots // 3
+    )
+    unkept = plan_of(
+        "sglang", model_of(*[STATE, FULL] * 8), kv_memory_bytes=20 * GIB, prefix_caching=False, max_num_seqs=64
+    )
+    assert unkept.kv_bytes == 20 * GIB - 64 * 8 * STATE.fixed_bytes(unkept.kv_types)
+
+
+def test_sglang_windows_have_a_pool_beside_the_full_one() -> None:
+    """Cell = full + 0.8 × window; a request is charged by whichever pool it empties first."""
+    model = model_of(*[WINDOW, WINDOW, WINDOW, FULL] * 8)
+    plan = plan_of("sglang", model, kv_memory_bytes=40 * GIB, max_model_len=65_536)
+    cell = 8 * 4096 + Fraction(8, 10) * 24 * 4096
+    assert plan.layout.bytes_per_block == -(-cell.numerator // cell.denominator)
+    assert plan.layout.request_blocks(800) == 1000
+    assert plan.layout.request_blocks(10_000) == 10_000
+    assert window_pool_tokens(plan.blocks, Fraction(8, 10), 1) == int(plan.blocks * Fraction(8, 10))
+    small = plan_of("sglang", model, kv_memory_bytes=GIB // 2, max_model_len=2048, window_pool_ratio=Fraction(1, 10))
+    assert any(finding.code == "window-pool-smaller-than-chunk" for finding in small.findings)
+
+
+def test_sglang_latents_and_four_bit_kv() -> None:
+    plan = plan_of("sglang", model_of(*[LATENT] * 61), kv_memory_bytes=10 * GIB, tensor_parallel=8)
+    assert plan.layout.bytes_per_block == 61 * 576 * 2
+    four = plan_of("sglang", DENSE, kv_memory_bytes=10 * GIB, kv_dtype="fp4_e2m1")
+    assert four.layout.bytes_per_block == 32 * 2048 * 9 // 16
+
+
+def test_sglang_says_which_share_would_do() -> None:
+    plan = plan_of(
+        "sglang", model_of(*[FULL] * 32, weights_gib=76), memory_utilization=Fraction(88, 100), max_model_len=4096
+    )
+    finding = next(finding for finding in plan.findings if finding.code == "static-share-below-weights")
+    assert finding.hint == "--mem-fraction-static above 0.9554"  # 76 / (80 − 0.45)
+
+
+# TensorRT-LLM
+
+
+def test_tensorrt_llm_takes_nine_tenths_of_what_is_free() -> None:
+    """A recorded start: 17.83 GiB free, 16.05 allocated, 8,219 blocks of 32 tokens (8-bit KV of Llama-3.1-8B)."""
+    block = 32 * 32 * 2 * 8 * 128
+    assert abs(pool_blocks(round(17.83 * GIB), Fraction(9, 10), block) - 8219) <= 3
+    plan = plan_of("tensorrt-llm", DENSE, kv_dtype="fp8")
+    assert plan.budget is not None
+    assert plan.layout.bytes_per_block == block
+    free = plan.budget.kv_bytes + next(term.bytes for term in plan.budget.terms if term.name == "left_free")
+    assert plan.budget.kv_bytes == int(free * Fraction(9, 10))
+
+
+def test_tensorrt_llm_refuses_windows_and_states() -> None:
+    for layer in (WINDOW, STATE):
+        with pytest.raises(UnsupportedModelError, match="TensorRT-LLM"):
+            plan_of("tensorrt-llm", model_of(layer, FULL))
+
+
+# TGI
+
+
+def test_tgi_keeps_windows_whole() -> None:
+    plan = plan_of("tgi", model_of(*[WINDOW, FULL] * 16))
+    assert plan.layout.bytes_per_block == 32 * 4096
+    assert any(finding.code == "windows-kept-whole" for finding in plan.findings)
+    assert (plan.settings.max_num_seqs, plan.settings.max_num_batched_tokens) == (128, 4096)
+
+
+# llama.cpp
+
+
+def test_llama_cpp_cells_of_windows() -> None:
+    """min(cells, window × slots that share + micro-batch), up to 256; all cells with the full-cache switch."""
+    one, shared, divided = (
+        divide_context(131_072, 1, None),
+        divide_context(32_768, 4, True),
+        divide_context(32_768, 4, False),
+    )
+    assert window_cells(1024, one, 512) == 1536
+    assert window_cells(1024, shared, 512) == 4608
+    assert window_cells(1024, divided, 512) == 1536
+    assert window_cells(1024, divide_context(1024, 1, None), 512) == 1024
+    assert window_cells(1024, one, 512, swa_full=True) == 131_072
+    assert (divided.window_tokens, divided.cells, divided.all_cells) == (8192, 8192, 32_768)
+    with pytest.raises(InputError, match="leave none"):
+        divide_context(3, 4, False)
+
+
+def test_llama_cpp_scratch_as_logs_print_it() -> None:
+    """Qwen2.5-14B 307 MiB, Llama-2-7B 70.5 MiB."""
+    assert scratch_bytes(512, 152_064, 5120) == 307 * MIB
+    assert scratch_bytes(512, 32_000, 4096) == round(70.5 * MIB)
+
+
+@pytest.mark.parametrize("name", list(CACHE_TYPES))
+def test_llama_cpp_cache_types_price_every_token(name: str) -> None:
+    plan = plan_of("llama.cpp", DENSE, cache_type_k=name, cache_type_v="f16", max_model_len=8192, max_num_seqs=1)
+    stored = CACHE_TYPES[name]
+    assert plan.layout.bytes_per_block == 32 * (1024 * stored.bytes_per_group // stored.elements_per_group + 2048)
+    assert cache_types(None, None, "bfloat16").key.name == "bf16"
+
+
+def test_llama_cpp_is_static() -> None:
+    """The pool is what was asked for, not what is left; what does not fit does not start."""
+    plan = plan_of("llama.cpp", DENSE, max_model_len=8192, max_num_seqs=2)
+    assert (plan.blocks, plan.settings.max_model_len, plan.starts) == (8192, 4096, True)
+    assert plan.kv_bytes == 8192 * 131_072
+    big = plan_of("llama.cpp", DENSE, max_model_len=65_536, max_num_seqs=4, gpu_memory_bytes=(16 * GIB,))
+    assert not big.starts
+    finding = next(finding for finding in big.findings if finding.code == "cache-does-not-fit")
+    assert finding.hint is not None
+    most = int(finding.hint.split()[-1])
+    assert plan_of("llama.cpp", DENSE, max_model_len=most, max_num_seqs=4, gpu_memory_bytes=(16 * GIB,)).starts
+    assert not plan_of(
+        "llama.cpp", DENSE, max_model_len=most + 4 * 256, max_num_seqs=4, gpu_memory_bytes=(16 * GIB,)
+    ).starts
+
+
+def test_llama_cpp_states_are_float32_and_one_a_slot() -> None:
+    mamba = Mamba2State(heads=64, head_dim=64, state=128, groups=8, conv_kernel=4)
+    plan = plan_of("llama.cpp", model_of(*[mamba, FULL] * 4), max_model_len=8192, max_num_seqs=3, kv_unified=True)
+    assert plan.budget is not None
+    term = next(term for term in plan.budget.terms if term.name == "recurrent_state")
+    assert term.bytes == 3 * 4 * 4 * (3 * (4096 + 2 * 8 * 128) + 64 * 64 * 128)
+    pure = plan_of("llama.cpp", model_of(mamba, mamba), max_model_len=8192, max_num_seqs=3)
+    assert (pure.blocks, pure.layout.request_blocks(8192), pure.starts) == (3, 1, True)
+
+
+def test_llama_cpp_splits_layers_over_gpus() -> None:
+    plan = plan_of("llama.cpp", DENSE, max_model_len=8192, max_num_seqs=1, tensor_parallel=2)
+    assert plan.layout.bytes_per_block == 16 * 4096
+    odd = model_of(FullAttention(kv_heads=8, head_dim=80, value_head_dim=80))
+    with pytest.raises(InputError, match="whole groups of 32"):
+        plan_of("llama.cpp", odd, cache_type_k="q8_0", max_model_len=1024)
+
+
+def test_shared_slots_promise_each_other_s_cells() -> None:
+    planned = fit(
+        DENSE,
+        Deployment(engine=parse_engine("llama.cpp"), gpu_memory_bytes=(80 * GIB,), max_model_len=16_384),
+        [RequestShape(name="chat", prompt_tokens=3000, max_output_tokens=1096)],
+    )
+    assert planned.reservations[0].sequences == 4
+    assert planned.concurrency == 1
+
+
+def test_recorded_starts(shared_data: Path) -> None:
+    """``python tests/engine_table.py`` prints the table."""
+    found = [line for line in lines(shared_data) if line.judged]
+    assert len(found) >= 15
+    for line in found:
+        assert abs(line.error_gib) <= (0.01 if line.figure in ("KV buffers", "state buffers") else 0.3), line
