@@ -156,10 +156,27 @@ def test_latent_rank_beats_head_counts() -> None:
     assert read(config).layers == ((LatentAttention(latent_dim=512, rope_dim=64),),) * 32
 
 
+def test_a_null_latent_rank_means_plain_heads() -> None:
+    """DeepSeek-VL2-tiny: ``kv_lora_rank`` null, hidden 1280, 10 heads; the class's 64 is not a head width."""
+    text = {
+        "model_type": "deepseek_v2",
+        "num_hidden_layers": 12,
+        "num_attention_heads": 10,
+        "num_key_value_heads": 10,
+        "hidden_size": 1280,
+        "kv_lora_rank": None,
+    }
+    model = read(
+        {"architectures": ["DeepseekVLV2ForCausalLM"], "model_type": "deepseek_vl_v2", "language_config": text}
+    )
+    assert model.layers == ((FullAttention(kv_heads=10, head_dim=128, value_head_dim=128),),) * 12
+
+
 def test_a_latent_rank_is_read_whatever_the_class_is_called() -> None:
     config = {"model_type": "mla", "num_hidden_layers": 36, "num_attention_heads": 16, "hidden_size": 2048}
     model = read({**config, "kv_lora_rank": 256, "qk_rope_head_dim": 64})
     assert model.layers == ((LatentAttention(latent_dim=256, rope_dim=64),),) * 36
+    assert any("no known class" in note for note in model.notes)
 
 
 # --- windows -------------------------------------------------------------------------------------------------------

@@ -84,6 +84,8 @@ def _notes(model: Described) -> tuple[str, ...]:
     served = served_context(model.text)
     if served is not None:
         notes.append(f"longrope: vLLM serves {served:,} tokens unless a longer window is asked for")
+    if model.family == "explicit":
+        notes.append("the config names no known class: read by its own keys as a decoder without further features")
     if model.family in ("t5", "bart"):
         notes.append("cross-attention KV is priced for the longest source text")
     return tuple(notes)
