@@ -35,11 +35,14 @@ class Checkpoint:
     weight_bytes: int | None = None
 
 
-def read_folder(folder: Path) -> Checkpoint:
-    """The checkpoint in ``folder``: its config.json, hf_quant_config.json, and its weights' index or headers."""
+def read_folder(folder: Path, totals: tuple[int | None, int | None] | None = None) -> Checkpoint:
+    """The checkpoint in ``folder``: its config.json, hf_quant_config.json, and its weights' index or headers.
+
+    ``totals``: parameters and bytes where they are known already; then no weight file is opened.
+    """
     config = read_json_object(folder / "config.json")
     quantization = folder / "hf_quant_config.json"
-    parameters, weight_bytes = _folder_weights(folder)
+    parameters, weight_bytes = _folder_weights(folder) if totals is None else totals
     return Checkpoint(
         config=config,
         quantization=read_json_object(quantization) if quantization.is_file() else None,

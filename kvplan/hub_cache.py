@@ -45,9 +45,12 @@ def cached_facts(model_id: str, revision: str | None) -> tuple[Checkpoint, str] 
     snapshot = folder / "snapshots" / (commit or "-")
     if commit is None or not (snapshot / "config.json").is_file():
         return kept
-    found = read_folder(snapshot)
-    if found.weight_bytes is None and kept is not None and kept[1] == commit:
-        return kept
+    totals = None
+    if kept is not None and kept[1] == commit and kept[0].weight_bytes is not None:
+        totals = kept[0].parameters, kept[0].weight_bytes
+    found = read_folder(snapshot, totals)
+    if totals is None and found.weight_bytes is not None:
+        keep_facts(model_id, revision, found, commit)  # the headers of many shards are not read a second time
     return found, commit
 
 

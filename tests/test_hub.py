@@ -130,6 +130,23 @@ def test_the_hubs_own_cache_is_read_before_the_hub_is_asked(hub: HubServer, tmp_
     assert error_free.revision == COMMIT
 
 
+def test_the_shards_of_a_cached_model_are_looked_into_once(hub: HubServer, tmp_path: Path) -> None:
+    folder = tmp_path / "hf" / "hub" / "models--org--open"
+    snapshot = folder / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(COMMIT)
+    (snapshot / "config.json").write_bytes(BODY)
+    header = json.dumps({"a": {"dtype": "BF16", "shape": [10, 20], "data_offsets": [0, 400]}}).encode()
+    (snapshot / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert (fetch_facts("org/open").parameters, fetch_facts("org/open").weight_bytes) == (200, 400)
+    (snapshot / "model.safetensors").write_bytes(b"no longer looked into")
+    (snapshot / "config.json").write_bytes(b'{"model_type": "edited"}')  # the config itself is read every time
+    facts = fetch_facts("org/open")
+    assert (facts.config, facts.parameters, facts.weight_bytes) == ({"model_type": "edited"}, 200, 400)
+    assert hub.seen == []
+
+
 def test_a_token_given_wins_over_the_environments(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repositories["org/gated"] = Repository(files={"config.json": BODY}, gated=True, token="hf_given")
     monkeypatch.setenv("HF_TOKEN", "hf_environment")
