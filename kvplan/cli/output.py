@@ -106,3 +106,11 @@ def show(parts: "Iterable[Part]") -> None:
     from kvplan.report.page import render
 
     write_data(render(parts, width=terminal_width(), colour=wants_colour()))
+
+
+def show_above(parts: "Iterable[Part]", text: str) -> None:
+    """Print ``text``, a YAML file, with a report as its opening comment, so that the whole is still that file."""
+    from kvplan.report.page import render
+
+    lines = render(parts, width=78).splitlines()
+    write_data("".join(f"# {line}".rstrip() + "\n" for line in lines) + f"\n{text}")

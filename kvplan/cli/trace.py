@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from kvplan.cli import options
-from kvplan.cli.output import check_free, show, talk, write_data, write_file
+from kvplan.cli.output import check_free, show, show_above, talk, write_data, write_file
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = """Example:
@@ -53,8 +53,5 @@ def run(
     if output is not None or text is None:
         show(parts(description))
     else:
-        from kvplan.report.page import render
-
-        comment = "".join(f"# {line}".rstrip() + "\n" for line in render(parts(description), width=78).splitlines())
-        write_data(f"{comment}\n{text}")
+        show_above(parts(description), text)
     return 0
