@@ -223,6 +223,14 @@ class StrategyRows:
     class_index: Integers
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServiceBand:
+    """The judged strategy with every step ``factor`` times as long: one end of the service time's band."""
+
+    factor: float
+    result: StrategyResult
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Simulation:
     """The whole answer of ``kvplan simulate``."""
@@ -233,6 +241,7 @@ class Simulation:
     reservations: tuple[ReservationRow, ...]
     stability: Stability
     strategies: tuple[StrategyResult, ...]
+    band: tuple[ServiceBand, ...] = ()
     recommendation: Recommendation | None = None
     rows: tuple[StrategyRows, ...] = ()
 

@@ -1,12 +1,9 @@
 """Plays a traffic file: every strategy on every seed, over the cores, gathered into one answer."""
 
-import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
-from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +11,14 @@ import numpy as np
 from kvplan.admission import DEFAULT_STRATEGIES, STRATEGIES
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
-from kvplan.simulation.bounds import (
-    expected_outputs,
-    judged_strategy,
-    provisional_cap,
-    reservations,
-    sustainable_per_s,
-)
+from kvplan.simulation.bounds import expected_outputs, judged_strategy, provisional_cap, reservations
 from kvplan.simulation.clients import client_table
-from kvplan.simulation.doors import Door, door, requests_for
+from kvplan.simulation.doors import door
 from kvplan.simulation.gather import describe_inputs, gather
 from kvplan.simulation.plant import Plant, build_plant
-from kvplan.simulation.results import SeedResult, Simulation, Stability, StrategyRows
-from kvplan.simulation.statistics import measure
-from kvplan.simulation.types import UNLIMITED, ClientRule, EngineSetup, Run, Samples, Watch
+from kvplan.simulation.results import ServiceBand, Simulation, Stability
+from kvplan.simulation.tasks import Progress, Task, TaskResult, run_tasks
+from kvplan.simulation.types import StepCost
 from kvplan.traffic.arrivals import Evenly
 from kvplan.traffic.distributions import Constant
 from kvplan.traffic.kinds import Arrivals, Traffic
@@ -36,40 +27,8 @@ from kvplan.traffic.sample import sample
 DEFAULT_SEEDS = 10
 WARMUP_SHARE = 0.1
 MAX_TRUNCATED_SHARE = 0.01
-_SAMPLES = 240
-_SMALL_RUN_REQUESTS = 4_000
-_LONG_RUN_S = 60.0
-
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """One strategy on one seed: everything a worker needs."""
-
-    traffic: Traffic
-    plant: Plant
-    opened: Door
-    seed: int
-    scale: float
-    warmup_s: float
-    clients: tuple[ClientRule, ...]
-    client_timeouts_s: tuple[float, ...]
-    expected_output_tokens: tuple[int, ...]
-    keeps_rows: bool
-    takes_samples: bool
-    compiled: bool | None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TaskResult:
-    """What a worker sends back."""
-
-    result: SeedResult
-    samples: Samples | None
-    rows: StrategyRows | None
-    sustainable_per_s: float
-    binds: str
+BAND_SEEDS = 3
+"""Seeds at which the judged strategy is run at either end of the service time's band."""
 
 
 def simulate(
@@ -91,8 +50,9 @@ def simulate(
     """What each strategy does with this traffic in front of this pool.
 
     The same requests and random numbers meet every strategy. ``seeds`` runs are made from ``seed`` on (the file's, by
-    default); figures leave out the first tenth of the run. ``progress`` is called with (done, all) runs, ``say`` with
-    a line when the answer takes long. Overrides of the file's keys belong to ``load_traffic``.
+    default); figures leave out the first tenth of the run. Where the service time is only a roofline, the judged
+    strategy is run at both ends of its band too. ``progress`` is called with (done, all) runs, ``say`` with a line when
+    the answer takes long. Overrides of the file's keys belong to ``load_traffic``.
     """
     names = _strategy_names(strategies, traffic)
     if not 0 < scale < inf:
@@ -120,24 +80,23 @@ def simulate(
         keeps_rows=keep_rows,
         compiled=compiled,
     )
-    doors = [door(STRATEGIES[name], plant, traffic.admission, traffic.deployment, cap) for name in names]
-    tasks = [
-        task(opened=opened, seed=first_seed + turn, takes_samples=turn == 0)
-        for turn in range(count)
-        for opened in doors
-    ]
-    done = run_tasks(tasks, requests=len(arrivals), workers=workers, progress=progress, say=say)
-    by_strategy = {
-        name: [result for one, result in zip(tasks, done, strict=True) if one.opened.strategy.name == name]
-        for name in names
-    }
+    doors = {name: door(STRATEGIES[name], plant, traffic.admission, traffic.deployment, cap) for name in names}
     judged = judged_strategy(traffic).name
+    bound = judged if judged in doors else names[0]
+    groups: list[list[Task]] = [
+        [task(opened=opened, seed=first_seed + turn, takes_samples=turn == 0) for turn in range(count)]
+        for opened in doors.values()
+    ]
+    factors = _band_factors(plant)
+    band_tasks = groups[names.index(bound)][:BAND_SEEDS]
+    groups += [[_at_another_speed(one, factor) for one in band_tasks] for factor in factors]
+    done = _run_groups(groups, requests=len(arrivals), workers=workers, progress=progress, say=say)
     watched_s = (traffic.duration_s or arrivals.duration_s) - warmup_s
-    results = tuple(
-        gather(opened, by_strategy[opened.strategy.name], arrivals.classes, watched_s=watched_s) for opened in doors
-    )
-    bound = next((one for one in results if one.name == judged), results[0])
-    first = by_strategy[bound.name][0]
+    gathered = [
+        gather(group[0].opened, runs, arrivals.classes, watched_s=watched_s)
+        for group, runs in zip(groups, done, strict=True)
+    ]
+    found = gathered[names.index(bound)]
     return Simulation(
         traffic=traffic,
         plant=plant,
@@ -155,14 +114,45 @@ def simulate(
         ),
         reservations=reservations(traffic, arrivals, plant, cap),
         stability=Stability(
-            strategy=bound.name,
-            offered_per_s=float(np.mean([one.result.offered_per_s for one in by_strategy[bound.name]])),
-            sustainable_per_s=bound.sustainable_per_s,
-            binds=first.binds,
+            strategy=bound,
+            offered_per_s=float(np.mean([one.offered_per_s for one in found.seeds])),
+            sustainable_per_s=found.sustainable_per_s,
+            binds=done[names.index(bound)][0].binds,
         ),
-        strategies=results,
-        rows=tuple(one.rows for one in done if one.rows is not None),
+        strategies=tuple(gathered[: len(names)]),
+        band=tuple(
+            ServiceBand(factor=factor, result=result)
+            for factor, result in zip(factors, gathered[len(names) :], strict=True)
+        ),
+        rows=tuple(run.rows for runs in zip(*done[: len(names)], strict=True) for run in runs if run.rows is not None),
     )
+
+
+def _run_groups(
+    groups: Sequence[Sequence[Task]],
+    *,
+    requests: int,
+    workers: int | None,
+    progress: Progress | None,
+    say: Callable[[str], None] | None,
+) -> list[list[TaskResult]]:
+    """All groups' tasks as one list, the longest strategies dealt evenly; the results group by group."""
+    tasks = [one for group in groups for one in group]
+    results = iter(run_tasks(tasks, requests=requests, workers=workers, progress=progress, say=say))
+    return [[next(results) for _ in group] for group in groups]
+
+
+def _band_factors(plant: Plant) -> tuple[float, ...]:
+    """How much slower and faster a step may be than assumed; none where it was measured."""
+    band = plant.service.band_share
+    return (1.0 + band, 1.0 - band) if band else ()
+
+
+def _at_another_speed(task: Task, factor: float) -> Task:
+    step = task.plant.service.step
+    scaled = StepCost(**{name: value * factor for name, value in vars(step).items()})
+    plant = replace(task.plant, service=replace(task.plant.service, step=scaled))
+    return replace(task, plant=plant, takes_samples=False, keeps_rows=False)
 
 
 def _strategy_names(strategies: Sequence[str], traffic: Traffic) -> tuple[str, ...]:
@@ -197,138 +187,3 @@ def _default_cap(traffic: Traffic, arrivals: Arrivals, plant: Plant) -> tuple[in
         return min(traffic.admission.default_max_tokens, plant.settings.max_model_len), "the traffic file"
     cap = provisional_cap(arrivals, plant, max_truncated_share=MAX_TRUNCATED_SHARE)
     return cap, f"the least round cap that cuts off at most {MAX_TRUNCATED_SHARE:.0%} of all answers"
-
-
-def run_tasks(
-    tasks: Sequence[Task],
-    *,
-    requests: int,
-    workers: int | None = None,
-    progress: Progress | None = None,
-    say: Callable[[str], None] | None = None,
-) -> list[TaskResult]:
-    """The tasks' results in their order, over at most ``workers`` processes (default: the cores of this process)."""
-    cores = workers if workers is not None else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    if cores < 1:
-        raise InputError("at least one worker is needed", key="workers")
-    cores = min(cores, len(tasks))
-    if cores == 1 or requests * len(tasks) < _SMALL_RUN_REQUESTS:
-        return list(_watched(map(run_task, tasks), len(tasks), 1, progress, say))
-    from concurrent.futures import ProcessPoolExecutor
-
-    with ProcessPoolExecutor(cores, mp_context=_process_context()) as pool:
-        try:
-            return list(_watched(pool.map(run_task, tasks), len(tasks), cores, progress, say))
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _process_context() -> BaseContext:
-    """Forked workers, which start at once and need no guard in the caller's script; fresh ones where the platform has
-    no fork or other threads run, which a fork would leave half copied."""
-    import multiprocessing
-    import threading
-
-    can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
-    return multiprocessing.get_context("fork" if can_fork else "spawn")
-
-
-def _watched(
-    results: Iterable[TaskResult],
-    total: int,
-    cores: int,
-    progress: Progress | None,
-    say: Callable[[str], None] | None,
-) -> Iterator[TaskResult]:
-    """The results as they come, with a word of warning once when the whole will take more than a minute."""
-    started_s = time.perf_counter()
-    for done, result in enumerate(results, start=1):
-        if progress is not None:
-            progress(done, total)
-        elapsed_s = time.perf_counter() - started_s
-        if say is not None and done == min(cores, total) and elapsed_s / done * total > _LONG_RUN_S:
-            say(
-                f"this takes about {elapsed_s / done * total / 60:.0f} min; fewer seeds or a shorter duration is faster"
-            )
-        yield result
-
-
-def engine_setup(plant: Plant) -> EngineSetup:
-    """The plant as one replica of the kernel's engine."""
-    settings = plant.settings
-    return EngineSetup(
-        blocks=plant.blocks,
-        layout=plant.layout,
-        max_model_len=settings.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        step=plant.service.step,
-        async_scheduling=settings.async_scheduling,
-        prefix_caching=settings.prefix_caching and len(plant.layout.groups) == 1,
-        watermark_blocks=plant.watermark_blocks,
-        long_prefill_tokens=plant.long_prefill_tokens,
-    )
-
-
-def run_task(task: Task) -> TaskResult:
-    """Draw the traffic of the task's seed, play it, and measure it."""
-    from kvplan.simulation.engine import run_kernel
-
-    arrivals = sample(task.traffic, task.seed, scale=task.scale)
-    requests = requests_for(
-        arrivals,
-        task.opened,
-        task.plant,
-        seed=task.seed,
-        client_timeouts_s=task.client_timeouts_s,
-        expected_output_tokens=task.expected_output_tokens,
-    )
-    duration_s = task.traffic.duration_s
-    until_s = inf if duration_s is None else duration_s
-    shown_s = arrivals.duration_s if duration_s is None else duration_s
-    watch = Watch(
-        from_s=task.warmup_s,
-        until_s=until_s,
-        stop_s=inf if duration_s is None else max(4.0 * duration_s, duration_s + 3600.0),
-        sample_every_s=shown_s / _SAMPLES if task.takes_samples else 0.0,
-        sample_until_s=shown_s if task.takes_samples else 0.0,
-    )
-    run: Run = run_kernel(
-        requests, engine_setup(task.plant), task.opened.front, task.clients, watch=watch, compiled=task.compiled
-    )
-    replicas = task.plant.replicas
-    limited = task.opened.capacity < UNLIMITED
-    result = measure(
-        run,
-        requests,
-        seed=task.seed,
-        class_index=arrivals.class_index,
-        classes=len(arrivals.classes),
-        from_s=task.warmup_s,
-        until_s=until_s,
-        pool_blocks=task.plant.usable * replicas,
-        ledger_capacity=_reserved_whole(task) * replicas if limited else None,
-    )
-    sustainable, binds = sustainable_per_s(requests, task.opened, task.plant)
-    return TaskResult(
-        result=result,
-        samples=run.samples if task.takes_samples else None,
-        rows=StrategyRows(
-            strategy=task.opened.strategy.name,
-            seed=task.seed,
-            requests=replace(requests, chain=None, chain_start=None),
-            rows=run.rows,
-            class_names=arrivals.classes,
-            class_index=arrivals.class_index,
-        )
-        if task.keeps_rows
-        else None,
-        sustainable_per_s=sustainable,
-        binds=binds,
-    )
-
-
-def _reserved_whole(task: Task) -> int:
-    """What the reserved share is a share of: the usable pool, or a ledger that counts requests."""
-    return task.plant.usable if task.opened.strategy.counts == "blocks" else task.opened.capacity

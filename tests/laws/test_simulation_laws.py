@@ -12,8 +12,9 @@ from kvplan.admission import STRATEGIES
 from kvplan.simulation.doors import door, requests_for
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.plant import Plant, build_plant
-from kvplan.simulation.run import engine_setup, simulate
+from kvplan.simulation.run import simulate
 from kvplan.simulation.statistics import mean_interval
+from kvplan.simulation.tasks import engine_setup
 from kvplan.simulation.types import ClientRule, FrontDoor, Outcome, Requests, RetryAfter, Run
 from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.load import parse_traffic
