@@ -26,7 +26,7 @@ def run(
     profiles: Profiles = None,
 ) -> int:
     """List what kvplan knows by name. Add your own with --profiles DIR or KVPLAN_PROFILES."""
-    from kvplan import catalogue as catalogues
+    import kvplan.catalogue as catalogues
 
     listing = catalogues.listing(catalogue, " ".join(search or ()), folder=profiles_folder(profiles))
     if format == "json":

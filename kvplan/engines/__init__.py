@@ -9,7 +9,7 @@ from kvplan.model import ModelSpec
 
 
 def _vllm() -> Engine:
-    from kvplan.engines.vllm import VLLM
+    from kvplan.engines.vllm.engine import VLLM
 
     return VLLM
 
