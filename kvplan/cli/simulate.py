@@ -44,6 +44,9 @@ def run(
     max_model_len: options.MaxModelLen = None,
     max_num_seqs: options.MaxNumSeqs = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", metavar="FILE", help="What kvplan calibrate wrote.")
+    ] = None,
     set_keys: overrides.Set = None,
     requests: Annotated[
         Path | None, typer.Option("--requests", metavar="FILE.csv", help="Write every request there.")
@@ -85,6 +88,7 @@ def run(
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
+            calibration=None if calibration is None else str(calibration.resolve()),
         ),
     )
     with progress_bar("simulating") as step:
