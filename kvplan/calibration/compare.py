@@ -64,9 +64,7 @@ def calibrate(
     Raises InputError where the log is of another model (its pool does not agree with the model's layers), or holds no
     figure of its memory.
     """
-    deployment = deployment_of(start, gpu, weight_bytes)
-    planned = fit(model, deployment)
-    check_model(start, planned)
+    deployment, planned, doubts = _planned(start, model, deployment_of(start, gpu, weight_bytes))
     pool = measured_pool(start, planned)
     budget = planned.plan.budget
     assert budget is not None
@@ -87,8 +85,25 @@ def calibrate(
         corrections=corrections,
         calibrated=calibrated,
         misleading=misleading_lines(start, planned),
-        findings=_findings(start, gpu),
+        findings=(*doubts, *_findings(start, gpu)),
     )
+
+
+def _planned(
+    start: EngineStart, model: ModelSpec, deployment: Deployment
+) -> tuple[Deployment, Fit, tuple[Finding, ...]]:
+    """The plan; where an engine does not print its KV type, of the type that its pool agrees with."""
+    words = ("auto", "fp8") if start.engine == "tensorrt-llm" and start.kv_dtype is None else (deployment.kv_dtype,)
+    refused: InputError | None = None
+    for word in words:
+        asked = replace(deployment, kv_dtype=word)
+        planned = fit(model, asked)
+        try:
+            return asked, planned, check_model(start, planned)
+        except InputError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
 
 
 def _graphs_inside(start: EngineStart) -> bool:

@@ -7,9 +7,8 @@ from kvplan.capacity import Fit
 from kvplan.engine_logs import EngineStart, Observation
 from kvplan.units import format_bytes
 
-_LAST_PLAIN_TOKENS = (0, 20)
+_SIZES = {"weight_bytes", "kv_bytes", "key_bytes", "free_before_bytes"}
 _FIRST_GRAPHS_INSIDE = (0, 21)
-_FIRST_JOINT_PEAK = (0, 28)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +69,10 @@ def _token_figure(start: EngineStart) -> Misleading | None:
 
 
 def _gigabytes(start: EngineStart) -> Misleading | None:
-    for name in ("weight_bytes", "kv_bytes", "key_bytes", "free_before_bytes"):
-        seen = start.line_of(name)
-        if seen is not None and " GB" in seen.text and start.engine in ("vllm", "sglang"):
-            return _at(seen, "what is called GB is divided by 2**30: it is GiB, 7 % more bytes than a GB")
-    return None
+    if start.engine not in ("vllm", "sglang"):
+        return None
+    seen = next((item for item in start.observations if item.name in _SIZES and " GB" in item.text), None)
+    return _at(seen, "what is called GB is divided by 2**30: it is GiB, 7 % more bytes than a GB")
 
 
 def _graph_estimate(start: EngineStart) -> Misleading | None:

@@ -6,12 +6,15 @@ from fractions import Fraction
 from kvplan.capacity import Fit
 from kvplan.engine_logs import EngineStart
 from kvplan.engines import engine_plan
+from kvplan.engines.base import Finding
 from kvplan.errors import InputError
 from kvplan.units import GIB, format_bytes
 
 _ROUNDING_BYTES = GIB // 200
 """Engines print GiB with two digits: half of the last one."""
 _TOLERANCE = Fraction(2, 100)
+_NEAR = Fraction(3, 100)
+_MOST_BLOCKS = 1 << 32
 
 
 def measured_pool(start: EngineStart, planned: Fit) -> int | None:
@@ -29,28 +32,32 @@ def measured_pool(start: EngineStart, planned: Fit) -> int | None:
     if start.engine == "sglang" and start.kv_tokens is not None:
         return start.kv_tokens // layout.block_tokens * layout.bytes_per_block
     if memory is None:
-        return None if start.kv_tokens is None else _blocks_of(start, planned, None)
-    return _blocks_of(start, planned, memory) or memory
+        return None if start.kv_tokens is None else _blocks_of(start, planned, 0, _MOST_BLOCKS)
+    size = layout.bytes_per_block
+    exact = _blocks_of(
+        start, planned, max(0, (memory - _ROUNDING_BYTES) // size), (memory + _ROUNDING_BYTES) // size + 1
+    )
+    if exact is not None:
+        return exact
+    # a rank printed another memory than the one that decides, or a draft's layers lie in the same blocks
+    near = int(memory * _NEAR) // size
+    return _blocks_of(start, planned, memory // size - near, memory // size + near) or memory
 
 
-def _blocks_of(start: EngineStart, planned: Fit, memory: int | None) -> int | None:
-    """Bytes of the fewest blocks that print ``start.kv_tokens`` tokens; None where no number of blocks does."""
+def _blocks_of(start: EngineStart, planned: Fit, first: int, last: int) -> int | None:
+    """Bytes of the fewest blocks from ``first`` to ``last`` that print the log's tokens; None where none does."""
     if start.kv_tokens is None:
         return None
-    size = planned.plan.layout.bytes_per_block
-    if memory is None:
-        low, high = 0, max(1, 4 * max(planned.plan.blocks, start.kv_tokens))
-    else:
-        low = max(0, (memory - _ROUNDING_BYTES) // size)
-        high = (memory + _ROUNDING_BYTES) // size + 1
-    first, last = low, high
+    first, highest = max(0, first), last
     while first < last:
         middle = (first + last) // 2
         if _printed(planned, middle) < start.kv_tokens:
             first = middle + 1
         else:
             last = middle
-    return first * size if first <= high and _printed(planned, first) == start.kv_tokens else None
+    if first > highest or _printed(planned, first) != start.kv_tokens:
+        return None
+    return first * planned.plan.layout.bytes_per_block
 
 
 def _printed(planned: Fit, blocks: int) -> int:
@@ -62,12 +69,15 @@ def _printed(planned: Fit, blocks: int) -> int:
     return plan.tokens if plan.tokens is not None else 0
 
 
-def check_model(start: EngineStart, planned: Fit) -> None:
-    """Refuses a log whose pool cannot be that of the model: its memory and its capacity must agree with the layers."""
+def check_model(start: EngineStart, planned: Fit) -> tuple[Finding, ...]:
+    """Refuses a log whose pool cannot be that of the model: its memory and its capacity must agree with the layers.
+
+    Where layers form several groups, or a draft's layers lie among them, releases differ: then it is a finding.
+    """
     plan = planned.plan
     memory = start.kv_bytes
     if memory is None or memory <= 4 * _ROUNDING_BYTES:
-        return
+        return ()
     expected: Fraction | None = None
     said: float | None = None
     what = ""
@@ -87,18 +97,28 @@ def check_model(start: EngineStart, planned: Fit) -> None:
         expected = Fraction(memory * plan.layout.block_tokens, plan.layout.bytes_per_block)
         said, what = float(start.kv_tokens), "tokens"
     if expected is None or said is None:
-        return
+        return ()
     allowed = abs(expected) * (_TOLERANCE + Fraction(_ROUNDING_BYTES, memory)) + (1 if what == "blocks" else 0)
     if what == "× the window":
         allowed += Fraction(1, 100)
-    if abs(Fraction(str(said)) - expected) > allowed:
-        raise InputError(
-            f"this log is not of {planned.model.id}: its KV memory of {format_bytes(memory)} would give "
-            f"{float(expected):,.2f} {what}, the log says {said:,.2f}",
-            hint=f"{f'the log names {start.model}; ' if start.model else ''}name its model with --model, and check the "
-            "KV type and the parallelism",
-            key="model",
+    if abs(Fraction(str(said)) - expected) <= allowed:
+        return ()
+    if len(plan.layout.groups) > 1 or plan.layout.groups[0].rule != "full" or start.has_speculation:
+        return (
+            Finding(
+                code="capacity-differs",
+                severity="warning",
+                message=f"KV memory of {format_bytes(memory)} would give {float(expected):,.2f} {what} by the plan's "
+                f"rules, the log says {said:,.2f}: its release pages this model otherwise, or it is of another model",
+            ),
         )
+    raise InputError(
+        f"this log is not of {planned.model.id}: its KV memory of {format_bytes(memory)} would give "
+        f"{float(expected):,.2f} {what}, the log says {said:,.2f}",
+        hint=f"{f'the log names {start.model}; ' if start.model else ''}name its model with --model, and check the "
+        "KV type and the parallelism",
+        key="model",
+    )
 
 
 def _with_scales(start: EngineStart, memory: int) -> int:

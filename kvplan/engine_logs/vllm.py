@@ -16,8 +16,8 @@ TRIGGER = re.compile(
     r"vLLM API server version|LLM engine \(v|LLM API server|non-default args|Namespace\(|KV cache (?:size|memory|is)"
     r"|kv cache memory|GPU blocks|Maximum concurrency|oading (?:model )?(?:weights )?took|total_gpu_memory"
     r"|model weights take|Memory profiling takes|Graph capturing|CUDA graph|Free memory on device|cache blocks"
-    r"|larger than|attention block size|Chunked prefill|max model len|top-k sampling|num_gpu_blocks|Asynchronous scheduling"
-    r"|CUDA out of memory|OutOfMemoryError"
+    r"|larger than|attention block size|Chunked prefill|max model len|top-k sampling|num_gpu_blocks"
+    r"|Asynchronous scheduling|CUDA out of memory|OutOfMemoryError"
 )
 
 MARKERS = re.compile(r"vLLM API server version|Initializing (?:an|a V\d) LLM engine|LLM API server version")

@@ -1,0 +1,301 @@
+"""A log against its plan: what differs, what misleads, what is refused, and a file that reproduces the start."""
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvplan.calibration import Calibration, calibrate, calibration_text, deployment_of, misleading_lines, release_in
+from kvplan.calibration_file import apply_calibration, load_calibration
+from kvplan.capacity import fit
+from kvplan.cli import main
+from kvplan.engine_logs import EngineStart, read_starts
+from kvplan.engine_logs.lines import clean_lines
+from kvplan.engines import parse_engine
+from kvplan.engines.base import Deployment
+from kvplan.errors import InputError
+from kvplan.hf_config import read_config
+from kvplan.model import ModelSpec, Source
+from kvplan.profiles.loader import load_gpu
+from kvplan.units import GIB
+from tests.log_lines import vllm_log
+from tests.test_engine_logs import LLAMA, SGLANG, TRT, V0, V1
+
+EIGHT_B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+H100 = load_gpu("h100")
+# figures of a recorded start: Llama-3.1-8B on an H100, 0.9 of 79.18 GiB
+ROW: dict[str, Any] = {
+    "model": "org/eight-b",
+    "engine_version": "0.11.0",
+    "dtype": "bfloat16",
+    "max_model_len": 32768,
+    "max_num_batched_tokens": 8192,
+    "gpu_memory_utilization": 0.9,
+    "model_load_gib": 14.99,
+    "available_kv_gib": 51.38,
+    "kv_tokens": 420_896,
+    "max_concurrency": 12.84,
+    "max_concurrency_len": 32768,
+    "graph_gib": -0.45,
+    "graph_est_gib": 0.5,
+}
+
+
+def model(**changes: object) -> ModelSpec:
+    return read_config({**EIGHT_B, **changes}, model_id="org/eight-b", source=Source(name="test"))
+
+
+def start_of(text: str) -> EngineStart:
+    return read_starts(clean_lines(io.BytesIO(text.encode())))[-1]
+
+
+def test_a_start_is_reproduced_to_the_block() -> None:
+    found = calibrate(start_of(vllm_log(ROW)), model(), H100)
+    assert found.calibrated.pool_tokens == 420_896
+    assert round(float(found.calibrated.concurrency), 2) == 12.84
+    assert found.calibrated.plan.blocks == 420_896 // 16
+    assert found.calibrated.plan.budget is not None
+    assert abs(found.calibrated.plan.budget.kv_bytes - round(51.38 * GIB)) < GIB // 100
+
+
+def test_terms_that_are_printed_apart_are_compared_apart() -> None:
+    found = calibrate(start_of(V1), model(), H100)
+    names = {term.name: term for term in found.terms}
+    assert names["activation"].logged_bytes == round(4.76 * GIB)
+    assert names["weights"].difference_bytes == round(14.99 * GIB) - names["weights"].planned_bytes
+    assert found.culprit is not None
+    assert sum(term.difference_bytes or 0 for term in found.terms) == found.planned.plan.kv_bytes - (
+        found.kv_bytes_logged or 0
+    )
+
+
+def test_what_is_not_printed_apart_is_named_together() -> None:
+    found = calibrate(start_of(vllm_log(ROW)), model(), H100)
+    assert [term.name for term in found.terms] == ["weights", "non_torch + activation"]
+
+
+def test_lines_that_mislead() -> None:
+    reasons = {line.line: line.reason for line in misleading_lines(start_of(vllm_log(ROW)))}
+    text = " ".join(reasons.values())
+    assert "does not subtract it" in text
+    assert "not how many users" in text
+    assert "memory was freed" in text
+    old = " ".join(line.reason for line in misleading_lines(start_of(V0)))
+    assert "rounded to two digits" in old
+    assert "GiB, 7 % more" in old
+    hybrid = {**ROW, "engine_version": "0.19.0", "kv_tokens": 290_864, "max_concurrency": 33.04}
+    assert any("disagree" in line.reason for line in misleading_lines(start_of(vllm_log(hybrid))))
+    assert any("GiB" in line.reason for line in misleading_lines(start_of(SGLANG)))
+
+
+def test_a_log_of_another_model_is_refused() -> None:
+    with pytest.raises(InputError, match="is not of org/eight-b") as caught:
+        calibrate(start_of(vllm_log(ROW)), model(num_key_value_heads=4), H100)
+    assert caught.value.key == "model"
+
+
+def test_a_log_without_figures_is_refused() -> None:
+    silent = {"model": "org/eight-b", "engine_version": "0.11.0", "max_model_len": 4096}
+    with pytest.raises(InputError, match="no figure"):
+        calibrate(start_of(vllm_log(silent)), model(), H100)
+    with pytest.raises(InputError, match="how much memory"):
+        deployment_of(start_of(vllm_log(ROW)))
+
+
+def test_a_refused_start_still_tells_its_pool() -> None:
+    """What the engine refused with is what there was: 12.20 GiB."""
+    log = vllm_log(
+        {**ROW, "available_kv_gib": None, "kv_tokens": None, "max_concurrency": None, "max_model_len": 131072}
+    )
+    log += (
+        "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is "
+        "needed, which is larger than the available KV cache memory (12.20 GiB). Based on the available memory, "
+        "the estimated maximum model length is 99936."
+    )
+    found = calibrate(start_of(log), model(), H100)
+    assert found.kv_bytes_logged == round(12.2 * GIB)
+    assert found.calibrated.verdict == "does_not_fit"
+    assert any(finding.hint == "--max-model-len 99936, as the engine says" for finding in found.findings)
+    assert abs(found.calibrated.longest_window_tokens - 99_936) <= 48
+
+
+def test_sglang_tensorrt_and_llama_cpp_are_reproduced() -> None:
+    small = model(
+        num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2, hidden_size=1536, tie_word_embeddings=True
+    )
+    # the log's 34.38 GiB for 1,287,482 tokens are of one of two ranks: 28 layers × 2 × 1 head × 128 × 2 B need half
+    one_rank = SGLANG.replace("tp_size=2", "tp_size=1")
+    found = calibrate(start_of(one_rank), small)
+    assert found.calibrated.plan.blocks == 1_287_482
+    with pytest.raises(InputError, match="is not of"):
+        calibrate(start_of(SGLANG), small)
+    trt = calibrate(start_of(TRT), model(), weight_bytes=15 * GIB)
+    assert trt.calibrated.plan.blocks == 8219
+    hybrid = {
+        "model_type": "qwen3_5_moe_text",
+        "num_hidden_layers": 40,
+        "full_attention_interval": 4,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "hidden_size": 2048,
+        "linear_num_key_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "vocab_size": 248320,
+        "max_position_embeddings": 262144,
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
+    }
+    llama = calibrate(
+        start_of(LLAMA), read_config(hybrid, model_id="q", source=Source(name="test")), weight_bytes=34 * GIB
+    )
+    names = {term.name: term.difference_bytes for term in llama.terms}
+    assert names["recurrent_state"] == 0
+    assert llama.planned.plan.kv_bytes == 640 * 2**20
+
+
+def written(found: Calibration, folder: Path) -> Path:
+    path = folder / "calibration.yaml"
+    path.write_text(calibration_text(found, "server.log"), encoding="utf-8")
+    return path
+
+
+def test_the_file_makes_a_plan_reproduce_the_log(tmp_path: Path) -> None:
+    found = calibrate(start_of(vllm_log(ROW)), model(), H100)
+    learnt = load_calibration(written(found, tmp_path))
+    deployment = apply_calibration(Deployment(gpu=H100), learnt, "org/eight-b")
+    assert fit(model(), deployment).pool_tokens == 420_896
+    # with another share the corrections stay, so the pool moves by the share alone
+    other = apply_calibration(Deployment(gpu=H100, memory_utilization=Fraction(8, 10)), learnt, "other/Eight-B@main")
+    lost = fit(model(), deployment).plan.kv_bytes - fit(model(), other).plan.kv_bytes
+    assert abs(lost - H100.memory_bytes / 10) < GIB / 100
+    assert (learnt.gpu, learnt.source) == (H100.name, "server.log, lines 1 to 8")
+
+
+@pytest.mark.parametrize(
+    ("deployment", "model_id", "words"),
+    [
+        (Deployment(engine=parse_engine("sglang")), "org/eight-b", "calibration is of vllm"),
+        (Deployment(), "org/nine-b", "calibration is of org/eight-b"),
+        (Deployment(tensor_parallel=2), "org/eight-b", "tensor_parallel"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(tmp_path: Path, deployment: Deployment, model_id: str, words: str) -> None:
+    learnt = load_calibration(written(calibrate(start_of(vllm_log(ROW)), model(), H100), tmp_path))
+    with pytest.raises(InputError, match=words):
+        apply_calibration(deployment, learnt, model_id)
+
+
+GOOD = "engine: vllm@0.11.0\nmodel: org/eight-b\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is not a calibration"),
+        ("- a\n- b\n", "is not a calibration"),
+        ("engine: [vllm\n", "is not YAML"),
+        ("model: org/eight-b\n", "does not say its engine"),
+        ("engine: vllm\n", "does not say its model"),
+        ("engine: wllm\nmodel: m\n", "not an engine"),
+        (GOOD + "corections: {}\n", "'corections' is not a key"),
+        (GOOD + "corrections: {weights: many}\n", "whole bytes"),
+        (GOOD + "corrections: 7\n", "whole bytes"),
+        (GOOD + "tensor_parallel: -1\n", "whole number"),
+        (GOOD + "gpu_memory_bytes: 1.5\n", "whole number"),
+        (GOOD + "memory_utilization: 1.5\n", "a share"),
+        (GOOD + "memory_utilization: lots\n", "a share"),
+        (GOOD + "efficiency: 2\n", "a share"),
+        (GOOD + "settings: [1]\n", "settings with values"),
+        (GOOD + "settings: {max_model_len: long}\n", "settings.max_model_len"),
+        (GOOD + "settings: {colour: blue}\n", "settings.colour"),
+    ],
+)
+def test_a_file_that_is_wrong_names_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "calibration.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=words):
+        load_calibration(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        load_calibration(tmp_path / "absent.yaml")
+
+
+def test_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, log, out = tmp_path / "config.json", tmp_path / "server.log", tmp_path / "calibration.yaml"
+    config.write_text(json.dumps(EIGHT_B), encoding="utf-8")
+    log.write_text(vllm_log({**ROW, "model": str(config)}), encoding="utf-8")
+    assert main(["calibrate", str(log), "--gpu", "h100", "--output", str(out), "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == "kvplan.calibration"
+    assert answer["pool"]["tokens_calibrated"] == 420_896
+    assert answer["calibration_file"] == out.read_text(encoding="utf-8")
+    assert main(["calibrate", str(log), "--gpu", "h100"]) == 0
+    text = capsys.readouterr().out
+    assert "lines that mislead" in text
+    assert main(["fit", str(config), "--calibration", str(out), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pool"]["tokens"] == 420_896
+    for arguments, words in (
+        (["calibrate", str(log), "--gpu", "h100", "--engine", "sglang"], "written by vllm"),
+        (["calibrate", str(log), "--gpu", "h100", "--start", "3"], "the log holds 1"),
+        (["calibrate", str(log), "--gpu", "h100", "--output", str(out)], "exists"),
+        (["calibrate", str(config), "--gpu", "h100"], "no start-up lines"),
+        (["fit", str(config), "--calibration", str(log)], "is not YAML"),
+    ):
+        assert main(arguments) == 3
+        assert words in capsys.readouterr().err
+
+
+def test_releases_are_read_from_printed_versions() -> None:
+    assert release_in("0.20.2rc1.dev249+local") == (0, 20, 2)
+    assert release_in(None) is None
+
+
+def recorded(data: Path) -> Iterator[tuple[dict[str, Any], ModelSpec]]:
+    usable = {}
+    for line in (data / "engine_logs_usable.jsonl").read_text(encoding="utf-8").splitlines():
+        usable[json.loads(line)["row"]] = json.loads(line)
+    for line in (data / "engine_logs.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        known = usable.get(row["row"])
+        path = None if known is None else data / "models" / f"{str(known['base_model']).replace('/', '--')}.json"
+        if row["engine"] != "vllm" or known is None or path is None or not path.is_file():
+            continue
+        row["gpu_mem_total_gib"], row["gpu_memory_utilization"] = known["total_gib"], known["utilization"]
+        config = json.loads(path.read_text(encoding="utf-8"))["config"]
+        yield row, read_config(config, model_id=known["base_model"], source=Source(name="row"))
+
+
+def test_recorded_starts_are_reproduced(shared_data: Path) -> None:
+    """Logs written from recorded figures; windows and hybrids whose settings the log did not print may differ."""
+    right, judged = 0, 0
+    for row, spec in recorded(shared_data):
+        start = replace(start_of(vllm_log(row)), total_bytes=round(row["gpu_mem_total_gib"] * GIB))
+        weights = round((row.get("model_load_gib") or 0) * GIB * (row.get("tp") or 1)) or None
+        if (row.get("max_model_len") or 0) > (spec.max_context_tokens or 0):
+            continue
+        found = calibrate(start, spec, weight_bytes=weights)
+        judged += 1
+        tokens, concurrency = row.get("kv_tokens"), row.get("max_concurrency")
+        right += (tokens is None or found.calibrated.pool_tokens == tokens) and (
+            concurrency is None or abs(float(found.calibrated.concurrency) - concurrency) <= 0.0051
+        )
+    assert judged >= 25
+    assert right >= judged - 4
