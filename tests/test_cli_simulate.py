@@ -148,7 +148,7 @@ def test_an_interrupt_in_the_middle_is_130(capsys: pytest.CaptureFixture[str], m
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kvplan.simulation.run.run_task", interrupt)
+    monkeypatch.setattr("kvplan.simulation.tasks.run_task", interrupt)
     assert main(["simulate", "traffic.yaml", "--workers", "1"]) == 130
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "interrupted\n")
