@@ -19,6 +19,10 @@ _DEFAULT_BLOCK_TOKENS = 16
 _UNKNOWN_KV_BYTES = 2**44  # enough for any layout; only the layout is read from that plan
 
 
+class DoesNotStartError(InputError):
+    """One request of the whole window does not fit the pool: an error to a simulation, an answer to a check."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plant:
     """One replica's pool and clock, and how many replicas there are.
@@ -103,8 +107,8 @@ def build_plant(
 ) -> Plant:
     """The plant that the file describes.
 
-    ``model`` stands for the one the file names. Raises InputError where the file says too little, and where the engine
-    would refuse to start because one request of the whole window does not fit its pool.
+    ``model`` stands for the one the file names. Raises InputError where the file says too little, DoesNotStartError
+    where the engine would refuse to start because one request of the whole window does not fit its pool.
     """
     wanted = traffic.deployment
     pool = wanted.kv_pool
@@ -154,7 +158,7 @@ def _check_starts(traffic: Traffic, layout: CacheLayout, blocks: int, settings: 
     charge = layout.request_blocks(settings.max_model_len)
     if charge > usable_blocks(layout, blocks):
         shorter = f"set max_model_len to {longest:,} at most, or " if longest else ""
-        raise InputError(
+        raise DoesNotStartError(
             f"the engine would not start: one request of the window of {settings.max_model_len:,} tokens takes "
             f"{charge:,} blocks and {usable_blocks(layout, blocks):,} are usable",
             hint=f"{shorter}give the pool more memory (kvplan fit shows where it goes)",

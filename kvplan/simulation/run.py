@@ -1,6 +1,7 @@
 """Plays a traffic file: every strategy on every seed, over the cores, gathered into one answer."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -40,6 +41,7 @@ def simulate(
     seed: int | None = None,
     scale: float = 1.0,
     workers: int | None = None,
+    executor: Executor | None = None,
     keep_rows: bool = False,
     compiled: bool | None = None,
     offline: bool = False,
@@ -52,7 +54,7 @@ def simulate(
     The same requests and random numbers meet every strategy. ``seeds`` runs are made from ``seed`` on (the file's, by
     default); figures leave out the first tenth of the run. Where the service time is only a roofline, the judged
     strategy is run at both ends of its band too. ``progress`` is called with (done, all) runs, ``say`` with a line when
-    the answer takes long. Overrides of the file's keys belong to ``load_traffic``.
+    the answer takes long; ``executor`` plays the runs elsewhere (``kvplan.sweep``). Overrides of the file's keys belong to ``load_traffic``.
     """
     names = _strategy_names(strategies, traffic)
     if not 0 < scale < inf:
@@ -90,7 +92,7 @@ def simulate(
     factors = _band_factors(plant)
     band_tasks = groups[names.index(bound)][:BAND_SEEDS]
     groups += [[_at_another_speed(one, factor) for one in band_tasks] for factor in factors]
-    done = _run_groups(groups, requests=len(arrivals), workers=workers, progress=progress, say=say)
+    done = _run_groups(groups, requests=len(arrivals), workers=workers, executor=executor, progress=progress, say=say)
     watched_s = (traffic.duration_s or arrivals.duration_s) - warmup_s
     gathered = [
         gather(group[0].opened, runs, arrivals.classes, watched_s=watched_s)
@@ -133,12 +135,13 @@ def _run_groups(
     *,
     requests: int,
     workers: int | None,
+    executor: Executor | None,
     progress: Progress | None,
     say: Callable[[str], None] | None,
 ) -> list[list[TaskResult]]:
     """All groups' tasks as one list, the longest strategies dealt evenly; the results group by group."""
     tasks = [one for group in groups for one in group]
-    results = iter(run_tasks(tasks, requests=requests, workers=workers, progress=progress, say=say))
+    results = iter(run_tasks(tasks, requests=requests, workers=workers, executor=executor, progress=progress, say=say))
     return [[next(results) for _ in group] for group in groups]
 
 

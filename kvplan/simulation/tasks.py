@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from math import inf
 from multiprocessing.context import BaseContext
@@ -59,10 +60,13 @@ def run_tasks(
     *,
     requests: int,
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
 ) -> list[TaskResult]:
-    """The tasks' results in their order, over at most ``workers`` processes (default: the cores of this process)."""
+    """The tasks' results in their order, over ``executor``, or at most ``workers`` processes (default: the cores)."""
+    if executor is not None:
+        return list(_watched(executor.map(run_task, tasks), len(tasks), len(tasks), progress, say))
     cores = workers if workers is not None else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if cores < 1:
         raise InputError("at least one worker is needed", key="workers")

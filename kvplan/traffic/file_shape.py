@@ -354,9 +354,13 @@ LimitName = Literal[
     "truncated_share",
     "unfinished_share",
     "preemptions",
+    "refusals",
     "amplification",
     "over_capacity_events",
     "worst_case_reservations",
+    "concurrency_at_max_model_len",
+    "sustainable_per_s",
+    "queue_mean_s",
     "queue_p50_s",
     "queue_p90_s",
     "queue_p99_s",
@@ -373,7 +377,13 @@ LimitName = Literal[
     "kv_used_mean_share",
     "kv_used_peak_share",
     "kv_pool_bytes",
+    "kv_pool_tokens",
+    "weight_bytes",
+    "activation_bytes",
+    "non_torch_bytes",
+    "graph_bytes",
     "longest_window_tokens",
+    "cost_per_hour",
 ]
 
 
