@@ -54,7 +54,8 @@ def simulate(
     The same requests and random numbers meet every strategy. ``seeds`` runs are made from ``seed`` on (the file's, by
     default); figures leave out the first tenth of the run. Where the service time is only a roofline, the judged
     strategy is run at both ends of its band too. ``progress`` is called with (done, all) runs, ``say`` with a line when
-    the answer takes long; ``executor`` plays the runs elsewhere (``kvplan.sweep``). Overrides of the file's keys belong to ``load_traffic``.
+    the answer takes long; ``executor`` plays the runs elsewhere (``kvplan.sweep``). Overrides of the file's keys belong
+    to ``load_traffic``.
     """
     names = _strategy_names(strategies, traffic)
     if not 0 < scale < inf:
