@@ -73,7 +73,7 @@ def _prose(part: Part) -> Iterator[str]:
         case Prose():
             yield html.paragraph(part.text, "answer" if part.hanging else "")
         case Labelled():
-            yield html.paragraph(f"{part.label} {part.text}")
+            yield html.paragraph(f"{part.label}: {part.text}")
         case Headline() | Verbatim() | Columns():
             return
 
