@@ -97,7 +97,7 @@ def no_config(asked: Asked, names: tuple[str, ...]) -> HubUnavailableError:
     """The repository is there, but holds no config.json."""
     gguf = next((name for name in names if name.endswith(".gguf")), None)
     hint = (
-        f"it holds GGUF files: download one (hf download {asked.model_id} {gguf}) and give its path"
+        f"it holds GGUF files: name one, {asked.model_id}/{gguf} (its header is read, not the file)"
         if gguf
         else "give the id of a repository in the Transformers format, or a local config.json"
     )

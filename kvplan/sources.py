@@ -7,6 +7,7 @@ from pathlib import Path
 from kvplan.checkpoint import Checkpoint, read_folder, read_json_object
 from kvplan.errors import InputError, ModelUnavailableError
 from kvplan.hub import HubUnavailableError, fetch_facts
+from kvplan.hub_gguf import fetch_gguf, split_gguf_reference
 from kvplan.model import ModelSpec, Source
 from kvplan.profiles.kinds import BundledModel
 from kvplan.profiles.loader import load_model_facts, nearest_names
@@ -22,7 +23,8 @@ def read_model(
     profiles_folder: str | Path | None = None,
     token: str | None = None,
 ) -> ModelSpec:
-    """The model that ``reference`` names: a folder, a config.json, a .gguf file, or ``org/name[@revision]``.
+    """The model that ``reference`` names: a folder, a config.json, a .gguf file, ``org/name[@revision]``, or
+    ``org/name/file.gguf[@revision]``.
 
     A local path uses no network at all. ``token`` wins over the environment's.
     """
@@ -31,6 +33,9 @@ def read_model(
     path = Path(reference).expanduser()
     if path.exists():
         return _read_local(path, reference)
+    on_hub = split_gguf_reference(reference)
+    if on_hub is not None:
+        return _read_hub_gguf(*on_hub, offline=offline, token=token)
     if _LOOKS_LOCAL.search(reference):
         raise InputError(f"there is no file or folder {reference}", hint="check the path", file=reference)
     model_id, revision = split_reference(reference)
@@ -39,6 +44,15 @@ def read_model(
     except HubUnavailableError as error:
         return _read_bundled(model_id, revision, error, profiles_folder)
     return _spec(facts, model_id, facts.source)
+
+
+def _read_hub_gguf(model_id: str, file: str, revision: str | None, *, offline: bool, token: str | None) -> ModelSpec:
+    """A GGUF file of a repository: from the cache where it was downloaded, else its header alone, by ranges."""
+    from kvplan.gguf import read_gguf
+
+    found = fetch_gguf(model_id, file, revision=revision, offline=offline, token=token)
+    name = "Hub cache" if isinstance(found, Path) else "Hub, the header of"
+    return read_gguf(found, model_id=f"{model_id}/{file}", source=Source(name=f"{name} {file}", revision=revision))
 
 
 def split_reference(reference: str) -> tuple[str, str | None]:

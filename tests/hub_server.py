@@ -136,7 +136,21 @@ class _Handler(BaseHTTPRequestHandler):
         elif file not in repository.files:
             self._error(404, "EntryNotFound", "Entry not found")
         else:
-            self._send(200, repository.files[file], {"X-Repo-Commit": COMMIT})
+            self._send_part(repository.files[file])
+
+    def _send_part(self, body: bytes) -> None:
+        """The whole file, or the range that was asked for, as the Hub's file servers do."""
+        wanted = self.headers.get("Range")
+        if wanted is None:
+            self._send(200, body, {"X-Repo-Commit": COMMIT})
+            return
+        first, last = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
+        if first >= len(body):
+            self._send(416, b"", {"Content-Range": f"bytes */{len(body)}"})
+            return
+        part = body[first : last + 1]
+        place = {"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(body)}", "X-Repo-Commit": COMMIT}
+        self._send(206, part, place)
 
     def _error(self, status: int, code: str, said: str) -> None:
         body = json.dumps({"error": said}).encode()

@@ -283,7 +283,7 @@ def test_a_repository_of_gguf_files(hub: HubServer) -> None:
     error = failure("org/quants")
     assert error.message == "org/quants has no config.json"
     assert error.hint is not None
-    assert "hf download org/quants model-Q4_K_M.gguf" in error.hint
+    assert "name one, org/quants/model-Q4_K_M.gguf" in error.hint
     assert len(hub.seen) == 1
 
 
