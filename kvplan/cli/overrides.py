@@ -1,6 +1,5 @@
 """Keys of a traffic file that people try by hand: options that replace what the file says, for this run only."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,9 +21,6 @@ Replicas = Annotated[int | None, typer.Option("--replicas", metavar="N", help="E
 TensorParallel = Annotated[
     int | None, typer.Option("--tensor-parallel", "--tp", metavar="N", help="GPUs of an engine.")
 ]
-Calibration = Annotated[
-    Path | None, typer.Option("--calibration", metavar="FILE", help="What a start-up log taught (kvplan calibrate).")
-]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the file: admission.concurrency=64.")
 ]
@@ -32,11 +28,7 @@ Set = Annotated[
 
 def overrides(pairs: list[str] | None, **named: object) -> dict[str, object]:
     """What replaces the file's keys: the options that were given, then every ``--set``, its value read as YAML."""
-    found = {
-        name: str(value.resolve()) if isinstance(value, Path) else value
-        for name, value in named.items()
-        if value is not None
-    }
+    found = {name: value for name, value in named.items() if value is not None}
     for pair in pairs or ():
         key, equals, text = pair.partition("=")
         if not equals or not key:

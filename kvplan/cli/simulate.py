@@ -47,7 +47,6 @@ def run(
     calibration: Annotated[
         Path | None, typer.Option("--calibration", metavar="FILE", help="What kvplan calibrate wrote.")
     ] = None,
-    calibration: overrides.Calibration = None,
     set_keys: overrides.Set = None,
     requests: Annotated[
         Path | None, typer.Option("--requests", metavar="FILE.csv", help="Write every request there.")
