@@ -17,7 +17,8 @@ p { margin: .4rem 0; } .quiet { color: var(--quiet); } .answer { color: var(--ac
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
 th, td { padding: .3rem .8rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { color: var(--quiet); font-weight: 500; } th.text, td.text { text-align: left; } td.text { white-space: normal; min-width: 8rem; }
+th { color: var(--quiet); font-weight: 500; } th.text, td.text { text-align: left; }
+td.text { white-space: normal; min-width: 8rem; }
 tr.marked td { color: var(--accent); font-weight: 600; }
 figure { margin: .6rem 0 1.2rem; } figcaption { font-size: .92rem; }
 svg { width: 100%; height: auto; display: block; }

@@ -22,6 +22,7 @@ def simulation_object(result: Simulation) -> dict[str, object]:
         "reservations": [asdict(row) for row in result.reservations],
         "stability": asdict(result.stability),
         "strategies": [strategy_object(strategy) for strategy in result.strategies],
+        "service_band": [{"factor": end.factor, **strategy_object(end.result)} for end in result.band],
         "recommendation": None if result.recommendation is None else recommendation_object(result.recommendation),
     }
 

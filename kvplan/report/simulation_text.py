@@ -37,8 +37,10 @@ def text(result: Simulation) -> Iterator[Part]:
     if result.recommendation is not None:
         yield from recommendation(result.recommendation)
     yield labelled("Load", _load(result))
-    for assumption in result.inputs.assumptions:
-        yield labelled("Assumed", assumption)
+    if result.band:
+        yield labelled("Band", _band(result))
+    for number, assumption in enumerate(result.inputs.assumptions):
+        yield labelled("" if number else "Assumed", assumption)
     yield labelled("Seeds", _seeds(result))
     yield labelled("Columns", COLUMNS)
     yield from next_steps(*_next(result.inputs.traffic_file))
@@ -129,6 +131,16 @@ def _load(result: Simulation) -> str:
         f"{ratio(stability.offered_per_s)} requests/s offered, {ratio(stability.sustainable_per_s)} sustainable under "
         f"{stability.strategy} ({stability.binds})"
     )
+
+
+def _band(result: Simulation) -> str:
+    """What the judged strategy does at both ends of the service time's band."""
+    ends = (
+        f"steps × {ratio(end.factor)}: done {percent(end.result.shares['completed_share'])}, "
+        f"refused {percent(end.result.shares['refused_share'])}, p99 {seconds(end.result.e2e_s.p99)}"
+        for end in result.band
+    )
+    return f"{result.inputs.judged} with {'; '.join(ends)}"
 
 
 def _seeds(result: Simulation) -> str:
