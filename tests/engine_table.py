@@ -14,6 +14,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from kvplan.engines import engine_plan, parse_engine
+from kvplan.engines.base import Deployment
 from kvplan.engines.ggml_types import cache_types
 from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, buffers, divide_context
 from kvplan.engines.ranks import keep
@@ -22,6 +24,7 @@ from kvplan.engines.tensorrt_llm import FREE_FRACTION
 from kvplan.engines.vllm.weights import rank_weights
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
+from kvplan.profiles.loader import load_gpu
 from kvplan.units import GIB
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -29,7 +32,10 @@ _FREE_BEFORE = re.compile(r"free before load ([\d.]+) GB")
 _FREE_AFTER = re.compile(r"free after load ([\d.]+) GB")
 _STATES = re.compile(r"conv_state size: ([\d.]+)GB, ssm_state size: ([\d.]+)GB")
 _FREE_BEFORE_KV = re.compile(r"free before KV ([\d.]+) GiB")
-_SAME_SHAPE = {"Qwen/Qwen2.5-1.5B-Instruct": "Qwen/Qwen2-1.5B-Instruct"}
+_SAME_SHAPE = {
+    "Qwen/Qwen2.5-1.5B-Instruct": "Qwen/Qwen2-1.5B-Instruct",
+    "Qwen/Qwen3-Reranker-0.6B": "Qwen/Qwen3-0.6B",
+}
 _LLAMA_STATE = re.compile(r"recurrent state ([\d.]+) MiB")
 
 

@@ -20,6 +20,7 @@ from kvplan.layers import (
     CrossAttention,
     FullAttention,
     GatedDeltaState,
+    IndexKeys,
     LatentAttention,
     Layer,
     Mamba2State,
@@ -283,6 +284,13 @@ def test_llama_cpp_states_are_float32_and_one_a_slot() -> None:
     assert term.bytes == 3 * 4 * 4 * (3 * (4096 + 2 * 8 * 128) + 64 * 64 * 128)
     pure = plan_of("llama.cpp", model_of(mamba, mamba), max_model_len=8192, max_num_seqs=3)
     assert (pure.blocks, pure.layout.request_blocks(8192), pure.starts) == (3, 1, True)
+
+
+def test_llama_cpp_index_keys_are_one_head_of_the_key_type() -> None:
+    """61 × (576 + 128) values in f16, as the GGUF reader says of the same model."""
+    both = ModelSpec(**{**vars(DENSE), "layers": ((LATENT, IndexKeys(bytes_per_entry=132)),) * 61})
+    plan = plan_of("llama.cpp", both, max_model_len=4096, max_num_seqs=1)
+    assert plan.layout.bytes_per_block == 61 * (576 + 128) * 2
 
 
 def test_llama_cpp_splits_layers_over_gpus() -> None:

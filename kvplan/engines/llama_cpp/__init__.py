@@ -27,6 +27,7 @@ from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     ChunkedAttention,
     FullAttention,
+    IndexKeys,
     KvTypes,
     LatentAttention,
     RecurrentLayer,
@@ -36,7 +37,7 @@ from kvplan.layers import (
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
 
-_PRICED = (FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, RecurrentLayer, SharedKv)
+_PRICED = (FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, IndexKeys, RecurrentLayer, SharedKv)
 DRIVER_CONTEXT_BYTES = GIB // 2
 _SCRATCH_BAND_BYTES = 256 * MIB
 

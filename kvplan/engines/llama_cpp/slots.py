@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from kvplan.engines.ranks import Kept, keep
 from kvplan.errors import InputError
-from kvplan.layers import FLOAT32, KvTypes, Layer, RecurrentLayer
+from kvplan.layers import FLOAT32, FullAttention, IndexKeys, KvTypes, Layer, RecurrentLayer
 from kvplan.model import ModelSpec
 
 AUTO_SLOTS = 4
@@ -124,7 +124,12 @@ def kept_by(model: ModelSpec, kv: KvTypes, part: range) -> Kept:
 
 
 def _as_stored(layer: Layer) -> Layer:
-    """Recurrent states are float32 whatever the model's type."""
+    """Recurrent states are float32 whatever the model's type; an indexer's keys are one head of the K type.
+
+    Source: ``llama-kv-cache-dsa.cpp``. A config's index keys are priced as 8-bit values with a 4-byte scale for 128.
+    """
     if isinstance(layer, RecurrentLayer):
         return replace(layer, conv_type=FLOAT32, temporal_type=FLOAT32)
+    if isinstance(layer, IndexKeys):
+        return FullAttention(kv_heads=1, head_dim=layer.bytes_per_entry * 128 // 132, value_head_dim=0)
     return layer
