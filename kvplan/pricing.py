@@ -107,7 +107,7 @@ def price(
             )
             for length in lengths
         ),
-        notes=_notes(model),
+        notes=(*model.notes, *_notes(model)),
     )
 
 

@@ -128,6 +128,11 @@ def _tensorrt(row: Mapping[str, Any], data: Path) -> Iterator[Line]:
         yield _line(
             row, "pool from free memory", float(free[1]) * float(FREE_FRACTION), row["available_kv_gib"], judged=True
         )
+    model = _model(data, _SAME_SHAPE.get(row["model"], row["model"]))
+    if model is not None and row.get("gpu") == "H100":
+        asked = Deployment(engine=parse_engine("tensorrt-llm"), gpu=load_gpu("h100"))
+        planned = engine_plan(model, asked).kv_bytes / GIB
+        yield _line(row, "pool from the config", planned, row["available_kv_gib"], judged=True)
 
 
 def _llama(row: Mapping[str, Any], data: Path) -> Iterator[Line]:
