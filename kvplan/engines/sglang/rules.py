@@ -58,7 +58,7 @@ def default_fraction(total_bytes: int, chunk_tokens: int, tensor_parallel: int, 
     10 GiB.
 
     >>> float(default_fraction(81559 * 2**20, 8192, 1))
-    0.836
+    0.835
     """
     tier = tier_of(total_bytes)
     graphs = tier.graph_batch if tensor_parallel < 4 else tier.graph_batch_parallel
