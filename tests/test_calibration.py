@@ -172,6 +172,39 @@ def test_sglang_tensorrt_and_llama_cpp_are_reproduced() -> None:
     assert llama.planned.plan.kv_bytes == 640 * 2**20
 
 
+def test_a_state_pool_follows_from_what_is_left() -> None:
+    """Qwen3.5-9B at TP 2 as recorded: 61.1 GiB free, 0.8, states of 18.68 and tokens of 20.74 GiB."""
+    hybrid = {
+        "model_type": "qwen3_5_text",
+        "num_hidden_layers": 32,
+        "full_attention_interval": 4,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "linear_num_key_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "mamba_ssm_dtype": "bfloat16",
+        "vocab_size": 248320,
+        "max_position_embeddings": 262144,
+    }
+    log = """
+[2026-01-01 00:00:00] server_args=ServerArgs(model_path='m', mem_fraction_static=0.8, tp_size=2, page_size=1)
+[2026-01-01 00:00:01 TP0] Load weight begin. avail mem=61.10 GB
+[2026-01-01 00:00:02 TP0] Load weight end. type=M, dtype=torch.bfloat16, avail mem=51.67 GB, mem usage=9.43 GB.
+[2026-01-01 00:00:03 TP0] Mamba Cache is allocated. max_mamba_cache_size: 1521, conv_state size: 0.84GB, ssm_state \
+size: 17.84GB
+[2026-01-01 00:00:03 TP0] KV Cache is allocated. #tokens: 1359146, K size: 10.37 GB, V size: 10.37 GB
+"""
+    found = calibrate(start_of(log), read_config(hybrid, model_id="m", source=Source(name="test")))
+    assert abs(found.calibrated.plan.blocks - 1_359_146) <= 1000
+    assert all(name != "state_pool" for name, _ in found.corrections)
+
+
 def written(found: Calibration, folder: Path) -> Path:
     path = folder / "calibration.yaml"
     path.write_text(calibration_text(found, "server.log"), encoding="utf-8")

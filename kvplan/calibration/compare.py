@@ -15,6 +15,7 @@ from kvplan.profiles.kinds import GpuProfile
 
 _FIRST_GRAPHS_INSIDE = (0, 21)
 UNEXPLAINED = "unexplained"
+_STATE_POOL = "state_pool"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ def _sglang_figures(start: EngineStart) -> dict[str, int | None]:
     loaded = start.weight_bytes
     if start.free_before_bytes is not None and start.free_after_load_bytes is not None:
         loaded = start.free_before_bytes - start.free_after_load_bytes
-    return {"weights": loaded, "state_pool": start.state_bytes}
+    return {"weights": loaded, _STATE_POOL: start.state_bytes}
 
 
 def _other_figures(start: EngineStart) -> dict[str, int | None]:
@@ -183,8 +184,10 @@ def _corrections(
 
     ``static``: the pool is allocated as asked (llama.cpp), so that it says nothing of what is left.
     """
-    found = [(term.names[0], term.difference_bytes) for term in terms if term.difference_bytes]
-    known = sum(amount for _, amount in found)
+    differing = [(term.names[0], term.difference_bytes) for term in terms if term.difference_bytes]
+    known = sum(amount for _, amount in differing)
+    # a state pool is a share of what is left, not a term before it: it follows from the rest
+    found = [(name, amount) for name, amount in differing if name != _STATE_POOL]
     if pool is not None and not static:
         rest = budget.kv_bytes - pool - known
         unseen = [
