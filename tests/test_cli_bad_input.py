@@ -90,23 +90,23 @@ def test_values(arguments: list[str], code: int, words: tuple[str, ...], capsys:
     _fails(arguments, code, capsys, *words)
 
 
-def _without(key: str) -> Callable[[Path], None]:
+def _without(key: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(json.dumps({k: v for k, v in CONFIG.items() if k != key}), encoding="utf-8")
 
 
-def _with(**changes: object) -> Callable[[Path], None]:
+def _with(**changes: object) -> Callable[[Path], object]:
     return lambda path: path.write_text(json.dumps({**CONFIG, **changes}), encoding="utf-8")
 
 
-def _text(text: str) -> Callable[[Path], None]:
+def _text(text: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(text, encoding="utf-8")
 
 
-def _bytes(content: bytes) -> Callable[[Path], None]:
+def _bytes(content: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(content)
 
 
-CONFIGS: dict[str, tuple[Callable[[Path], None], int]] = {
+CONFIGS: dict[str, tuple[Callable[[Path], object], int]] = {
     "no layers": (_without("num_hidden_layers"), 5),
     "no heads": (_without("num_attention_heads"), 5),
     "null layers": (_with(num_hidden_layers=None), 5),

@@ -2,6 +2,7 @@
 
 from kvplan.report.page import (
     BLANK,
+    Part,
     Prose,
     answer,
     columns,
@@ -14,7 +15,7 @@ from kvplan.report.page import (
 
 
 def test_parts_under_each_other() -> None:
-    parts = [
+    parts: list[Part] = [
         headline("a-model", "bundled facts"),
         answer("fits"),
         BLANK,
