@@ -1,17 +1,31 @@
-"""Runs the kernel: requests, engine and front door become lists or arrays, and what they held becomes a ``Run``."""
+"""Runs the kernel on one strategy and one seed, compiled or not, with block identities only where they matter."""
 
 from collections.abc import Callable, Sequence
-from math import inf
 from typing import Any
 
 import numpy as np
 
-from kvplan.engines.base import CacheLayout
-from kvplan.simulation import kernel
+from kvplan.simulation import compiled as numba_kernel
+from kvplan.simulation.kernel import places, play
+from kvplan.simulation.memory import (
+    Memory,
+    client_table,
+    door_numbers,
+    engine_rows,
+    identities,
+    layout_numbers,
+    no_identities,
+    offsets,
+    slot_rows,
+    usable_blocks,
+    watched,
+)
 from kvplan.simulation.types import (
     UNLIMITED,
     ClientRule,
+    Counts,
     EngineSetup,
+    Floats,
     FrontDoor,
     Outcome,
     RequestRows,
@@ -22,8 +36,10 @@ from kvplan.simulation.types import (
     Watch,
 )
 
-_NO_ONE = -1
-_SLIDING, _CHUNKED = 1, 2
+WORTH_LOADING = 200_000
+"""Requests from which loading a kernel that was compiled before pays."""
+WORTH_COMPILING = 1_000_000
+"""Requests from which compiling it pays as well."""
 
 
 def run_kernel(
@@ -32,208 +48,32 @@ def run_kernel(
     door: FrontDoor,
     clients: Sequence[ClientRule],
     *,
-    watch: Watch = Watch(),
+    watch: Watch | None = None,
     compiled: bool | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Run:
     """What becomes of every request behind this door and engine.
 
     Counts of blocks are enough until prefix caching matters: when prompts share content, or once something was
-    preempted. Then the run is made again with block identities.
+    preempted. Then the run is made again with block identities. ``compiled``: None compiles where that pays; ``say`` is
+    told when it does.
     """
-    plays = kernel.play
-    use_compiled = False
-    caches = engine.prefix_caching and len(engine.layout.groups) == 1 and engine.layout.groups[0].rule == "full"
-    if not (caches and requests.chain is not None):
-        run = _play(plays, requests, engine, door, clients, watch, compiled=use_compiled, caching=False, asks=caches)
+    watch = watch or Watch()
+    if compiled is None:
+        count = len(requests.arrival_s)
+        worth = count >= WORTH_COMPILING or (count >= WORTH_LOADING and numba_kernel.is_kept())
+        compiled = worth and numba_kernel.is_available()
+    plays: Callable[..., Any] = numba_kernel.compiled_play(say) if compiled else play.play
+    groups = engine.layout.groups
+    caches = engine.prefix_caching and len(groups) == 1 and groups[0].rule == "full"
+    memory = Memory(compiled=compiled)
+    if not caches or requests.chain is None:
+        run = _play(plays, requests, engine, door, clients, watch, memory, caching=False, asks=caches)
         if run is not None:
             return run
-    found = _play(plays, requests, engine, door, clients, watch, compiled=use_compiled, caching=True, asks=False)
-    assert found is not None
-    return found
-
-
-class _Memory:
-    """Makes the kernel's memory: arrays where it is compiled, lists where it is not."""
-
-    def __init__(self, *, compiled: bool) -> None:
-        self.compiled = compiled
-
-    def of(self, values: Any, dtype: Any) -> Any:
-        array = np.ascontiguousarray(values, dtype)
-        return array if self.compiled else array.tolist()
-
-    def many(self, count: int, value: float, dtype: Any) -> Any:
-        return np.full(count, value, dtype) if self.compiled else [value] * count
-
-    def table(self, rows: int, count: int, value: float, dtype: Any) -> Any:
-        if self.compiled:
-            return np.full((rows, count), value, dtype)
-        return [[value] * count for _ in range(rows)]
-
-    def places(self) -> Any:
-        if not self.compiled:
-            return {}
-        from numba import types
-        from numba.typed import Dict
-
-        return Dict.empty(types.int64, types.int64)
-
-
-def _shape(layout: CacheLayout, engine: EngineSetup, memory: _Memory, replicas: int) -> tuple[Any, ...]:
-    """The layout as numbers: blocks per size of block, what is fixed, and window and chunk groups merged by kind."""
-    in_flight, window = layout.in_flight_tokens, engine.max_model_len
-    full: dict[int, int] = {}
-    every: dict[int, int] = {}
-    kinds: dict[tuple[int, int, int], int] = {}
-    fixed = 0
-    for group in layout.groups:
-        size = group.block_tokens * getattr(group, "token_shards", 1)
-        if group.rule == "fixed":
-            fixed += group.fixed_blocks
-            continue
-        every[size] = every.get(size, 0) + 1
-        if group.rule == "full":
-            full[size] = full.get(size, 0) + 1
-            continue
-        assert group.window_tokens is not None
-        key = (_SLIDING if group.rule == "sliding" else _CHUNKED, group.window_tokens, size)
-        kinds[key] = kinds.get(key, 0) + 1
-    every = every or {layout.block_tokens: 0}
-    sizes = list(every)
-    starts = np.cumsum([0, *sizes])
-    rows, ring = [], 0
-    for (rule, span, size), copies in kinds.items():
-        held = min(span - 1 + in_flight if rule == _SLIDING else span + in_flight, window)
-        rows.append((rule, span, size, copies, -(-held // size) + (rule == _SLIDING), ring))
-        ring += size
-    return (
-        len(sizes),
-        memory.of(sizes, np.int64),
-        memory.of(list(every.values()), np.int64),
-        memory.of([full.get(size, 0) for size in sizes], np.int64),
-        memory.of(starts[:-1], np.int64),
-        fixed,
-        len(rows),
-        memory.of(np.array(rows or [(0,) * 6], np.int64).reshape(-1, 6), np.int64),
-        memory.table(replicas, int(starts[-1]), 0, np.int64),
-        memory.table(replicas, max(ring, 1), 0, np.int64),
-        1 if engine.async_scheduling else 0,
-    )
-
-
-def _slots(seats: int, kinds: int, memory: _Memory, replicas: int) -> tuple[Any, ...]:
-    """The running list of every replica: one row of numbers per seat."""
-    plain = {3: -1, 4: -1}
-    fields = [memory.table(replicas, seats, plain.get(field, 0), np.int64) for field in range(16)]
-    for field in (11, 12):
-        fields[field] = memory.table(replicas, max(1, seats * kinds), 0, np.int64)
-    for replica in range(replicas):
-        for seat in range(seats):
-            fields[8][replica][seat] = seat + 1 if seat + 1 < seats else _NO_ONE
-    return tuple(fields)
-
-
-def _contents(requests: Requests, answer: Any, block: int, memory: _Memory) -> tuple[Any, ...]:
-    """Numbers for what blocks hold: (shared blocks per request, first number of its own, chain links) and how many."""
-    count = len(requests.arrival_s)
-    prompt = np.asarray(requests.prompt_tokens)
-    last = -(-(prompt + answer) // block)
-    chain_tokens = requests.chain_tokens
-    per_node = chain_tokens // block + 2
-    if requests.chain is None or requests.chain_start is None:
-        tail = np.concatenate(([0], np.cumsum(last + 1)[:-1])) if count else np.zeros(0, np.int64)
-        shared = np.zeros(count, np.int64)
-        return shared, tail, np.zeros(count, np.int64), np.zeros(1, np.int64), per_node, int((last + 1).sum())
-    links: dict[tuple[int, int], int] = {}
-    twins: dict[tuple[int, int], int] = {}
-    nodes: list[int] = []
-    node_start = np.zeros(count, np.int64)
-    shared = np.zeros(count, np.int64)
-    owner = np.zeros(count, np.int64)
-    chain, start = requests.chain.tolist(), requests.chain_start.tolist()
-    for i in range(count):
-        node_start[i] = len(nodes)
-        own = chain[start[i] : start[i + 1]]
-        owner[i] = i
-        if not own:
-            continue
-        shared[i] = prompt[i] // block
-        node = -1
-        for place in range(-(-int(prompt[i]) // chain_tokens)):
-            link = own[place] if place < len(own) else -1
-            node = links.setdefault((node, link), len(links))
-            nodes.append(node)
-        owner[i] = twins.setdefault((node, int(prompt[i])), i)
-    room = np.zeros(count, np.int64)
-    np.maximum.at(room, owner, last - shared + 1)
-    first = len(links) * per_node + np.concatenate(([0], np.cumsum(room)[:-1]))
-    total = len(links) * per_node + int(room.sum())
-    return shared, first[owner], node_start, np.array(nodes or [0], np.int64), per_node, total
-
-
-def _pools(
-    requests: Requests, answer: Any, engine: EngineSetup, seats: int, memory: _Memory, replicas: int, *, caching: bool
-) -> tuple[Any, ...]:
-    """Blocks with identities; empty shells where counts are enough."""
-    block = engine.layout.groups[0].block_tokens
-    if caching:
-        shared, tail, node_start, nodes, per_node, keys = _contents(requests, answer, block, memory)
-        first, root = engine.layout.reserved_blocks, engine.blocks
-        width = int((-(-(requests.prompt_tokens + answer) // block)).max()) + 2
-    else:
-        shared = tail = node_start = nodes = np.zeros(1, np.int64)
-        per_node, keys, first, root, width, seats = 1, 0, 0, 0, 1, 1
-    cells = root + 1
-    behind, ahead = np.arange(1, cells + 1), np.arange(-1, cells - 1)
-    if caching:
-        behind[root], ahead[root] = (first, root - 1) if root > first else (root, root)
-        ahead[first] = root
-    table = memory.table
-
-    def rows(values: Any) -> Any:
-        return memory.of(np.tile(values, (replicas, 1)), np.int64)
-
-    return (
-        rows(behind),
-        rows(ahead),
-        table(replicas, cells, 0, np.int64),
-        table(replicas, cells, -1, np.int64),
-        table(replicas, cells, -1, np.int64),
-        memory.places(),
-        table(replicas, seats * width, 0, np.int64),
-        memory.of(shared, np.int64),
-        memory.of(tail, np.int64),
-        memory.of(node_start, np.int64),
-        memory.of(nodes, np.int64),
-        table(replicas, seats, 0, np.int64),
-        table(replicas, seats, 0, np.int64),
-        requests.chain_tokens,
-        per_node,
-        block,
-        width,
-        root,
-        keys,
-    )
-
-
-def _rules(clients: Sequence[ClientRule], memory: _Memory) -> Any:
-    table = [
-        (
-            float(rule.tries),
-            float(rule.honours_retry_after),
-            float(rule.whole_seconds),
-            rule.longest_honoured_s,
-            float(rule.gives_up_when_longer),
-            rule.backoff_base_s,
-            rule.backoff_max_s,
-            rule.jitter_share,
-            rule.jitter_add_s,
-            float(rule.jitter_on_header),
-        )
-        for rule in clients
-    ]
-    return memory.of(np.array(table, np.float64), np.float64)
+    run = _play(plays, requests, engine, door, clients, watch, memory, caching=True, asks=False)
+    assert run is not None
+    return run
 
 
 def _play(
@@ -243,88 +83,46 @@ def _play(
     door: FrontDoor,
     clients: Sequence[ClientRule],
     watch: Watch,
+    memory: Memory,
     *,
-    compiled: bool,
     caching: bool,
     asks: bool,
 ) -> Run | None:
-    """One run with counts or with identities; None where ``asks`` and something was preempted."""
-    memory = _Memory(compiled=compiled)
-    count = len(requests.arrival_s)
-    window, replicas = engine.max_model_len, door.replicas
-    cap = np.maximum(1, np.minimum(requests.cap_tokens, window - requests.prompt_tokens))
+    """One run with counts or with identities; None where it ``asks`` and something was preempted."""
+    count, replicas, step = len(requests.arrival_s), door.replicas, engine.step
+    cap = np.maximum(1, np.minimum(requests.cap_tokens, engine.max_model_len - requests.prompt_tokens))
     answer = np.minimum(requests.output_tokens, cap)
     seats = max(1, min(engine.max_num_seqs, engine.max_num_batched_tokens, count))
-    usable = engine.blocks - engine.layout.reserved_blocks
-    shape = _shape(engine.layout, engine, memory, replicas)
-    slots = _slots(seats, shape[6], memory, replicas)
-    pools = _pools(requests, answer, engine, seats, memory, replicas, caching=caching)
-    row = (
-        memory.of(requests.prompt_tokens, np.int64),
-        memory.of(answer, np.int64),
-        memory.of(cap, np.int64),
-        memory.many(count, 0, np.int32),  # generated
-        memory.many(count, 0, np.int32),  # the most that was ever computed
-        memory.many(count, _NO_ONE, np.int32),  # the next in its queue
-        memory.many(count, _NO_ONE, np.int32),  # slot
-        memory.many(count, -1.0, np.float64),  # admitted
-        memory.many(count, -1.0, np.float64),  # scheduled
-        memory.many(count, -1.0, np.float64),  # first token
-        memory.many(count, -1.0, np.float64),  # finish
-        memory.many(count, 0, np.int32),  # preemptions
-        memory.many(count, 0, np.int32),  # recomputed
-        memory.many(count, 0, np.int8),  # outcome
-        memory.many(count, _NO_ONE, np.int32),  # the next that walked away
-        memory.many(count, _NO_ONE, np.int32),  # the next whose prompt was read
-    )
-    tries = (
-        memory.many(count, 0, np.int32),
-        memory.many(count, 0, np.int32),
-        memory.many(count, _NO_ONE, np.int32),
-    )
-    engines = memory.table(replicas, len(range(kernel.STAMP + 1)), 0, np.int64)
-    times = memory.table(replicas, kernel.BUSY_S + 1, 0.0, np.float64)
-    for r in range(replicas):
-        for place in (
-            kernel.FIRST_SLOT,
-            kernel.LAST_SLOT,
-            kernel.QUEUE_HEAD,
-            kernel.QUEUE_TAIL,
-            kernel.PREEMPTED,
-            kernel.DONE_HEAD,
-            kernel.LEFT_HEAD,
-            kernel.READ_HEAD,
-        ):
-            engines[r][place] = _NO_ONE
-        engines[r][kernel.FREE] = usable
-        engines[r][kernel.LATE] = 1
-    states = (
-        engines,
-        memory.many(replicas, 0, np.int64),  # reserved
-        memory.many(replicas, 0, np.int64),  # inside
-        memory.many(replicas, 0, np.int64),  # prompt tokens being read
-        memory.many(replicas, 0.0, np.float64),  # reserved since
-        memory.many(replicas, 0.0, np.float64),  # its integral
-        memory.many(replicas, 0.0, np.float64),  # rate of release
-        memory.many(replicas, -1.0, np.float64),  # and its time
-        memory.many(2, 0, np.int64),  # peak, samples
-    )
-    track = 1 if door.max_queued_tokens < UNLIMITED else 0
+    usable = usable_blocks(engine.layout, engine.blocks)
+    layout = layout_numbers(engine, memory)
+    slots, field = slot_rows(seats, layout.kinds, replicas, memory)
+    states, clocks = engine_rows(usable, replicas, memory)
+    pool = identities(requests, answer, engine, seats, replicas, memory) if caching else no_identities(replicas, memory)
+    starts = {
+        places.PROMPT: requests.prompt_tokens,
+        places.ANSWER: answer,
+        places.CAP: cap,
+        places.LINK: -1,
+        places.SLOT_OF: -1,
+        places.LEFT_LINK: -1,
+        places.READ_LINK: -1,
+        places.REPLICA: -1,
+    }
+    row = memory.columns(count, [starts.get(column, 0) for column in range(places.ROW_COLUMNS)], np.int32)
+    time = memory.columns(count, [-1.0] * places.TIME_COLUMNS, np.float64)
     conf = (
-        2 if engine.async_scheduling else 1,
         engine.max_num_batched_tokens,
         seats,
-        window,
+        engine.max_model_len,
         engine.long_prefill_tokens,
-        1 if engine.reserves_whole_input else 0,
+        int(engine.reserves_whole_input),
         engine.watermark_blocks,
         usable,
-        1 if caching else 0,
-        1 if caching and requests.chain is not None else 0,
-        1 if asks else 0,
-        track,
+        int(caching),
+        int(caching and requests.chain is not None),
+        int(asks),
+        int(door.max_queued_tokens < UNLIMITED),
     )
-    step = engine.step
     cost = (
         float(step.base_s),
         float(step.prefill_token_s),
@@ -333,119 +131,99 @@ def _play(
         float(watch.from_s),
         float(watch.until_s),
     )
+    settings, doors, since, waits = door_numbers(door, memory)
     cells = int(watch.sample_until_s / watch.sample_every_s) + 2 if watch.sample_every_s > 0 else 1
-    samples = (memory.many(cells, 0.0, np.float64), *(memory.many(cells, 0, np.int64) for _ in range(5)))
-    asked = (
-        memory.of(requests.arrival_s, np.float64),
-        memory.of(requests.charge, np.int64),
-        memory.of(requests.refused_for_good, np.bool_),
-        memory.of(requests.client, np.int64),
-        memory.of(requests.time_out_s, np.float64),
-        memory.of(requests.cancel_s, np.float64),
-        memory.of(requests.client_draw, np.float64),
-        memory.of(requests.server_draw, np.float64),
-    )
-    wait = door.retry_after
+    samples = memory.of(np.zeros(cells * play.SAMPLE_COLUMNS))
+    totals = memory.of(np.zeros(2), np.float64)
     end_s = plays(
-        asked,
-        _rules(clients, memory),
         (
-            door.capacity,
-            door.max_inside,
-            door.max_queued_tokens,
-            replicas,
-            int(door.router),
-            float(door.round_trip_s),
+            memory.of(requests.arrival_s, np.float64),
+            memory.of(requests.charge),
+            memory.of(requests.refused_for_good, np.int8),
+            memory.of(requests.client, np.int32),
+            memory.of(requests.time_out_s, np.float64),
+            memory.of(requests.cancel_s, np.float64),
+            memory.of(requests.client_draw, np.float64),
+            memory.of(requests.server_draw, np.float64),
         ),
-        (
-            -1.0 if wait.seconds is None else float(wait.seconds),
-            float(wait.jitter_share),
-            float(wait.longest_s),
-            float(wait.horizon_s),
-            float(wait.unknown_s),
-            1 if wait.seconds is None else 0,
-        ),
-        (
-            float(watch.from_s),
-            float(watch.until_s),
-            float(watch.stop_s),
-            float(watch.sample_every_s),
-            float(watch.sample_until_s),
-        ),
-        row,
-        tries,
-        states,
-        times,
-        slots,
-        (shape[8], shape[9]),
-        pools,
+        client_table(clients, memory),
+        settings,
+        doors,
+        since,
+        waits,
+        watched(watch),
+        (row, time, offsets(places.ROW_COLUMNS, count), offsets(places.TIME_COLUMNS, count)),
+        (states, clocks, slots, memory.of(np.zeros((replicas, layout.ring_places))), pool.cells),
+        pool.book,
+        pool.table,
+        pool.numbers,
+        layout.numbers,
+        layout.form,
+        field,
         conf,
         cost,
-        shape,
         samples,
+        totals,
     )
-    if asks and any(engines[r][kernel.GAVE_IN] for r in range(replicas)):
+    if asks and any(state[places.GAVE_IN] for state in states):
         return None
     return Run(
-        rows=_rows(row, tries, watch.stop_s),
-        totals=_totals(engines, times, states, watch, float(end_s)),
-        samples=_samples(samples, int(states[8][1])),
+        rows=_rows(np.array(row, np.int32), np.array(time, np.float64), count, watch.stop_s),
+        totals=_totals(states, clocks, since, watch, float(end_s), int(totals[0])),
+        samples=_samples(np.array(samples, np.int64), int(totals[1]), watch.sample_every_s),
         kernel="identities" if caching else "counts",
-        compiled=compiled,
+        compiled=memory.compiled,
     )
 
 
-def _rows(row: tuple[Any, ...], tries: tuple[Any, ...], stop_s: float) -> RequestRows:
-    def times(values: Any) -> Any:
-        array = np.array(values, np.float64)
-        array[(array < 0.0) | (array > stop_s)] = np.nan
-        return array
-
-    outcome = np.array(row[13], np.int8)
-    finish_s = times(row[10])
-    outcome[np.isnan(finish_s) & (outcome == Outcome.COMPLETED)] = Outcome.UNFINISHED
+def _rows(row: Counts, time: Floats, count: int, stop_s: float) -> RequestRows:
+    """The kernel's columns; what would have happened after ``stop_s`` did not."""
+    columns = row.reshape(places.ROW_COLUMNS, count)
+    moments = time.reshape(places.TIME_COLUMNS, count)
+    moments[(moments < 0.0) | (moments > stop_s)] = np.nan
+    outcome = columns[places.OUTCOME].astype(np.int8)
+    outcome[np.isnan(moments[places.FINISH]) & (outcome == Outcome.COMPLETED)] = Outcome.UNFINISHED
     return RequestRows(
-        attempts=np.array(tries[0], np.int32),
-        refusals=np.array(tries[1], np.int32),
+        attempts=columns[places.ATTEMPTS],
+        refusals=columns[places.REFUSALS],
         outcome=outcome,
-        admitted_s=times(row[7]),
-        scheduled_s=times(row[8]),
-        first_token_s=times(row[9]),
-        finish_s=finish_s,
-        output_tokens=np.array(row[3], np.int32),
-        preemptions=np.array(row[11], np.int32),
-        recomputed_tokens=np.array(row[12], np.int32),
-        replica=np.array(tries[2], np.int32),
+        admitted_s=moments[places.ADMITTED],
+        scheduled_s=moments[places.SCHEDULED],
+        first_token_s=moments[places.FIRST],
+        finish_s=moments[places.FINISH],
+        output_tokens=columns[places.GENERATED],
+        preemptions=columns[places.PREEMPTIONS],
+        recomputed_tokens=columns[places.RECOMPUTED],
+        replica=columns[places.REPLICA],
     )
 
 
-def _totals(engines: Any, times: Any, states: tuple[Any, ...], watch: Watch, end_s: float) -> Totals:
-    def counted(*places: int) -> int:
-        return sum(int(engine[place]) for engine in engines for place in places)
+def _totals(states: Any, clocks: Any, since: Any, watch: Watch, end_s: float, reserved_peak: int) -> Totals:
+    def counted(*names: int) -> int:
+        return sum(int(state[name]) for state in states for name in names)
 
-    watched_s = max(0.0, min(end_s, watch.until_s) - watch.from_s)
     return Totals(
         end_s=end_s,
-        watched_s=watched_s,
-        reserved_unit_s=float(sum(states[5])),
-        used_block_s=float(sum(time[kernel.USED_BLOCK_S] for time in times)),
-        reserved_peak=int(states[8][0]),
-        used_peak_blocks=counted(kernel.PEAK_USED),
-        over_capacity_events=counted(kernel.SHORTAGES),
-        steps=counted(kernel.STEPS, kernel.ALL_STEPS),
-        busy_s=float(sum(time[kernel.BUSY_S] + time[kernel.END_S] - time[kernel.ORIGIN_S] for time in times)),
-        prefill_tokens=counted(kernel.PREFILL, kernel.ALL_PREFILL),
-        decode_tokens=counted(kernel.DECODE, kernel.ALL_DECODE),
+        watched_s=max(0.0, min(end_s, watch.until_s) - watch.from_s),
+        reserved_unit_s=float(sum(times[play.HELD_UNIT_S] for times in since)),
+        used_block_s=float(sum(clock[places.USED_BLOCK_S] for clock in clocks)),
+        reserved_peak=reserved_peak,
+        used_peak_blocks=counted(places.PEAK_USED),
+        over_capacity_events=counted(places.SHORTAGES),
+        steps=counted(places.STEPS, places.ALL_STEPS),
+        busy_s=float(sum(clock[places.BUSY_S] + clock[places.END_S] - clock[places.ORIGIN_S] for clock in clocks)),
+        prefill_tokens=counted(places.PREFILL, places.ALL_PREFILL),
+        decode_tokens=counted(places.DECODE, places.ALL_DECODE),
     )
 
 
-def _samples(samples: tuple[Any, ...], count: int) -> Samples:
-    columns = [np.array(column[:count]) for column in samples]
+def _samples(samples: Any, count: int, every_s: float) -> Samples:
+    columns = samples[: count * play.SAMPLE_COLUMNS].reshape(count, play.SAMPLE_COLUMNS)
     return Samples(
-        time_s=columns[0].astype(np.float64),
-        reserved=columns[1],
-        used_blocks=columns[2],
-        running=columns[3],
-        waiting=columns[4],
-        refusals=columns[5],
+        time_s=every_s * np.arange(1, count + 1, dtype=np.float64),
+        reserved=columns[:, play.SAMPLED_RESERVED],
+        used_blocks=columns[:, play.SAMPLED_USED],
+        running=columns[:, play.SAMPLED_RUNNING],
+        waiting=columns[:, play.SAMPLED_WAITING],
+        refusals=columns[:, play.SAMPLED_REFUSALS],
     )

@@ -1,0 +1,85 @@
+"""The kernel compiled by numba, from the very source that runs uncompiled, with the result kept on disk.
+
+The kernel's files are joined into one module in the user's cache folder, named after their content: so a changed
+kernel, numba or Python is a new module, and what was compiled is found again by every later process.
+"""
+
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_FILES = ("places", "paging", "identities", "clock", "running", "batch", "advance", "play")
+_OWN_IMPORT = re.compile(r"^from kvplan\.simulation\.kernel\.\w+ import (?:\([^)]*\)|[^\n(]+)\n", re.MULTILINE)
+
+
+def is_available() -> bool:
+    """Whether the extra ``fast`` is installed."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def joined_source() -> str:
+    """The kernel as one module whose functions are marked for numba."""
+    folder = Path(__file__).parent / "kernel"
+    parts = ['"""Written by kvplan: its simulation kernel, to be compiled by numba."""\n\nfrom numba import njit\n']
+    for name in _FILES:
+        text = _OWN_IMPORT.sub("", (folder / f"{name}.py").read_text(encoding="utf-8"))
+        parts.append(re.sub(r"^def ", "@njit(cache=True)\ndef ", text, flags=re.MULTILINE))
+    return "\n\n".join(parts)
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: ``$XDG_CACHE_HOME/kvplan`` or ``~/.cache/kvplan``."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "kvplan"
+
+
+def _module_path() -> Path:
+    try:
+        numba = version("numba")
+    except PackageNotFoundError:
+        numba = "none"
+    source = joined_source()
+    stamp = f"{source}\n{numba}\n{platform.python_version()}\n{platform.machine()}"
+    return cache_folder() / f"kernel_{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.py"
+
+
+def is_kept() -> bool:
+    """Whether this kernel was compiled before on this machine, so that it is only loaded."""
+    path = _module_path()
+    return any((path.parent / "__pycache__").glob(f"{path.stem}.play-*.nbc"))
+
+
+def compiled_play(say: Callable[[str], None] | None = None) -> Callable[..., Any]:
+    """``kernel.play`` compiled; ``say`` is told when that will take a while."""
+    path = _module_path()
+    if say is not None and not is_kept():
+        say("compiling the simulation kernel; it is kept for later runs")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path)
+    except OSError:
+        path = Path(tempfile.mkdtemp(prefix="kvplan-")) / path.name
+        _write(path)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    play: Callable[..., Any] = module.play
+    return play
+
+
+def _write(path: Path) -> None:
+    """The joined source at ``path``, whole or not at all; left alone where it already is, for its age matters."""
+    if path.exists():
+        return
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", encoding="utf-8", delete=False) as file:
+        file.write(joined_source())
+    Path(file.name).replace(path)
