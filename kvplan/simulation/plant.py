@@ -12,7 +12,7 @@ from kvplan.errors import InputError
 from kvplan.layers import FullAttention
 from kvplan.model import ModelSpec, Shape, Source, Weights
 from kvplan.profiles.loader import load_gpu
-from kvplan.simulation.service import Service, file_service, roofline
+from kvplan.simulation.service import CALIBRATED_BAND_SHARE, Service, file_service, roofline
 from kvplan.traffic.kinds import KvPool, PlannedDeployment, Traffic
 
 _DEFAULT_BLOCK_TOKENS = 16
@@ -247,4 +247,8 @@ def _service(traffic: Traffic, model: ModelSpec | None, deployment: Deployment, 
             file=traffic.file,
             key="deployment.service",
         )
-    return roofline(model, deployment, deployment.gpu, planned.plan)
+    path = traffic.deployment.calibration
+    known = None if path is None else load_calibration(Path(path)).efficiency_share
+    if known is None:
+        return roofline(model, deployment, deployment.gpu, planned.plan)
+    return roofline(model, deployment, deployment.gpu, planned.plan, efficiency=known, band_share=CALIBRATED_BAND_SHARE)

@@ -14,6 +14,8 @@ EFFICIENCY = 0.85
 4090, 0.77 on an RTX PRO 6000 (github.com/casys-kaist/LLMServingSim @ 5daddb21). A measured run refits it."""
 BAND_SHARE = 0.25
 """How far a step may be off when only the roofline is known."""
+CALIBRATED_BAND_SHARE = 0.05
+"""What is left of that after the efficiency was fitted on a measured run: the errors on the rest of those runs."""
 _TYPICAL_CONTEXT_TOKENS = 2048
 _BYTES_PER_PARAMETER = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 
@@ -81,6 +83,7 @@ def roofline(
     plan: EnginePlan,
     *,
     efficiency: float = EFFICIENCY,
+    band_share: float = BAND_SHARE,
 ) -> Service:
     """A step's cost from what must be moved and computed, divided by one efficiency e.
 
@@ -110,7 +113,7 @@ def roofline(
     return Service(
         step=step,
         source=f"a roofline of {gpu.name}{parts}, efficiency {efficiency:g}",
-        band_share=BAND_SHARE,
+        band_share=band_share,
         efficiency=efficiency,
     )
 

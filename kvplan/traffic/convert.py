@@ -93,13 +93,13 @@ def _traffic_class(entry: shapes.ClassShape, places: Places, path: KeyPath) -> T
     )
 
 
-def _beside(places: Places, name: str, path: KeyPath) -> str:
-    """A trace's path, taken from the folder of the traffic file."""
+def _beside(places: Places, name: str, path: KeyPath, what: str = "trace") -> str:
+    """The path of a file that the traffic file names, taken from its folder."""
     found = Path(places.file).parent / Path(name).expanduser()
     if not found.exists():
-        raise places.error(path, f"there is no trace {found}", "a relative path starts at the traffic file's folder")
+        raise places.error(path, f"there is no {what} {found}", "a relative path starts at the traffic file's folder")
     if found.is_dir():
-        raise places.error(path, f"{found} is a folder, not a trace")
+        raise places.error(path, f"{found} is a folder, not a {what}")
     return str(found)
 
 
@@ -169,7 +169,9 @@ def _deployment(shape: shapes.DeploymentShape, places: Places) -> PlannedDeploym
     return PlannedDeployment(
         **plain,
         gpu_memory_bytes=memory_bytes or None,
-        calibration=None if shape.calibration is None else str(Path(places.file).parent / shape.calibration),
+        calibration=None
+        if shape.calibration is None
+        else _beside(places, shape.calibration, (*path, "calibration"), "calibration"),
         watermark_share=shape.watermark,
         weight_bytes=places.at((*path, "weight_bytes"), parse_bytes, weights) if isinstance(weights, str) else weights,
         kv_pool=None

@@ -69,6 +69,13 @@ def read_trace(path: str | Path, *, format: str = "auto", notes: TraceNotes | No
         yield from _rows(stream, str(path), format, notes)
 
 
+def read_records(path: str | Path, *, notes: TraceNotes | None = None) -> Iterator[Mapping[str, object]]:
+    """The rows of any CSV or JSONL file as mappings from column to value, unjudged."""
+    notes = notes if notes is not None else TraceNotes()
+    with _opened(Path(path)) as stream:
+        yield from (record for _, record in _records(stream, str(path), notes))
+
+
 def load_trace(path: str | Path, *, format: str = "auto") -> Trace:  # noqa: A002
     """The whole trace, sorted by arrival (equal stamps keep their order) and shifted to start at 0."""
     notes = TraceNotes()
@@ -90,11 +97,7 @@ def _skip_text(notes: TraceNotes) -> str | None:
 def _rows(stream: io.TextIOBase, file: str, name: str, notes: TraceNotes) -> Iterator[TraceRow]:
     if name not in ("auto", *FORMATS):
         raise InputError(f"{name!r} is no trace format", hint=f"formats: {', '.join(FORMATS)}", key="format")
-    lines = _counted(stream, notes)
-    first = next((line for line in lines if line.strip()), None)
-    if first is None:
-        raise InputError(f"{file} is empty", hint=_PLAIN_HINT, file=file)
-    records = _json_records(first, lines, notes) if first.lstrip().startswith("{") else _csv_records(first, lines)
+    records = _records(stream, file, notes)
     head = next(records, None)
     if head is None:
         raise InputError(f"{file} has a header and no rows", file=file)
@@ -107,6 +110,15 @@ def _rows(stream: io.TextIOBase, file: str, name: str, notes: TraceNotes) -> Ite
             line=1,
         )
     yield from _checked(head, records, chosen, file, notes)
+
+
+def _records(stream: io.TextIOBase, file: str, notes: TraceNotes) -> Iterator[tuple[int, Mapping[str, object]]]:
+    """Line number and columns of every row; JSONL where the first line is an object, else CSV with a header."""
+    lines = _counted(stream, notes)
+    first = next((line for line in lines if line.strip()), None)
+    if first is None:
+        raise InputError(f"{file} is empty", hint=_PLAIN_HINT, file=file)
+    yield from _json_records(first, lines, notes) if first.lstrip().startswith("{") else _csv_records(first, lines)
 
 
 _PLAIN_HINT = "the plain form is arrival_s,prompt_tokens,output_tokens[,max_tokens][,class][,client][,hash_ids]"
