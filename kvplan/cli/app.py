@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "model": "What one token and one sequence of a model cost.",
     "fit": "Where a GPU's memory goes and how many worst-case requests fit.",
     "simulate": "What happens when this traffic meets that pool.",
+    "check": "Do the limits of a traffic file hold? For CI.",
     "calibrate": "What an engine's start-up log teaches the plan.",
     "trace": "Describe a recorded trace and write a traffic file from it.",
     "init": "Write a commented traffic file that runs as it stands.",

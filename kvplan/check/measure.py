@@ -1,0 +1,115 @@
+"""A traffic file planned and played: what ``check`` judges and ``compare`` compares. Not starting is an answer."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+
+from kvplan.capacity import DOES_NOT_FIT, Fit, fit
+from kvplan.check.results import Measured
+from kvplan.engines.base import Deployment
+from kvplan.errors import InputError
+from kvplan.model import ModelSpec
+from kvplan.simulation.bounds import judged_strategy
+from kvplan.simulation.plant import DoesNotStartError, plan_deployment
+from kvplan.simulation.run import simulate
+from kvplan.simulation.tasks import Progress
+from kvplan.traffic.kinds import Traffic
+from kvplan.units import format_bytes
+
+
+def measure(
+    traffic: Traffic,
+    *,
+    model: ModelSpec | None = None,
+    seeds: int | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    prices_per_hour: Mapping[str, float] | None = None,
+    offline: bool = False,
+    profiles_folder: str | Path | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Measured:
+    """The file's plan, and its traffic played under the policy that it names.
+
+    ``model`` stands for the one the file names. ``prices_per_hour`` are of one GPU, by the profile's name; they win
+    over the profile's own.
+    """
+    if model is None and traffic.model is not None:
+        from kvplan.sources import read_model
+
+        model = read_model(traffic.model, offline=offline, profiles_folder=profiles_folder)
+    wanted = traffic.deployment
+    deployment = plan_deployment(wanted, profiles_folder=profiles_folder, model_id=None if model is None else model.id)
+    planned = _planned(traffic, model, deployment)
+    simulation, trouble = None, _trouble(planned)
+    if trouble is None:
+        try:
+            simulation = simulate(
+                traffic,
+                model=model,
+                strategies=(judged_strategy(traffic).name,),
+                seeds=seeds,
+                seed=seed,
+                workers=workers,
+                executor=executor,
+                offline=offline,
+                profiles_folder=profiles_folder,
+                progress=progress,
+                say=say,
+            )
+        except DoesNotStartError as error:
+            trouble = error.message
+    return Measured(
+        traffic=traffic,
+        fit=planned,
+        simulation=simulation,
+        gpus=deployment.gpus * wanted.replicas,
+        gpu_price_per_hour=_price(deployment, prices_per_hour or {}),
+        trouble=trouble,
+    )
+
+
+def _planned(traffic: Traffic, model: ModelSpec | None, deployment: Deployment) -> Fit | None:
+    """The memory plan, where the file leaves the pool to be planned or gives it in bytes."""
+    pool = traffic.deployment.kv_pool
+    if model is None or (pool is not None and pool.blocks is not None):
+        return None
+    if pool is None and deployment.gpu is None and deployment.gpu_memory_bytes is None:
+        return None  # the simulation names what is missing
+    return fit(model, deployment)
+
+
+def _trouble(planned: Fit | None) -> str | None:
+    if planned is None or planned.verdict != DOES_NOT_FIT:
+        return None
+    said = [finding.message for finding in planned.findings if finding.severity == "error"]
+    if planned.plan.kv_bytes <= 0:
+        return f"does not fit: {format_bytes(-planned.plan.kv_bytes)} too little on one GPU, before any KV"
+    return f"does not fit: {said[0]}" if said else "does not fit"
+
+
+def _price(deployment: Deployment, prices_per_hour: Mapping[str, float]) -> float | None:
+    if deployment.gpu is None:
+        return None
+    return prices_per_hour.get(deployment.gpu.name, deployment.gpu.price_per_hour)
+
+
+def parse_prices(texts: list[str], *, profiles_folder: str | Path | None = None) -> dict[str, float]:
+    """``h100=2.5`` as {the profile's name: price of one GPU an hour}."""
+    from kvplan.profiles.loader import load_gpu
+
+    found = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            price = -1.0
+        if not equals or not 0 <= price < 1e9:
+            raise InputError(
+                f"--price {text!r} is not NAME=AMOUNT", hint="--price h100=2.50, of one GPU an hour", key="price"
+            )
+        found[load_gpu(name, extra_folder=profiles_folder).name] = price
+    return found

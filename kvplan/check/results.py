@@ -1,0 +1,122 @@
+"""What a check answers: a verdict for every limit, and what a change does to every figure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kvplan.capacity import Fit
+from kvplan.simulation.results import Simulation
+from kvplan.traffic.kinds import Traffic
+
+Bound = Literal["min", "max"]
+Certainty = Literal["exact", "sure", "within_noise", "one_seed", "not_measured"]
+"""``sure``: the whole 95 % interval lies on one side. ``one_seed``: drawn, but without an interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A figure with what is known about it.
+
+    ``value`` is what is compared, None where there was nothing to measure (``detail`` says why). ``low`` and ``high``
+    are the 95 % interval of a mean over seeds, None for figures that are exact or the worst of all seeds, and for a
+    mean of only one seed (``one_seed``). ``how`` says what the value is of.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    one_seed: bool = False
+    how: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitResult:
+    """One bound of one limit against its reading. ``line`` is where the limit stands in the file.
+
+    ``at_slow_end`` and ``at_fast_end`` are the value where every step takes as long, or as short, as the band of an
+    estimated service time allows; None where the service time was measured. They warn and do not decide.
+    """
+
+    name: str
+    class_name: str | None
+    bound: Bound
+    limit: float
+    reading: Reading
+    certainty: Certainty
+    passed: bool
+    line: int | None = None
+    at_slow_end: float | None = None
+    at_fast_end: float | None = None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the measured value itself is on the right side of the limit."""
+        return self.reading.value is not None and self.kept_by(self.reading.value)
+
+    def kept_by(self, value: float) -> bool:
+        """Whether ``value`` is on the right side of the limit."""
+        return value >= self.limit if self.bound == "min" else value <= self.limit
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measured:
+    """A traffic file, planned and played. ``simulation`` is None, and ``trouble`` says why, where the engine would not
+    start; ``fit`` is None where the pool was given in blocks. ``gpu_price_per_hour`` is of one GPU."""
+
+    traffic: Traffic
+    fit: Fit | None
+    simulation: Simulation | None
+    gpus: int
+    gpu_price_per_hour: float | None = None
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A figure before and after; None where it could not be had."""
+
+    name: str
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A key of the file before and after, as text; None where the file does not give it."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What changed against ``base`` (a file), and which of the limits the base kept (by the same names), if known."""
+
+    base: str
+    settings: tuple[Setting, ...]
+    changes: tuple[Change, ...]
+    base_limits: tuple[LimitResult, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Check:
+    """The whole answer of ``kvplan check``."""
+
+    traffic: Traffic
+    measured: Measured
+    limits: tuple[LimitResult, ...]
+    strict: bool
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    comparison: Comparison | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every limit passed, of at least one."""
+        return bool(self.limits) and all(limit.passed for limit in self.limits)
+
+    @property
+    def broken(self) -> tuple[LimitResult, ...]:
+        """The limits that failed."""
+        return tuple(limit for limit in self.limits if not limit.passed)

@@ -1,0 +1,139 @@
+"""Many plans at once: pure tasks over ``concurrent.futures``, on this machine's cores or on a Dask cluster.
+
+A task is a function and one frozen value; it may run anywhere, and twice, with the same result.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kvplan.errors import InputError
+
+if TYPE_CHECKING:
+    from multiprocessing.context import BaseContext
+
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+
+Progress = Callable[[int, int], None]
+
+_ATTEMPTS = 3
+"""How often a task may take its worker with it before the sweep gives up."""
+_CONNECT_S = 10
+
+
+def sweep(
+    function: Callable[[Given], Found],
+    tasks: Sequence[Given],
+    *,
+    workers: int | None = None,
+    cluster: str | None = None,
+    progress: Progress | None = None,
+) -> list[Found]:
+    """``function`` of every task, in the tasks' order.
+
+    Over at most ``workers`` processes (default: all cores of this one), or over the workers of the Dask scheduler at
+    ``cluster`` (``tcp://host:8786``). What a worker that dies had in hand is done again by the others. ``function``
+    must be importable where the workers run. ``progress`` is called with (done, all).
+    """
+    if cluster is not None:
+        with cluster_executor(cluster) as executor:
+            return _gather([executor.submit(function, task) for task in tasks], progress)
+    cores = workers if workers is not None else cores_here()
+    if cores < 1:
+        raise InputError("at least one worker is needed", hint="--workers 1", key="workers")
+    if min(cores, len(tasks)) <= 1:
+        return [_told(progress, done, len(tasks), function(task)) for done, task in enumerate(tasks, start=1)]
+    return _over_processes(function, tasks, cores, progress)
+
+
+def cores_here() -> int:
+    """Cores that this process may use: a container's share, where the platform says it."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _told(progress: Progress | None, done: int, total: int, result: Found) -> Found:
+    if progress is not None:
+        progress(done, total)
+    return result
+
+
+def _gather(futures: Sequence["Future[Found]"], progress: Progress | None) -> list[Found]:
+    return [_told(progress, done, len(futures), future.result()) for done, future in enumerate(futures, start=1)]
+
+
+def _over_processes(
+    function: Callable[[Given], Found], tasks: Sequence[Given], cores: int, progress: Progress | None
+) -> list[Found]:
+    """A pool breaks as a whole when one of its processes is killed; what it had not answered goes to a new one."""
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
+    found: dict[int, Found] = {}
+    for _ in range(_ATTEMPTS):
+        left = [place for place in range(len(tasks)) if place not in found]
+        context = _process_context()
+        with ProcessPoolExecutor(min(cores, len(left)), context, initializer=_leave_interrupts_to_the_parent) as pool:
+            try:
+                places = {pool.submit(function, tasks[place]): place for place in left}
+                for future in as_completed(places):
+                    found[places[future]] = future.result()
+                    _told(progress, len(found), len(tasks), None)
+                return [found[place] for place in range(len(tasks))]
+            except BrokenProcessPool:
+                continue
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for worker in context.active_children():
+                    worker.terminate()
+                raise
+    raise InputError(
+        f"worker processes were killed {_ATTEMPTS} times, with {len(tasks) - len(found)} of {len(tasks)} tasks left",
+        hint="the machine may be out of memory: try --workers 1, or a shorter duration",
+        key="workers",
+    )
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _process_context() -> "BaseContext":
+    """Forked where that is safe (no other thread runs), since forks start at once; fresh ones elsewhere."""
+    import multiprocessing
+    import threading
+
+    can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+    return multiprocessing.get_context("fork" if can_fork else "spawn")
+
+
+@contextmanager
+def cluster_executor(address: str) -> Iterator[Executor]:
+    """The executor of the Dask scheduler at ``address``.
+
+    Tasks are pure, so one that loses its worker is sent to another: Dask does that by itself, and ``retries`` covers
+    an error on the way. Raises InputError where the extra is missing or nobody answers.
+    """
+    try:
+        import distributed
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "--cluster needs Dask, which is not installed", hint="pip install 'kvplan[cluster]'", key="cluster"
+        ) from error
+    try:
+        connect: Any = distributed.Client  # not typed by its makers
+        client = connect(address, timeout=_CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"no Dask scheduler answers at {address}",
+            hint="start one with `dask scheduler`, and workers with `dask worker tcp://HOST:8786`",
+            key="cluster",
+        ) from error
+    with client:
+        executor: Executor = client.get_executor(retries=_ATTEMPTS, pure=False)
+        yield executor
