@@ -14,7 +14,7 @@ def read_shape(model: Described) -> Shape:
     text, outer = model.text, model.outer
     listed = outer.texts("architectures") or [""]
     return Shape(
-        hidden=text.size(*HIDDEN_NAMES, default=0),
+        hidden=text.optional_count(*HIDDEN_NAMES) or 0,
         vocabulary=text.optional_count("vocab_size", "padded_vocab_size", "n_vocab"),
         intermediate=_width(model, "intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff"),
         experts=_width(model, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),

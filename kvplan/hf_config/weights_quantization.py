@@ -96,8 +96,8 @@ def _single_type(method: str, block: Config) -> StoredType | None:
     bits, group = whole(block, "bits", "w_bit", "num_bits"), whole(block, "group_size", "q_group_size")
     if method in {"fp8", "fbgemm_fp8"}:
         sides = block.get("weight_block_size")
-        if isinstance(sides, Sequence) and len(sides) == 2:
-            area = int(sides[0]) * int(sides[1])
+        if isinstance(sides, Sequence) and len(sides) == 2 and all(type(side) is int and side > 0 for side in sides):
+            area = sides[0] * sides[1]
             return StoredType(name="fp8", bytes_per_group=area + 4, elements_per_group=area)
         return _FP8
     if method in {"awq", "gptq", "auto-round", "auto_round", "gptqmodel", "awq_marlin", "gptq_marlin"} and bits:

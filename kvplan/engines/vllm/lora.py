@@ -22,7 +22,7 @@ def lora_bytes(
     True
     """
     widths = 0
-    for part in parts:
+    for part in parts if hidden else ():
         if part.layer is None or (stage is not None and part.layer not in stage) or not part.name.endswith("proj"):
             continue
         if part.split == "none":
