@@ -16,7 +16,7 @@ from kvplan.simulation.doors import caps, charged_blocks, door, requests_for
 from kvplan.simulation.plant import Plant, build_plant
 from kvplan.simulation.results import REQUEST_COLUMNS, Simulation, request_lines
 from kvplan.simulation.run import is_random, simulate
-from kvplan.simulation.service import roofline
+from kvplan.simulation.service import EFFICIENCY, roofline
 from kvplan.simulation.statistics import mean_interval, student_t
 from kvplan.simulation.types import ClientRule
 from kvplan.traffic.kinds import Traffic
@@ -362,6 +362,6 @@ def test_an_efficiency_scales_the_whole_step() -> None:
 
     deployment = plan_deployment(traffic.deployment)
     assert deployment.gpu is not None
-    half = roofline(plant.model, deployment, deployment.gpu, fit(plant.model, deployment).plan, efficiency=0.425)
+    half = roofline(plant.model, deployment, deployment.gpu, fit(plant.model, deployment).plan, efficiency=EFFICIENCY / 2)
     assert half.step.base_s == pytest.approx(2 * plant.service.step.base_s)
     assert half.step.kv_token_s == pytest.approx(2 * plant.service.step.kv_token_s)

@@ -11,7 +11,8 @@ class GpuProfile:
 
     ``memory_bytes`` is what the driver or the engine's log says, never the number on the box. ``compute_capability``
     is CUDA's (major, minor), None for other vendors. ``flops_per_s`` maps a type (bfloat16, fp8, …) to dense peak.
-    ``unified_memory``: the CPU shares it. ``price_per_hour``: null unless the user adds one.
+    ``unified_memory``: the CPU shares it. ``price_per_hour``: null unless the user adds one. ``link_bytes_per_s``: what
+    it sends to the other GPUs of its node, one way, over NVLink or Infinity Fabric; null: the PCIe slot only.
     """
 
     name: str
@@ -26,6 +27,7 @@ class GpuProfile:
     compute_capability: tuple[int, int] | None = None
     unified_memory: bool = False
     price_per_hour: float | None = None
+    link_bytes_per_s: int | None = None
     notes: str | None = None
 
 
