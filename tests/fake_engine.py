@@ -1,7 +1,7 @@
 """A small OpenAI-compatible server with scripted faults: what a test's upstream is told to do stands in the body.
 
-``fake`` in a request's body: ``tokens`` to write, ``gap_s`` between them, ``die_after`` tokens (the connection is cut),
-``status`` to answer instead. It counts requests that are running and those whose client left.
+``fake`` in a request's body: ``tokens`` to write, ``wait_s`` before the head, ``gap_s`` between tokens, ``die_after``
+tokens (the connection is cut; -2: before the head), ``pad`` bytes in each, ``usage`` to report, ``status`` instead. It counts requests that are running and those whose client left.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class FakeEngine:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.url = ""
-        self._blocks = blocks
+        self.blocks = blocks
         self._block_tokens = block_tokens
         self._runner: web.AppRunner | None = None
 
@@ -29,6 +29,8 @@ class FakeEngine:
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_post("/{route:pooling|classify}", self._answer)
         app.router.add_post("/v1/{route:.*}", self._answer)
         self._runner = web.AppRunner(app, handler_cancellation=True)
         await self._runner.setup()
@@ -45,8 +47,11 @@ class FakeEngine:
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "fake", "object": "model"}]})
 
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
     async def _metrics(self, _: web.Request) -> web.Response:
-        labels = f'block_size="{self._block_tokens}",enable_prefix_caching="True",num_gpu_blocks="{self._blocks}"'
+        labels = f'block_size="{self._block_tokens}",enable_prefix_caching="True",num_gpu_blocks="{self.blocks}"'
         return web.Response(text=f"# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{{{labels}}} 1.0\n")
 
     async def _tokenize(self, request: web.Request) -> web.Response:
@@ -75,6 +80,13 @@ class FakeEngine:
         tokens, gap_s = min(script.get("tokens", 4), asked), script.get("gap_s", 0.0)
         die_after = script.get("die_after", -1)
         streamed = bool(body.get("stream"))
+        if "wait_s" in script:
+            await asyncio.sleep(script["wait_s"])
+        if die_after == -2:
+            assert request.transport is not None
+            request.transport.abort()
+            return web.StreamResponse()
+        pad = "x" * script.get("pad", 0)
         response = web.StreamResponse(
             headers={"content-type": "text/event-stream" if streamed else "application/json", "x-engine": "fake"}
         )
@@ -89,15 +101,19 @@ class FakeEngine:
                 request.transport.abort()
                 return response
             if streamed:
-                await response.write(b"data: " + json.dumps(_chunk(f"t{index} ")).encode() + b"\n\n")
+                await response.write(b"data: " + json.dumps(_chunk(f"t{index} {pad}")).encode() + b"\n\n")
             if gap_s:
                 await asyncio.sleep(gap_s)
+        usage = {"usage": {"total_tokens": script["usage"]}} if "usage" in script else {}
         if streamed:
+            if usage:
+                await response.write(b"data: " + json.dumps({**_chunk(""), **usage}).encode() + b"\n\n")
             await response.write(b"data: [DONE]\n\n")
         else:
-            text = "".join(f"t{index} " for index in range(tokens))
+            text = "".join(f"t{index} {pad}" for index in range(tokens))
             choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-            await response.write(json.dumps(choice).encode() + b"]}")
+            end = b"]" + (b", " + json.dumps(usage)[1:-1].encode() if usage else b"") + b"}"
+            await response.write(json.dumps(choice).encode() + end)
         await response.write_eof()
         return response
 

@@ -1,99 +1,17 @@
 """The gateway over real sockets, in front of a fake engine: every row of its answers; the ledger ends empty."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import logging
 from typing import Any
 
 import aiohttp
 import pytest
-import uvicorn
+from yarl import URL
 
 from kvplan.admission import STRATEGIES
-from kvplan.gateway.admit import Admission, OwnLedger, Promise
-from kvplan.gateway.counting import EngineCounter
-from kvplan.gateway.metrics import GatewayMetrics
-from kvplan.gateway.middleware import AdmissionMiddleware
-from kvplan.gateway.proxy import GatewayApp, UpstreamProxy
-from kvplan.gateway.serve import Drain
-from tests.fake_engine import FakeEngine
-
-WINDOW_TOKENS = 1024
-CHAT = "/v1/chat/completions"
-
-
-def blocks_of_16(tokens: int) -> int:
-    """One full-attention group with blocks of 16 tokens."""
-    return -(-tokens // 16)
-
-
-def promise(**changes: Any) -> Promise:
-    """128 blocks: two requests of the whole window."""
-    values: dict[str, Any] = {
-        "window_tokens": WINDOW_TOKENS,
-        "capacity": 128,
-        "request_blocks": blocks_of_16,
-        "strategy": STRATEGIES["worst_case"],
-    }
-    return Promise(**{**values, **changes})
-
-
-@dataclass
-class Served:
-    """A running gateway, its parts, and a client."""
-
-    url: str
-    engine: FakeEngine
-    ledger: OwnLedger
-    drain: Drain
-    client: aiohttp.ClientSession
-
-    async def chat(self, text: str = "hi", **fields: Any) -> tuple[int, dict[str, str], bytes]:
-        """Send one chat; status, headers and body."""
-        body = {"model": "fake", "messages": [{"role": "user", "content": text}], **fields}
-        async with self.client.post(self.url + CHAT, json=body) as response:
-            return response.status, dict(response.headers), await response.read()
-
-
-@asynccontextmanager
-async def served(given: Promise, *, upstream: str | None = None, count: bool = False) -> AsyncIterator[Served]:
-    """A gateway on uvicorn in front of a fake engine; at the end nothing may be reserved."""
-    async with FakeEngine() as engine, aiohttp.ClientSession() as client:
-        ledger, drain = OwnLedger(given.capacity), Drain()
-        metrics = GatewayMetrics(ledger)
-        proxy = UpstreamProxy(upstream or engine.url, metrics=metrics)
-        counter = EngineCounter(engine.url) if count else None
-        admitted = AdmissionMiddleware(
-            proxy, Admission(given, ledger), count=counter, metrics=metrics, is_draining=drain, body_limit_bytes=65536
-        )
-        app = GatewayApp(admitted, proxy, metrics, is_draining=drain)
-        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", lifespan="on", ws="none"))
-        running = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.005)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        try:
-            yield Served(url=f"http://127.0.0.1:{port}", engine=engine, ledger=ledger, drain=drain, client=client)
-        finally:
-            await client.close()
-            server.should_exit = True
-            await running
-            if counter is not None:
-                await counter.close()
-        assert ledger.reserved == 0
-        assert ledger.holders == 0
-
-
-def run(case: Callable[[Served], Awaitable[None]], given: Promise | None = None, **settings: Any) -> None:
-    """Run one case against a gateway of its own."""
-
-    async def whole() -> None:
-        async with served(given or promise(), **settings) as gateway:
-            await case(gateway)
-
-    asyncio.run(asyncio.wait_for(whole(), timeout=30))
+from tests.gateway_server import CHAT, CHAT_ALLOWANCE, WINDOW_TOKENS, Served, error_of, promise, run
 
 
 def test_a_request_that_fits_is_streamed_byte_for_byte() -> None:
@@ -101,7 +19,7 @@ def test_a_request_that_fits_is_streamed_byte_for_byte() -> None:
         status, headers, body = await gateway.chat(max_tokens=8, stream=True)
         assert status == 200
         assert headers["x-engine"] == "fake"
-        assert int(headers["x-kvplan-reserved-tokens"]) == 64 + 16 + len("hi") + len("user") + 8
+        assert int(headers["x-kvplan-reserved-tokens"]) == CHAT_ALLOWANCE + len("hi") + len("user") + 8
         assert body.endswith(b"data: [DONE]\n\n")
         assert body.count(b"data: ") == 5
 
@@ -182,7 +100,7 @@ def test_the_default_cap_is_charged_and_forwarded() -> None:
         status, headers, _ = await gateway.chat()
         assert status == 200
         assert gateway.engine.bodies[0]["max_tokens"] == 100
-        assert int(headers["x-kvplan-reserved-tokens"]) == 64 + 16 + 6 + 100
+        assert int(headers["x-kvplan-reserved-tokens"]) == CHAT_ALLOWANCE + 6 + 100
         await gateway.chat(max_tokens=None)
         assert gateway.engine.bodies[1]["max_tokens"] == 100
 
@@ -264,9 +182,15 @@ def test_draining_answers_503_and_lets_running_requests_finish() -> None:
 
 def test_admin_routes_stay_inside() -> None:
     async def case(gateway: Served) -> None:
-        for path in ("/v1/load_lora_adapter", "/sleep", "/server_info", "/v1/unknown"):
+        for path in ("/v1/load_lora_adapter", "/sleep", "/server_info", "/v1/unknown", "/v1/chat/completions/"):
             async with gateway.client.post(gateway.url + path, json={}) as response:
                 assert response.status == 404, path
+        for path in ("/v1/models/../../sleep", "/v1/models/%2e%2e/metrics", "/v1/models/a%3Fb", "/v1/models/x/../y"):
+            async with gateway.client.get(URL(gateway.url + path, encoded=True)) as response:
+                assert response.status == 404, path
+        for path in ("/v1/models", "/tokenize", CHAT):
+            async with gateway.client.delete(gateway.url + path) as response:
+                assert response.status == 405, path
         async with gateway.client.get(gateway.url + "/v1/models") as response:
             assert (await response.json())["data"][0]["id"] == "fake"
         async with gateway.client.get(gateway.url + "/metrics") as response:
@@ -283,6 +207,7 @@ def test_hop_by_hop_headers_stop_here_and_authorization_passes() -> None:
         body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
         async with gateway.client.post(gateway.url + CHAT, json=body, headers=headers) as response:
             assert response.status == 200
+            assert "x-hop" not in response.headers
         seen = {name.lower() for name in gateway.engine.headers[0]}
         assert gateway.engine.headers[0]["Authorization"] == "Bearer secret"
         assert not seen & {"x-private", "te"}
@@ -300,3 +225,190 @@ def test_a_count_shrinks_what_the_bound_overstates() -> None:
         assert [(await one)[0] for one in slow] == [200, 200, 200]
 
     run(case, count=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "x"}], "n_predict": 9}, "n_predict"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": "x"}], "mm_processor_kwargs": {"a": 1}},
+            "mm_processor_kwargs",
+        ),
+        ("/v1/completions", {"prompt": "", "prompt_embeds": "AAAA"}, "prompt_embeds"),
+        ("/v1/completions", {"prompt": [-1]}, "prompt"),
+        ("/v1/completions", {"prompt": [[]]}, "prompt"),
+        ("/v1/completions", {}, "prompt"),
+        ("/v1/responses", {"input": "x", "background": True}, "background"),
+        ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ("/v1/responses", {"input": "x", "conversation": "c"}, "conversation"),
+        ("/v1/responses", {"input": []}, "input"),
+        ("/v1/responses", {"input": "x", "max_output_tokens": -5}, "max_output_tokens"),
+        ("/v1/rerank", {"query": "x"}, "query"),
+    ],
+)
+def test_what_would_escape_its_price_is_refused(path: str, fields: dict[str, Any], param: str) -> None:
+    async def case(gateway: Served) -> None:
+        async with gateway.client.post(gateway.url + path, json=fields) as response:
+            assert response.status == 400
+            assert error_of(await response.read())["param"] == param
+            assert response.headers["x-should-retry"] == "false"
+        assert gateway.engine.bodies == []
+
+    run(case)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "tokens"),
+    [
+        ("/v1/completions", {"prompt": "abcd", "max_tokens": 5, "suffix": "xy"}, 16 + 4 + 2 + 5),
+        ("/v1/completions", {"prompt": ["abcd", "é"], "max_tokens": 5}, 2 * 16 + 4 + 2 + 2 * 5),
+        ("/v1/responses", {"input": "abcd", "instructions": "ef", "max_output_tokens": 7}, 256 + 4 + 2 + 7),
+        ("/v1/responses", {"input": "a", "max_output_tokens": 7, "tools": [{"type": "web_search"}]}, WINDOW_TOKENS),
+        (
+            "/v1/messages",
+            {"messages": [{"role": "user", "content": "abc"}], "system": "de", "max_tokens": 9},
+            272 + 7 + 2 + 9,
+        ),
+        ("/v1/embeddings", {"input": "abcd"}, 16 + 4),
+        ("/v1/embeddings", {"input": [[1, 2, 3], [4]]}, 4),
+        ("/v1/rerank", {"query": "ab", "documents": ["c", "defg"]}, 2 * (16 + 2) + 5),
+        ("/v1/score", {"text_1": "ab", "text_2": "c"}, 16 + 3),
+    ],
+)
+def test_every_route_is_priced_by_its_own_fields(path: str, fields: dict[str, Any], tokens: int) -> None:
+    async def case(gateway: Served) -> None:
+        async with gateway.client.post(gateway.url + path, json=fields) as response:
+            assert response.status == 200
+            assert int(response.headers["x-kvplan-reserved-tokens"]) == tokens
+
+    run(case)
+
+
+def test_media_are_priced_at_their_maximum() -> None:
+    async def case(gateway: Served) -> None:
+        parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:" + "A" * 5000}}]
+        message = {"role": "user", "content": parts}
+        status, headers, _ = await gateway.chat(messages=[message], max_tokens=4)
+        assert status == 200
+        assert int(headers["x-kvplan-reserved-tokens"]) == CHAT_ALLOWANCE + 4 + 4 + 3 + 100 + 4
+
+    run(case, promise(media_tokens={"image": 100}))
+
+
+def test_a_client_is_told_whether_to_come_back() -> None:
+    async def case(gateway: Served) -> None:
+        slow = asyncio.create_task(gateway.chat(fake={"tokens": 10, "gap_s": 0.05}))
+        await gateway.until_running(1)
+        answers = [await gateway.chat() for _ in range(20)]
+        assert [status for status, _, _ in answers[1:]] == [429] * 19
+        waits_ms = {int(headers["retry-after-ms"]) for _, headers, _ in answers[1:]}
+        assert len(waits_ms) > 5, "every refusal draws its own wait"
+        for _, headers, _ in answers[1:]:
+            assert headers["x-should-retry"] == "true"
+            assert int(headers["Retry-After"]) * 1000 >= int(headers["retry-after-ms"])
+        await slow
+
+    run(case, promise(capacity=64))
+
+
+def test_413_for_those_who_want_it() -> None:
+    async def case(gateway: Served) -> None:
+        assert (await gateway.chat(n=3))[0] == 413
+
+    run(case, too_long_status=413)
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_every_policy_of_the_simulation_runs_here(strategy: str) -> None:
+    async def case(gateway: Served) -> None:
+        assert (await gateway.chat(max_tokens=4))[0] == 200
+        assert await gateway.is_idle()
+
+    run(case, promise(strategy=STRATEGIES[strategy], expected_output_tokens=4))
+
+
+def test_an_engine_that_says_nothing_is_given_up() -> None:
+    async def case(gateway: Served) -> None:
+        status, _, body = await gateway.chat(fake={"tokens": 2, "wait_s": 5})
+        assert status == 504
+        assert error_of(body)["code"] == "upstream_timeout"
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await gateway.chat(stream=True, fake={"tokens": 2, "gap_s": 5})
+        assert await gateway.is_idle()
+
+    run(case, upstream_timeout_s=0.2)
+
+
+def test_what_an_engine_used_is_observed() -> None:
+    async def case(gateway: Served) -> None:
+        await gateway.chat(max_tokens=4, fake={"tokens": 4, "usage": 20})
+        await gateway.chat(max_tokens=4, stream=True, fake={"tokens": 4, "usage": 30})
+        await gateway.chat(max_tokens=4)
+        async with gateway.client.get(gateway.url + "/metrics") as response:
+            text = await response.text()
+        assert "kvplan_observed_used_tokens_total 50.0" in text
+        assert f"kvplan_observed_reserved_tokens_total {2 * (CHAT_ALLOWANCE + 6 + 4)}.0" in text
+        assert "kvplan_admitted_total 3.0" in text
+        assert "kvplan_held_seconds_count 3.0" in text
+        assert "kvplan_upstream_first_byte_seconds_count 3.0" in text
+
+    run(case)
+
+
+def test_ready_means_that_a_request_would_be_forwarded() -> None:
+    async def case(gateway: Served) -> None:
+        async with gateway.client.get(gateway.url + "/readyz") as response:
+            assert (response.status, await response.text()) == (503, "upstream_unavailable\n")
+        async with gateway.client.get(gateway.url + "/healthz") as response:
+            assert response.status == 200
+
+    run(case, upstream="http://127.0.0.1:9")
+
+    async def ready(gateway: Served) -> None:
+        async with gateway.client.get(gateway.url + "/readyz") as response:
+            assert (response.status, await response.text()) == (200, "ready\n")
+
+    run(ready)
+
+
+def test_an_engine_that_comes_back_smaller_closes_the_door() -> None:
+    async def case(gateway: Served) -> None:
+        assert (await gateway.chat(max_tokens=4))[0] == 200
+        gateway.engine.blocks = 100
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await gateway.chat(stream=True, max_tokens=4, fake={"die_after": 1})
+        for _ in range(300):
+            status, _, body = await gateway.chat(max_tokens=4)
+            if status == 503:
+                break
+            await asyncio.sleep(0.01)
+        assert error_of(body)["code"] == "plan_exceeds_engine"
+        async with gateway.client.get(gateway.url + "/readyz") as response:
+            assert response.status == 503
+        gateway.engine.blocks = 128
+        while (await gateway.chat(max_tokens=4))[0] != 200:
+            await asyncio.sleep(0.05)
+
+    run(case, trust_plan=False, engine_blocks=128)
+
+
+def test_prompts_and_secrets_are_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def case(gateway: Served) -> None:
+        asyncio.get_running_loop().set_debug(True)
+        headers = {"Authorization": "Bearer SECRET-KEY"}
+        body = {"messages": [{"role": "user", "content": "PRIVATE-PROMPT"}], "max_tokens": 4, "stream": True}
+        bodies = (body, {**body, "max_tokens": -1}, {**body, "n": 50}, {**body, "fake": {"die_after": 1}})
+        for one in bodies:
+            async with gateway.client.post(gateway.url + CHAT, json=one, headers=headers) as response:
+                with contextlib.suppress(aiohttp.ClientPayloadError):
+                    assert b"PRIVATE" not in await response.read()
+        async with gateway.client.post(gateway.url + CHAT, data=b'{"PRIVATE-PROMPT": ', headers=headers) as response:
+            assert b"PRIVATE" not in await response.read()
+
+    run(case)
+    assert "PRIVATE" not in caplog.text
+    assert "SECRET" not in caplog.text

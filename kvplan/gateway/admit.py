@@ -31,6 +31,10 @@ class Promise:
     media_tokens: Mapping[str, int] = field(default_factory=dict)
 
 
+class LedgerDownError(Exception):
+    """A shared ledger cannot be reached, and its policy is to refuse."""
+
+
 class WeightedLedger(Protocol):
     """What the gateway needs of a ledger. ``release`` is synchronous and counts once, so that it can stand in a
     ``finally`` that is being cancelled; ``acquire`` may wait (a shared ledger asks Redis)."""
@@ -144,6 +148,18 @@ class Admission:
         self._drain = DrainEstimate()
         self._random = generator if generator is not None else random.Random()  # noqa: S311 - spreads retries, no secret
         self._clock = clock
+        self._running = 0
+
+    @property
+    def running(self) -> int:
+        """Reservations that this gateway holds now, whatever they weigh."""
+        return self._running
+
+    async def acquire(self, holder: Hashable, weight: int) -> bool:
+        """Reserve ``weight`` if that much is free. Raises LedgerDownError where a shared ledger refuses to guess."""
+        admitted = await self.ledger.acquire(holder, weight)
+        self._running += admitted
+        return admitted
 
     def no_room(self, price: Price) -> Refusal:
         """The refusal of a request that lacks room now, with a Retry-After that means something."""
@@ -171,5 +187,6 @@ class Admission:
         held = self.ledger.weight_of(holder)
         released = self.ledger.release(holder)
         if released and held is not None:
+            self._running -= 1
             self._drain.released(held, self._clock())
         return released

@@ -11,8 +11,15 @@ from collections.abc import Mapping, Sequence
 TOKENS_PER_MESSAGE = 16
 """Allowance for a chat template's marks around one message (role header, separators; Llama 3 uses 5, ChatML 5)."""
 
-TOKENS_PER_PROMPT = 64
-"""Allowance for begin-of-sequence, the generation prompt and a template's fixed preamble beside a system message."""
+TOKENS_PER_PROMPT = 16
+"""Allowance for what a tokenizer adds to a plain prompt: begin and end of sequence, a prefix space, separators."""
+
+TOKENS_PER_CHAT = 256
+"""Allowance for a template's own words beside the messages: a default system prompt (Qwen 2.5: 20 tokens), dates and
+channels (gpt-oss: about 90), the generation prompt with an opened thought."""
+
+TOKENS_OF_TOOLS = 512
+"""Allowance for a template's own words about how to call tools (Hermes form about 150, Llama 3.1 about 130)."""
 
 _TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "refusal")
 _PRINTED_PARTS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "reasoning")
@@ -51,8 +58,13 @@ def text_bound(text: str) -> int:
 
 
 def json_bound(value: object) -> int:
-    """Tokens that ``value`` can become when a template prints it as JSON, at most with an indent of four."""
-    return text_bound(json.dumps(value, ensure_ascii=False, indent=4)) if value is not None else 0
+    """Tokens that ``value`` can become when a template prints it as JSON, indented by four and escaped at most."""
+    if value is None:
+        return 0
+    escaped = json.dumps(value, indent=4)
+    if "\\u" not in escaped:
+        return len(escaped)
+    return max(len(escaped), text_bound(json.dumps(value, indent=4, ensure_ascii=False)))
 
 
 def content_bound(content: object, media_tokens: Mapping[str, int]) -> int:
@@ -88,9 +100,22 @@ def _part_bound(part: object, media_tokens: Mapping[str, int]) -> int:
     return media_tokens[medium]
 
 
+def has_media(messages: object) -> bool:
+    """Whether some message holds a part that is no text."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        return False
+    contents = (message.get("content") for message in messages if isinstance(message, Mapping))
+    return any(
+        isinstance(part, Mapping) and part.get("type", "text") not in _TEXT_PARTS
+        for content in contents
+        if isinstance(content, list)
+        for part in content
+    )
+
+
 def messages_bound(messages: Sequence[object], media_tokens: Mapping[str, int]) -> int:
-    """Bound of a rendered chat: every message's content, every other value in it as JSON, and the allowances."""
-    total = TOKENS_PER_PROMPT
+    """Bound of a rendered chat without its preamble: every message's content, every other value in it as JSON."""
+    total = 0
     for message in messages:
         if not isinstance(message, Mapping):
             raise UnpricedPartError("messages", "each message must be an object")
@@ -100,4 +125,19 @@ def messages_bound(messages: Sequence[object], media_tokens: Mapping[str, int]) 
         for name, value in message.items():
             if name != "content" and value is not None:
                 total += text_bound(value) if isinstance(value, str) else json_bound(value)
+        total += _reprinted_calls(message.get("tool_calls"))
+    return total
+
+
+def _reprinted_calls(calls: object) -> int:
+    """A call's arguments arrive as JSON in a string; templates parse them and print them with spaces of their own."""
+    total = 0
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        arguments = function.get("arguments") if isinstance(function, Mapping) else None
+        if isinstance(arguments, str):
+            try:
+                total += json_bound(json.loads(arguments))
+            except (ValueError, RecursionError):
+                total += text_bound(arguments)
     return total

@@ -1,20 +1,26 @@
 """Puts a gateway together from what the command line asks for, checks it against the engine, and runs it."""
 
 import asyncio
+import importlib
+import importlib.util
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from kvplan.errors import InputError
-from kvplan.gateway.admit import Admission, OwnLedger, WeightedLedger
+from kvplan.gateway.admit import Admission, OwnLedger, Refusal, WeightedLedger
+from kvplan.gateway.application import GatewayApp
 from kvplan.gateway.counting import EngineCounter
 from kvplan.gateway.engine_check import check_pool, fetch_reported_pool
+from kvplan.gateway.engine_watch import EngineWatch
 from kvplan.gateway.metrics import GatewayMetrics
-from kvplan.gateway.middleware import AdmissionMiddleware
+from kvplan.gateway.middleware import AdmissionMiddleware, draining
 from kvplan.gateway.plan import GatewayPlan, gateway_plan
-from kvplan.gateway.proxy import GatewayApp, UpstreamProxy
-from kvplan.gateway.serve import Drain, serve
+from kvplan.gateway.proxy import UpstreamProxy
+from kvplan.gateway.serve import SERVERS, Drain, listen, serve
+from kvplan.gateway.shared_ledger import LEDGER_DOWN_POLICIES, SharedLedger
 from kvplan.simulation.plant import build_plant
 from kvplan.traffic.load import load_traffic
 
@@ -27,20 +33,22 @@ class Wish:
 
     upstream: str
     traffic: str
-    host: str
-    port: int
-    server: str
-    ledger: str | None
-    ledger_down: str
-    count: bool
+    host: str = "127.0.0.1"
+    port: int = 8080
+    server: str = "uvicorn"
+    ledger: str | None = None
+    ledger_down: str = "refuse"
+    ledger_lease_s: float = 10.0
+    count: bool = True
     media_tokens: Mapping[str, int]
     body_limit_bytes: int
-    too_long_status: int
-    grace_s: float
-    trust_plan: bool
+    too_long_status: int = 400
+    grace_s: float = 30.0
+    upstream_timeout_s: float = 600.0
+    trust_plan: bool = False
     overrides: Mapping[str, object]
-    offline: bool
-    profiles_folder: Path | None
+    offline: bool = False
+    profiles_folder: Path | None = None
 
 
 def run(wish: Wish, say: Say) -> int:
@@ -49,52 +57,142 @@ def run(wish: Wish, say: Say) -> int:
     traffic = load_traffic(wish.traffic, profiles_folder=wish.profiles_folder, overrides=wish.overrides)
     plant = build_plant(traffic, offline=wish.offline, profiles_folder=wish.profiles_folder)
     plan = gateway_plan(traffic, plant, media_tokens=wish.media_tokens)
-    asyncio.run(_serve(wish, plan, say))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(wish, plan, say))
     return 0
 
 
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The loop of uvloop where it is installed, which takes less CPU a request; else the standard one."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    uvloop = importlib.import_module("uvloop")
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
 def _check(wish: Wish) -> None:
-    parts = urlsplit(wish.upstream)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts = urlsplit(wish.upstream)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or parts.query or parts.fragment:
         raise InputError(
-            f"--upstream {wish.upstream!r} is not an address", hint="--upstream http://127.0.0.1:8000", key="--upstream"
+            f"--upstream {wish.upstream!r} is not the address of a server",
+            hint="--upstream http://127.0.0.1:8000",
+            key="--upstream",
+        )
+    if wish.server not in SERVERS:
+        raise InputError(f"--server {wish.server!r} is not known", hint=" or ".join(SERVERS), key="--server")
+    if wish.server == "granian" and importlib.util.find_spec("granian") is None:
+        raise InputError("granian is not installed", hint="pip install granian, or --server uvicorn", key="--server")
+    if wish.ledger_down not in LEDGER_DOWN_POLICIES:
+        raise InputError(
+            f"--ledger-down {wish.ledger_down!r} is not known",
+            hint=" or ".join(LEDGER_DOWN_POLICIES),
+            key="--ledger-down",
         )
     if wish.too_long_status not in (400, 413):
         raise InputError(f"--too-long-status {wish.too_long_status}: 400 or 413", key="--too-long-status")
 
 
 async def _serve(wish: Wish, plan: GatewayPlan, say: Say) -> None:
-    if not wish.trust_plan:
+    if wish.trust_plan:
+        say("the plan is trusted: the engine was not asked for its pool")
+    else:
         reported = await fetch_reported_pool(wish.upstream)
         say(check_pool(planned_blocks=plan.blocks, block_tokens=plan.block_tokens, reported=reported))
-    ledger: WeightedLedger = OwnLedger(plan.promise.capacity)
-    drain = Drain()
-    counter = EngineCounter(wish.upstream) if wish.count else None
-    say(
-        f"listening on http://{wish.host}:{wish.port}, {plan.promise.strategy.name}: "
-        f"{plan.promise.capacity:,} of {plan.blocks:,} blocks may be promised"
-    )
-    app = build_app(wish, plan, ledger, drain, counter)
+    ledger = await open_ledger(wish, plan.promise.capacity)
+    listener = listen(wish.host, wish.port)
     try:
-        await serve(app, ledger, drain, host=wish.host, port=wish.port, grace_s=wish.grace_s)
+        await _run(wish, plan, ledger, listener, say)
     finally:
-        if counter is not None:
-            await counter.close()
+        listener.close()
+        if isinstance(ledger, SharedLedger):
+            await ledger.close()
 
 
-def build_app(
-    wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, drain: Drain, counter: EngineCounter | None
-) -> GatewayApp:
-    """The gateway's application: its own routes around admission around the proxy."""
-    metrics = GatewayMetrics(ledger)
-    proxy = UpstreamProxy(wish.upstream, metrics=metrics)
-    admitted = AdmissionMiddleware(
-        proxy,
-        Admission(plan.promise, ledger),
-        count=counter,
-        metrics=metrics,
-        body_limit_bytes=wish.body_limit_bytes,
-        too_long_status=wish.too_long_status,
-        is_draining=drain,
+async def open_ledger(wish: Wish, capacity: int) -> WeightedLedger:
+    """The gateway's own ledger, or one shared through Redis with all gateways that name the same engine."""
+    if wish.ledger is None:
+        return OwnLedger(capacity)
+    return await SharedLedger.open(
+        wish.ledger,
+        capacity,
+        name=wish.upstream.rstrip("/"),
+        lease_s=wish.ledger_lease_s,
+        admits_local=wish.ledger_down == "admit-local",
     )
-    return GatewayApp(admitted, proxy, metrics, is_draining=drain)
+
+
+async def _run(wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, listener: socket.socket, say: Say) -> None:
+    drain = Drain()
+    gateway = Gateway(wish, plan, ledger, drain)
+    host, port = listener.getsockname()[:2]
+    where = f"[{host}]" if ":" in host else host
+    units = {"blocks": f"of {plan.blocks:,} blocks", "requests": "requests"}.get(plan.promise.strategy.counts)
+    promised = "everything is admitted" if units is None else f"{plan.promise.capacity:,} {units} may be promised"
+    say(f"listening on http://{where}:{port}, {plan.promise.strategy.name}: {promised}")
+    await serve(
+        gateway.app,
+        listener,
+        drain,
+        running=lambda: gateway.admission.running,
+        server=wish.server,
+        grace_s=wish.grace_s,
+    )
+    say("stopped" if not gateway.admission.running else f"stopped with {gateway.admission.running} requests cut off")
+
+
+class Gateway:
+    """The parts of one gateway: its own routes around admission around the proxy."""
+
+    def __init__(self, wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, drain: Drain) -> None:
+        self.admission = Admission(plan.promise, ledger)
+        self.watch = EngineWatch(
+            wish.upstream, planned_blocks=None if wish.trust_plan else plan.blocks, block_tokens=plan.block_tokens
+        )
+        metrics = GatewayMetrics(ledger)
+        self._drain = drain
+        self._ledger = ledger
+        self._counter = EngineCounter(wish.upstream) if wish.count else None
+        self._proxy = UpstreamProxy(
+            wish.upstream,
+            read_timeout_s=wish.upstream_timeout_s,
+            metrics=metrics,
+            on_failure=self.watch.note_failure,
+        )
+        admitted = AdmissionMiddleware(
+            self._proxy,
+            self.admission,
+            count=self._counter,
+            metrics=metrics,
+            body_limit_bytes=wish.body_limit_bytes,
+            too_long_status=wish.too_long_status,
+            why_closed=self._why_closed,
+        )
+        self.app = GatewayApp(
+            admitted,
+            metrics,
+            why_unready=self._why_unready,
+            open_all=self._proxy.open,
+            close_all=self._close,
+        )
+
+    def _why_closed(self) -> Refusal | None:
+        return draining() if self._drain.is_draining else self.watch.smaller
+
+    async def _why_unready(self) -> str | None:
+        closed = self._why_closed()
+        if closed is not None:
+            return closed.reason
+        if isinstance(self._ledger, SharedLedger) and not await self._ledger.answers():
+            return "ledger_unavailable"
+        return None if await self.watch.answers() else "upstream_unavailable"
+
+    async def _close(self) -> None:
+        await self.watch.close()
+        await self._proxy.close()
+        if self._counter is not None:
+            await self._counter.close()

@@ -1,27 +1,40 @@
 """Exact prompt lengths, asked of the engine's own ``/tokenize``: what a bound over-states, a count gives back."""
 
 import asyncio
-import json
+from collections.abc import Mapping
 
 import aiohttp
 
 _AT_ONCE = 32
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
-_CHAT_FIELDS = ("model", "messages", "tools", "chat_template", "chat_template_kwargs", "add_generation_prompt")
+_CHAT_FIELDS = (
+    "model",
+    "messages",
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+)
 
 
 class EngineCounter:
-    """Counts through ``base_url``/tokenize. Any failure means "not known", and the bound stands."""
+    """Counts through ``base_url``/tokenize, at most 32 at once. Any failure means "not known", and the bound stands."""
 
     def __init__(self, base_url: str) -> None:
         self._url = base_url.rstrip("/") + "/tokenize"
         self._session: aiohttp.ClientSession | None = None
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def __call__(self, path: str, raw: bytes) -> int | None:
-        """Prompt tokens of the body ``raw`` sent to ``path``, or None."""
-        question = _question(path, json.loads(raw))
-        if question is None:
+    async def __call__(self, path: str, fields: Mapping[str, object], *, may_wait: bool) -> int | None:
+        """Prompt tokens of the body ``fields`` sent to ``path``, or None.
+
+        Without ``may_wait`` a busy counter answers None: a flood of requests that will be refused must not become a
+        flood of questions to the engine.
+        """
+        question = _question(path, fields)
+        if question is None or (self._turn.locked() and not may_wait):
             return None
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
@@ -40,10 +53,10 @@ class EngineCounter:
             await self._session.close()
 
 
-def _question(path: str, body: dict[str, object]) -> dict[str, object] | None:
+def _question(path: str, fields: Mapping[str, object]) -> dict[str, object] | None:
     """The body for vLLM's ``/tokenize``: a chat's messages and what its template reads, or a plain prompt."""
     if path == "/v1/chat/completions":
-        return {name: body[name] for name in _CHAT_FIELDS if name in body}
-    if path == "/v1/completions" and isinstance(body.get("prompt"), str):
-        return {name: body[name] for name in ("model", "prompt") if name in body}
+        return {name: fields[name] for name in _CHAT_FIELDS if name in fields}
+    if path == "/v1/completions" and isinstance(fields.get("prompt"), str) and not fields.get("suffix"):
+        return {name: fields[name] for name in ("model", "prompt", "add_special_tokens") if name in fields}
     return None

@@ -4,32 +4,43 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from kvplan.gateway.admit import WeightedLedger
 
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
 
 class GatewayMetrics:
     """Counters and gauges of one gateway; ``text()`` is what ``/metrics`` answers."""
 
     def __init__(self, ledger: WeightedLedger) -> None:
-        self._registry = CollectorRegistry()
-        registry = self._registry
-        self.admitted = Counter("kvplan_admitted", "Requests admitted.", registry=registry)
-        self.refused = Counter("kvplan_refused", "Requests refused, by reason.", ["reason"], registry=registry)
-        self.reserved_tokens = Counter(
-            "kvplan_reserved_tokens", "Tokens reserved at admission, over all requests.", registry=registry
+        registry = self._registry = CollectorRegistry()
+        self._admitted = Counter("kvplan_admitted", "Requests admitted.", registry=registry)
+        self._refused = Counter("kvplan_refused", "Requests refused, by reason.", ["reason"], registry=registry)
+        self._ended_early = Counter(
+            "kvplan_ended_early",
+            "Requests ended before their answer was whole, by cause.",
+            ["cause"],
+            registry=registry,
         )
-        self.output_tokens = Counter(
-            "kvplan_observed_tokens", "Prompt and output tokens that upstreams reported as used.", registry=registry
+        self._reserved_tokens = Counter("kvplan_reserved_tokens", "Tokens reserved at admission.", registry=registry)
+        self._observed_reserved_tokens = Counter(
+            "kvplan_observed_reserved_tokens", "Tokens reserved by requests whose use was told.", registry=registry
         )
-        self.upstream_failures = Counter(
+        self._observed_used_tokens = Counter(
+            "kvplan_observed_used_tokens", "Prompt and output tokens that those requests used.", registry=registry
+        )
+        self._used_share = Histogram(
+            "kvplan_used_share", "Used tokens over reserved tokens.", buckets=_SHARES, registry=registry
+        )
+        self._upstream_failures = Counter(
             "kvplan_upstream_failures", "Upstream failures, by kind.", ["kind"], registry=registry
         )
-        buckets = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-        self.held_s = Histogram(
-            "kvplan_held_seconds", "How long reservations are held.", buckets=buckets, registry=registry
+        self._held_s = Histogram(
+            "kvplan_held_seconds", "How long reservations are held.", buckets=_SECONDS, registry=registry
         )
-        self.upstream_first_byte_s = Histogram(
+        self._upstream_first_byte_s = Histogram(
             "kvplan_upstream_first_byte_seconds",
-            "From forwarding to the first byte.",
-            buckets=buckets,
+            "From forwarding a request to its answer's head: the engine's queue and its prefill.",
+            buckets=_SECONDS,
             registry=registry,
         )
         for name, text, read in (
@@ -37,6 +48,37 @@ class GatewayMetrics:
             ("kvplan_ledger_reserved", "Units reserved now.", lambda: ledger.reserved),
         ):
             Gauge(name, text, registry=registry).set_function(read)
+        self._by_reason: dict[str, Counter] = {}
+
+    def note_refusal(self, reason: str) -> None:
+        """One request was refused. Children are kept, because looking one up costs more than counting."""
+        counter = self._by_reason.get(reason)
+        if counter is None:
+            counter = self._by_reason[reason] = self._refused.labels(reason)
+        counter.inc()
+
+    def note_admission(self, tokens: int) -> None:
+        """One request entered with ``tokens`` reserved."""
+        self._admitted.inc()
+        self._reserved_tokens.inc(tokens)
+
+    def note_release(self, held_s: float, reserved_tokens: int, used_tokens: int | None, ended_by: str | None) -> None:
+        """One reservation was released; ``used_tokens`` where the engine told."""
+        self._held_s.observe(held_s)
+        if ended_by is not None:
+            self._ended_early.labels(ended_by).inc()
+        if used_tokens is not None and reserved_tokens:
+            self._observed_reserved_tokens.inc(reserved_tokens)
+            self._observed_used_tokens.inc(used_tokens)
+            self._used_share.observe(used_tokens / reserved_tokens)
+
+    def note_first_byte(self, wait_s: float) -> None:
+        """An upstream answered after ``wait_s``."""
+        self._upstream_first_byte_s.observe(wait_s)
+
+    def note_failure(self, kind: str) -> None:
+        """An upstream was unreachable, silent for too long, or died in the middle of an answer."""
+        self._upstream_failures.labels(kind).inc()
 
     def text(self) -> bytes:
         """All figures in the Prometheus text format."""

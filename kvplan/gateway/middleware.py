@@ -7,32 +7,59 @@ and nobody else; release is synchronous, in the innermost ``finally``, and count
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from kvplan.gateway.admit import Admission, Price, Refusal, price, refused_for_good
+from kvplan.gateway.admit import Admission, LedgerDownError, Price, Refusal, price, refused_for_good
 from kvplan.gateway.answers import AsgiApp, Headers, Message, Receive, Scope, Send, send_error
-from kvplan.gateway.asks import PRICED_ROUTES, Ask, BadRequestError, read_ask, read_body, with_cap
+from kvplan.gateway.asks import PRICED_ROUTES, Ask, Route, read_ask
+from kvplan.gateway.bodies import BadRequestError, Body, read_body, with_cap
+from kvplan.gateway.framing import BODY_LIMIT_BYTES, BODY_TIMEOUT_S, ClientGoneError, whole_body
 from kvplan.gateway.metrics import GatewayMetrics
+from kvplan.gateway.running import STALL_S, ClientStalledError, Running, StallGuard, watch
+from kvplan.gateway.usage import read_usage
 
-Counter = Callable[[str, bytes], Awaitable[int | None]]
-"""Given a path and a body, the exact number of prompt tokens, or None where it cannot be told."""
 
-_BODY_LIMIT_BYTES = 32 * 2**20
+class Counter(Protocol):
+    """Counts prompts exactly where it can."""
+
+    async def __call__(self, path: str, fields: Mapping[str, object], *, may_wait: bool) -> int | None:
+        """Tokens of the prompt in the body ``fields`` sent to ``path``, or None; now or never without ``may_wait``."""
+        ...
 
 
 _DRAINING = Refusal(reason="draining", message="this server is shutting down", retry_after_s=1.0)
+_LEDGER_DOWN = Refusal(
+    reason="ledger_unavailable", message="the shared ledger of reservations cannot be reached", retry_after_s=2.0
+)
 
 
-class ClientGoneError(Exception):
-    """The client closed its connection while its body was being read."""
+@dataclass(frozen=True, kw_only=True)
+class _Priced:
+    """A request that has been read: nothing is reserved yet."""
+
+    path: str
+    body: Body
+    ask: Ask
+    price: Price
 
 
 class AdmissionMiddleware:
     """Admits a request to ``app`` only while its worst case fits in the ledger of ``admission``.
 
     ``count`` gives exact prompt lengths where a tokenizer is at hand; a reservation is only ever shrunk to them.
-    ``is_draining`` says whether the server is going down: then every priced request is answered 503.
+    ``why_closed`` says why nothing may enter now (a server that goes down), or None.
+
+    In a Python server's own ASGI application::
+
+        promise = Promise(
+            window_tokens=32768,
+            capacity=23911,
+            request_blocks=lambda tokens: -(-tokens // 16),
+            strategy=STRATEGIES["worst_case"],
+        )
+        app = AdmissionMiddleware(app, Admission(promise, OwnLedger(promise.capacity)))
     """
 
     def __init__(
@@ -42,106 +69,111 @@ class AdmissionMiddleware:
         *,
         count: Counter | None = None,
         metrics: GatewayMetrics | None = None,
-        body_limit_bytes: int = _BODY_LIMIT_BYTES,
+        routes: Mapping[str, Route] = PRICED_ROUTES,
+        body_limit_bytes: int = BODY_LIMIT_BYTES,
+        body_timeout_s: float = BODY_TIMEOUT_S,
+        stall_s: float = STALL_S,
         too_long_status: int = 400,
-        is_draining: Callable[[], bool] = lambda: False,
+        why_closed: Callable[[], Refusal | None] = lambda: None,
     ) -> None:
         self.app = app
         self.admission = admission
         self._count = count
         self._metrics = metrics
+        self._routes = routes
         self._body_limit_bytes = body_limit_bytes
+        self._body_timeout_s = body_timeout_s
         self._too_long_status = too_long_status
-        self._is_draining = is_draining
+        self._why_closed = why_closed
+        self._stalls = StallGuard(stall_s)
         self._serial = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
-        route = PRICED_ROUTES.get(scope["path"]) if scope["type"] == "http" else None
+        route = self._routes.get(scope["path"]) if scope["type"] == "http" else None
         if route is None or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
-        if self._is_draining():
-            await self._refuse(send, 503, _DRAINING)
+        closed = self._why_closed()
+        if closed is not None:
+            await self._refuse(send, 503, closed)
             return
         try:
-            raw = await _whole_body(scope, receive, self._body_limit_bytes)
-            body = read_body(raw)
-            ask = read_ask(route, body, self.admission.promise.media_tokens)
-            ask = await self._exact_where_needed(scope["path"], raw, ask)
+            priced = await self._read(scope, receive, route)
         except BadRequestError as error:
             self._note_refusal("malformed")
-            await send_error(send, error.status, error.message, code=error.code, param=error.param)
+            headers: Headers = [(b"connection", b"close")] if error.status in (408, 413) else []
+            await send_error(send, error.status, error.message, code=error.code, param=error.param, headers=headers)
             return
         except ClientGoneError:
             return
-        charged = price(self.admission.promise, ask)
-        refusal = refused_for_good(self.admission.promise, ask, charged)
+        refusal = refused_for_good(self.admission.promise, priced.ask, priced.price)
         if refusal is not None:
             await self._refuse(send, self._too_long_status, refusal)
             return
-        forwarded = with_cap(raw, body, ask.cap_field, charged.cap_to_write)
-        count = None if self._count is None or ask.is_exact else self._shrinking(scope["path"], raw, ask)
-        await self._run(scope, receive, send, forwarded, charged, count)
+        await self._run(scope, receive, send, priced)
 
-    async def _exact_where_needed(self, path: str, raw: bytes, ask: Ask) -> Ask:
-        """``ask`` with its exact prompt where the bound alone would refuse it, and a counter can tell better."""
-        if self._count is None or ask.is_exact or len(ask.prompts) != 1:
-            return ask
-        promise, ledger = self.admission.promise, self.admission.ledger
-        if ask.prompts[0] < promise.window_tokens and price(promise, ask).weight <= ledger.free:
-            return ask
-        exact = await self._count(path, raw)
-        if exact is None or exact > ask.prompts[0]:
-            return ask
-        return replace(ask, prompts=(exact,), is_exact=True)
+    async def _read(self, scope: Scope, receive: Receive, route: Route) -> _Priced:
+        """Body, fields and price; the exact prompt where its bound alone would refuse it and a counter can tell."""
+        promise = self.admission.promise
+        raw = await whole_body(scope, receive, limit_bytes=self._body_limit_bytes, timeout_s=self._body_timeout_s)
+        body = read_body(raw)
+        ask = read_ask(route, body.fields, promise.media_tokens)
+        charged = price(promise, ask)
+        fits = ask.prompts[0] < promise.window_tokens and charged.weight <= self.admission.ledger.free
+        if self._count is not None and ask.is_countable and not fits:
+            exact = await self._count(scope["path"], body.fields, may_wait=False)
+            if exact is not None and exact <= ask.prompts[0]:
+                ask = replace(ask, prompts=(exact,), is_exact=True, is_countable=False)
+                charged = price(promise, ask)
+        return _Priced(path=scope["path"], body=body, ask=ask, price=charged)
 
-    def _shrinking(self, path: str, raw: bytes, ask: Ask) -> Callable[[int], Coroutine[None, None, None]]:
-        """What lowers a living reservation to the exact count, beside the running request."""
+    async def _shrink(self, holder: int, priced: _Priced) -> None:
+        """Lower a living reservation to the exact count, beside the running request."""
+        assert self._count is not None
+        exact = await self._count(priced.path, priced.body.fields, may_wait=True)
+        if exact is not None and exact < priced.ask.prompts[0]:
+            counted = replace(priced.ask, prompts=(exact,), is_exact=True)
+            cap = priced.price.cap_to_write
+            if cap is not None:
+                counted = replace(counted, max_output_tokens=cap)
+            self.admission.shrink(holder, price(self.admission.promise, counted).weight)
 
-        async def shrink(holder: int) -> None:
-            assert self._count is not None
-            exact = await self._count(path, raw)
-            if exact is not None and len(ask.prompts) == 1 and exact < ask.prompts[0]:
-                counted = replace(ask, prompts=(exact,), is_exact=True)
-                self.admission.shrink(holder, price(self.admission.promise, counted).weight)
-
-        return shrink
-
-    async def _run(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        body: bytes,
-        charged: Price,
-        shrink: Callable[[int], Coroutine[None, None, None]] | None,
-    ) -> None:
-        """Reserve, hand over to the application with ``body``, and release whatever happens."""
-        holder = next(self._serial)
-        admission = self.admission
-        gone = asyncio.Event()
+    async def _run(self, scope: Scope, receive: Receive, send: Send, priced: _Priced) -> None:
+        """Reserve, hand over to the application, and release whatever happens."""
+        task = asyncio.current_task()
+        assert task is not None
+        holder, charged, admission = next(self._serial), priced.price, self.admission
+        running = Running(task, send, (b"x-kvplan-reserved-tokens", b"%d" % charged.tokens))
         helpers: list[asyncio.Task[None]] = []
-        current = asyncio.current_task()
-        assert current is not None
+        forwarded = with_cap(priced.body, priced.ask.cap_field, charged.cap_to_write)
         admitted_at_s = time.monotonic()
         try:
-            if not await admission.ledger.acquire(holder, charged.weight):
+            if not await admission.acquire(holder, charged.weight):
                 await self._refuse(send, 429, admission.no_room(charged))
                 return
-            self._note_admission(charged)
-            helpers.append(asyncio.create_task(_watch(receive, gone, current)))
-            if shrink is not None:
-                helpers.append(asyncio.create_task(shrink(holder)))
-            await self.app(_with_length(scope, body), _replay(body, gone), _marked(send, charged))
+            if self._metrics is not None:
+                self._metrics.note_admission(charged.tokens)
+            self._stalls.add(running)
+            helpers.append(_helper(watch(receive, running)))
+            if self._count is not None and priced.ask.is_countable:
+                helpers.append(_helper(self._shrink(holder, priced)))
+            await self.app(_with_length(scope, forwarded), _replay(forwarded, running), running.send)
+        except LedgerDownError:
+            await self._refuse(send, 503, _LEDGER_DOWN)
         except asyncio.CancelledError:
-            if not gone.is_set() or current.uncancel() > 0:
+            if running.ended_by is None or task.uncancel() > 0:
                 raise
+            if running.ended_by == "client_stalled":
+                raise ClientStalledError from None
         finally:
             for helper in helpers:
                 helper.cancel()
-            if admission.release(holder):
-                self._note_release(admitted_at_s)
+            self._stalls.discard(running)
+            if admission.release(holder) and self._metrics is not None:
+                held_s = time.monotonic() - admitted_at_s
+                used = None if running.usage is None else read_usage(running.usage)
+                self._metrics.note_release(held_s, charged.tokens, used, running.ended_by)
 
     async def _refuse(self, send: Send, status: int, refusal: Refusal) -> None:
         self._note_refusal(refusal.reason)
@@ -151,61 +183,26 @@ class AdmissionMiddleware:
 
     def _note_refusal(self, reason: str) -> None:
         if self._metrics is not None:
-            self._metrics.refused.labels(reason).inc()
-
-    def _note_admission(self, charged: Price) -> None:
-        if self._metrics is not None:
-            self._metrics.admitted.inc()
-            self._metrics.reserved_tokens.inc(charged.tokens)
-
-    def _note_release(self, admitted_at_s: float) -> None:
-        if self._metrics is not None:
-            self._metrics.held_s.observe(time.monotonic() - admitted_at_s)
+            self._metrics.note_refusal(reason)
 
 
-async def _whole_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
-    """The request's body; refuses a size over the limit, announced or real, and lengths that contradict each other."""
-    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
-    chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
-    if len(lengths) > 1 or (lengths and chunked):
-        raise BadRequestError("the request states its length in two ways", code="invalid_framing")
-    if lengths and (not lengths[0].isdigit() or int(lengths[0]) > limit_bytes):
-        raise BadRequestError(
-            f"the body is over the limit of {limit_bytes} bytes", code="request_too_large", status=413
-        )
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit_bytes:
-            raise BadRequestError(
-                f"the body is over the limit of {limit_bytes} bytes", code="request_too_large", status=413
-            )
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+def draining() -> Refusal:
+    """The refusal of a server that goes down."""
+    return _DRAINING
 
 
-async def _watch(receive: Receive, gone: asyncio.Event, running: "asyncio.Task[object]") -> None:
-    """The only reader of ``receive`` once the body is in: when the client leaves, its request is cancelled."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    gone.set()
-    running.cancel()
+def _helper(work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+    return asyncio.get_running_loop().create_task(work)
 
 
-def _replay(body: bytes, gone: asyncio.Event) -> Receive:
+def _replay(body: bytes, running: Running) -> Receive:
     """A ``receive`` for the inner application: the whole body once, then the disconnect when it happens."""
     pending = [body]
 
     async def receive() -> Message:
         if pending:
             return {"type": "http.request", "body": pending.pop(), "more_body": False}
-        await gone.wait()
+        await running.gone()
         return {"type": "http.disconnect"}
 
     return receive
@@ -214,16 +211,4 @@ def _replay(body: bytes, gone: asyncio.Event) -> Receive:
 def _with_length(scope: Scope, body: bytes) -> Scope:
     """``scope`` with the length of the body that is handed on."""
     kept = [pair for pair in scope["headers"] if pair[0] not in (b"content-length", b"transfer-encoding")]
-    return {**scope, "headers": [*kept, (b"content-length", str(len(body)).encode())]}
-
-
-def _marked(send: Send, charged: Price) -> Send:
-    """``send`` that says in the response's headers how much was reserved."""
-    mark = (b"x-kvplan-reserved-tokens", str(charged.tokens).encode())
-
-    async def marked(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), mark]}
-        await send(message)
-
-    return marked
+    return {**scope, "headers": [*kept, (b"content-length", b"%d" % len(body))]}

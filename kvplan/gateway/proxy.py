@@ -2,13 +2,17 @@
 byte. Always streamed, so that closing one side closes the other."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 
 import aiohttp
+from yarl import URL
 
-from kvplan.gateway.answers import AsgiApp, Headers, Receive, Scope, Send, error_body, send_bytes, send_error
+from kvplan.gateway.answers import Headers, Receive, Scope, Send, error_body, send_error
 from kvplan.gateway.asks import PRICED_ROUTES
+from kvplan.gateway.bodies import BadRequestError
+from kvplan.gateway.framing import ClientGoneError, whole_body
 from kvplan.gateway.metrics import GatewayMetrics
 
 _HOP_BY_HOP = frozenset(
@@ -26,11 +30,22 @@ _HOP_BY_HOP = frozenset(
 )
 """Headers that speak of one connection only (RFC 9110 §7.6.1)."""
 
-_ANSWERED_BY_AIOHTTP = frozenset((b"host", b"content-length", b"expect"))
-OPEN_ROUTES = frozenset(("/v1/models", "/tokenize", "/detokenize", "/version"))
+_WRITTEN_BY_AIOHTTP = frozenset((b"host", b"content-length", b"expect"))
+_NOT_ADDED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
+"""What aiohttp would add unasked: an engine must not compress for a client that did not ask for it."""
+
+_OPEN_ROUTES = {
+    "/v1/models": ("GET", "HEAD"),
+    "/version": ("GET", "HEAD"),
+    "/tokenize": ("POST",),
+    "/detokenize": ("POST",),
+}
 """Routes that hold no KV and tell no secrets. All others (metrics, LoRA loading, sleep, profiling) stay inside."""
 
+_ONE_MODEL = re.compile(r"/v1/models/(?!\.{1,2}(?:/|$))[\w.@:-]+(?:/(?!\.{1,2}(?:/|$))[\w.@:-]+)?", re.ASCII)
 _UPSTREAM_RETRY_AFTER_S = 5.0
+_KEEP_ALIVE_S = 4.0
+"""Shorter than what Python engines keep an idle connection for (uvicorn: 5 s), so that none is used as it closes."""
 
 
 class UpstreamDiedError(Exception):
@@ -38,21 +53,35 @@ class UpstreamDiedError(Exception):
 
 
 class UpstreamProxy:
-    """Forwards to ``base_url``. Open it inside a running loop, close it at the end."""
+    """Forwards to ``base_url``. Open it inside a running loop, close it at the end.
 
-    def __init__(self, base_url: str, *, connect_timeout_s: float = 5.0, metrics: GatewayMetrics | None = None) -> None:
+    An engine that sends nothing for ``read_timeout_s`` is given up; ``on_failure`` hears of every failure.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        connect_timeout_s: float = 5.0,
+        read_timeout_s: float = 600.0,
+        metrics: GatewayMetrics | None = None,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
         self._base_url = base_url.rstrip("/")
-        self._connect_timeout_s = connect_timeout_s
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_read=read_timeout_s)
         self._metrics = metrics
+        self._on_failure = on_failure
         self._session: aiohttp.ClientSession | None = None
+        self._targets = {path: URL(self._base_url + path, encoded=True) for path in (*PRICED_ROUTES, *_OPEN_ROUTES)}
 
     async def open(self) -> None:
         """Start the connection pool: no limit of its own, since the ledger is the limit."""
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
-            timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout_s),
+            connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, keepalive_timeout=_KEEP_ALIVE_S),
+            timeout=self._timeout,
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_NOT_ADDED,
         )
 
     async def close(self) -> None:
@@ -62,29 +91,51 @@ class UpstreamProxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request that has been admitted, or that needs no admission."""
-        path = scope["path"]
-        is_open = path in OPEN_ROUTES or path.startswith("/v1/models/")
-        if not is_open and path not in PRICED_ROUTES:
-            await send_error(send, 404, f"{path} is not served here", code="not_found")
+        path, method = scope["path"], scope["method"]
+        if path in PRICED_ROUTES:
+            methods: tuple[str, ...] = ("POST",)
+        elif path in _OPEN_ROUTES:
+            methods = _OPEN_ROUTES[path]
+        elif _ONE_MODEL.fullmatch(path):
+            methods = ("GET", "HEAD")
+        else:
+            await send_error(send, 404, "this route is not served here", code="not_found")
             return
-        message = await receive()
-        body = message.get("body", b"")
-        if message.get("more_body", False):
-            await send_error(send, 413, "the body is over the limit of one chunk", code="request_too_large")
+        if method not in methods:
+            allow: Headers = [(b"allow", ", ".join(methods).encode())]
+            await send_error(send, 405, f"{method} is not allowed here", code="method_not_allowed", headers=allow)
             return
-        await self._forward(scope, body, send)
+        try:
+            body = await whole_body(scope, receive)
+        except BadRequestError as error:
+            await send_error(send, error.status, error.message, code=error.code)
+        except ClientGoneError:
+            pass
+        else:
+            await self._forward(scope, body, send)
+
+    def _target(self, scope: Scope) -> URL:
+        path, query = scope["path"], scope["query_string"]
+        if not query:
+            return self._targets.get(path) or URL(self._base_url + path, encoded=True)
+        return URL(f"{self._base_url}{path}?{query.decode('latin-1')}", encoded=True)
 
     async def _forward(self, scope: Scope, body: bytes, send: Send) -> None:
         assert self._session is not None, "the proxy was not opened"
-        query = scope["query_string"].decode("latin-1")
-        target = self._base_url + scope["path"] + (f"?{query}" if query else "")
-        headers = _forwarded_headers(scope["headers"])
         started_s = time.monotonic()
         try:
             response = await self._session.request(
-                scope["method"], target, data=body or None, headers=headers, allow_redirects=False
+                scope["method"],
+                self._target(scope),
+                data=body or None,
+                headers=_forwarded_headers(scope["headers"]),
+                allow_redirects=False,
             )
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except aiohttp.SocketTimeoutError:
+            self._note_failure("silent")
+            await send_error(send, 504, "the engine did not answer in time", code="upstream_timeout")
+            return
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             self._note_failure("unreachable")
             await send_error(
                 send,
@@ -96,26 +147,21 @@ class UpstreamProxy:
             return
         try:
             if self._metrics is not None:
-                self._metrics.upstream_first_byte_s.observe(time.monotonic() - started_s)
+                self._metrics.note_first_byte(time.monotonic() - started_s)
             await self._stream(response, send)
         finally:
+            # What is left unread makes this a close of the connection, by which the engine knows to stop.
             response.close()
 
     async def _stream(self, response: aiohttp.ClientResponse, send: Send) -> None:
         """The engine's status, headers and bytes. An answer that breaks off never ends like a whole one."""
-        await send(
-            {
-                "type": "http.response.start",
-                "status": response.status,
-                "headers": [
-                    (name.lower(), value) for name, value in response.raw_headers if name.lower() not in _HOP_BY_HOP
-                ],
-            }
-        )
+        await send({"type": "http.response.start", "status": response.status, "headers": _returned_headers(response)})
+        read, is_eof = response.content.readany, response.content.at_eof
         try:
-            async for chunk in response.content.iter_any():
+            while chunk := await read():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        except (aiohttp.ClientError, asyncio.IncompleteReadError, ConnectionError) as error:
+            assert is_eof()
+        except (aiohttp.ClientError, asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
             self._note_failure("died")
             if response.content_type == "text/event-stream":
                 event = error_body(
@@ -126,8 +172,15 @@ class UpstreamProxy:
         await send({"type": "http.response.body", "body": b""})
 
     def _note_failure(self, kind: str) -> None:
+        self._on_failure()
         if self._metrics is not None:
-            self._metrics.upstream_failures.labels(kind).inc()
+            self._metrics.note_failure(kind)
+
+
+def _named_by_connection(headers: Headers) -> set[bytes]:
+    return {
+        token.strip().lower() for name, value in headers if name.lower() == b"connection" for token in value.split(b",")
+    }
 
 
 def _forwarded_headers(headers: Headers) -> list[tuple[str, str]]:
@@ -135,52 +188,12 @@ def _forwarded_headers(headers: Headers) -> list[tuple[str, str]]:
 
     What the client's ``Connection`` header names is dropped too.
     """
-    named = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
-    dropped = _HOP_BY_HOP | _ANSWERED_BY_AIOHTTP | named
+    dropped = _HOP_BY_HOP | _WRITTEN_BY_AIOHTTP | _named_by_connection(headers)
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers if name not in dropped]
 
 
-class GatewayApp:
-    """What the server runs: health, readiness and metrics of its own, everything else through ``admitted``."""
-
-    def __init__(
-        self,
-        admitted: AsgiApp,
-        proxy: UpstreamProxy,
-        metrics: GatewayMetrics,
-        *,
-        is_draining: Callable[[], bool],
-    ) -> None:
-        self._admitted = admitted
-        self._proxy = proxy
-        self._metrics = metrics
-        self._is_draining = is_draining
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection, the server's lifespan included."""
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-        elif scope["path"] == "/healthz":
-            await send_bytes(send, 200, b"ok\n", content_type=b"text/plain")
-        elif scope["path"] == "/readyz":
-            ready = not self._is_draining()
-            await send_bytes(
-                send, 200 if ready else 503, b"ready\n" if ready else b"draining\n", content_type=b"text/plain"
-            )
-        elif scope["path"] == "/metrics":
-            await send_bytes(send, 200, self._metrics.text(), content_type=b"text/plain; version=0.0.4; charset=utf-8")
-        else:
-            await self._admitted(scope, receive, send)
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                await self._proxy.open()
-                await send({"type": "lifespan.startup.complete"})
-            elif message["type"] == "lifespan.shutdown":
-                await self._proxy.close()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+def _returned_headers(response: aiohttp.ClientResponse) -> Headers:
+    """End-to-end headers of the engine; the date is written by the server that answers."""
+    raw = [(name.lower(), value) for name, value in response.raw_headers]
+    dropped = _HOP_BY_HOP | {b"date"} | _named_by_connection(raw)
+    return [(name, value) for name, value in raw if name not in dropped]

@@ -4,16 +4,25 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import uvicorn
 
-from kvplan.gateway.admit import WeightedLedger
+from kvplan.errors import InputError
 from kvplan.gateway.answers import AsgiApp
 from kvplan.gateway.proxy import UpstreamDiedError
+from kvplan.gateway.running import STALL_S, ClientStalledError
 
-_LOOK_AGAIN_S = 0.05
+SERVERS = ("uvicorn", "granian")
+_LOOK_AGAIN_S = 0.02
+_CUT_OFF_S = 0.5
+_HEADER_LIMIT_BYTES = 64 * 1024
+_KEEP_ALIVE_S = 75
+_BACKLOG = 2048
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass
@@ -27,51 +36,148 @@ class Drain:
         return self.is_draining
 
 
-class _QuietAboutUpstreams(logging.Filter):
-    """An answer that broke off upstream is aborted by an exception on purpose; it is counted, not logged as a bug."""
+class _QuietAboutPeers(logging.Filter):
+    """An answer that broke off is aborted by an exception on purpose; it is counted, not logged as a bug."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.exc_info is None or not isinstance(record.exc_info[1], UpstreamDiedError)
+        return record.exc_info is None or not isinstance(record.exc_info[1], (UpstreamDiedError, ClientStalledError))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn would take the signals for itself and stop at once; here the drain decides when it stops."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to ``host``:``port`` (0: a free one). Raises InputError where that cannot be.
+
+    A client that acknowledges nothing for a minute is dropped by the kernel, with what was buffered for it.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"--host {host!r} is no address of this machine", key="--host") from error
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STALL_S * 1000))
+    try:
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"cannot listen on {host}:{port}: {reason}", hint="choose another --port or --host", key="--port"
+        ) from error
+    listener.setblocking(False)  # noqa: FBT003 - its signature
+    return listener
 
 
 async def serve(
-    app: AsgiApp, ledger: WeightedLedger, drain: Drain, *, host: str, port: int, grace_s: float = 30.0
+    app: AsgiApp,
+    listener: socket.socket,
+    drain: Drain,
+    *,
+    running: Callable[[], int],
+    server: str = "uvicorn",
+    grace_s: float = 30.0,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; then refuse new work, let running requests finish for ``grace_s``, and stop."""
-    logging.getLogger("uvicorn.error").addFilter(_QuietAboutUpstreams())
+    """Serve until SIGTERM or SIGINT; then refuse new work, let the ``running`` requests finish for ``grace_s``, stop.
+
+    A second signal ends the grace.
+    """
+    loop = asyncio.get_running_loop()
+    signals = asyncio.Semaphore(0)
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, signals.release)
+    run = run_on_granian if server == "granian" else run_on_uvicorn
+    stop = asyncio.Event()
+    serving = loop.create_task(run(app, listener, stop, running))
+    try:
+        await _first(serving, signals.acquire())
+        drain.is_draining = True
+        if not serving.done():
+            await _first(serving, _finished(running, grace_s), signals.acquire())
+        stop.set()
+        await serving
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def _first(serving: "asyncio.Task[None]", *others: object) -> None:
+    """Wait until the server ends or one of ``others`` is done; what is left of those is cancelled."""
+    tasks = [asyncio.ensure_future(other) for other in others]  # type: ignore[call-overload]
+    await asyncio.wait({serving, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+async def _finished(running: Callable[[], int], grace_s: float) -> None:
+    deadline_s = time.monotonic() + grace_s
+    while running() and time.monotonic() < deadline_s:
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+async def run_on_uvicorn(
+    app: AsgiApp, listener: socket.socket, stop: asyncio.Event, running: Callable[[], int]
+) -> None:
+    """Serve on uvicorn until ``stop``; what is ``running`` then is cut off."""
+    quiet = _QuietAboutPeers()
+    log = logging.getLogger("uvicorn.error")
+    log.addFilter(quiet)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_level="warning",
         access_log=False,
         lifespan="on",
-        timeout_keep_alive=75,
-        h11_max_incomplete_event_size=64 * 1024,
+        ws="none",
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        h11_max_incomplete_event_size=_HEADER_LIMIT_BYTES,
         server_header=False,
+        backlog=_BACKLOG,
     )
-    server = uvicorn.Server(config)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    with contextlib.ExitStack() as stack:
-        # uvicorn would take the signals for itself and stop at once; the drain decides when it stops.
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
-        stack.callback(_remove_handlers, loop)
-        serving = asyncio.create_task(server.serve())
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        drain.is_draining = True
-        deadline_s = time.monotonic() + grace_s
-        while ledger.reserved and not serving.done() and time.monotonic() < deadline_s:
-            await asyncio.sleep(_LOOK_AGAIN_S)
-        stopping.cancel()
+    server = _Server(config)
+    serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
+    try:
+        await _first(serving, stop.wait())
         server.should_exit = True
-        server.force_exit = bool(ledger.reserved)
+        server.force_exit = running() > 0
         await serving
+    finally:
+        log.removeFilter(quiet)
 
 
-def _remove_handlers(loop: asyncio.AbstractEventLoop) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
+async def run_on_granian(
+    app: AsgiApp, listener: socket.socket, stop: asyncio.Event, running: Callable[[], int]
+) -> None:
+    """Serve on granian until ``stop``; what is ``running`` then is cut off."""
+    from granian.constants import Interfaces
+    from granian.http import HTTP1Settings
+    from granian.log import LogLevels
+    from granian.server.embed import Server
+
+    host, port = listener.getsockname()[:2]
+    listener.close()  # granian binds for itself; that the address is free has been seen
+    server = Server(
+        app,
+        address=host,
+        port=port,
+        interface=Interfaces.ASGI,
+        websockets=False,
+        log_level=LogLevels.critical,
+        backlog=_BACKLOG,
+        http1_settings=HTTP1Settings(header_read_timeout=30_000, max_buffer_size=_HEADER_LIMIT_BYTES),
+    )
+    serving = asyncio.get_running_loop().create_task(server.serve())
+    await _first(serving, stop.wait())
+    if not serving.done():
+        server.stop()  # type: ignore[no-untyped-call]
+    await asyncio.wait({serving}, timeout=_CUT_OFF_S if running() else None)

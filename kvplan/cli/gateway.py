@@ -1,0 +1,117 @@
+"""``kvplan gateway``: the plan, enforced in front of a running engine."""
+
+from typing import Annotated
+
+import typer
+
+from kvplan.cli import options, overrides
+from kvplan.cli.output import talk
+from kvplan.errors import InputError
+
+NEEDS_ARGUMENTS = True
+EXAMPLE = """Example:
+
+\b
+  kvplan gateway --upstream http://127.0.0.1:8000 --traffic traffic.yaml"""
+
+
+def run(
+    upstream: Annotated[
+        str | None, typer.Option("--upstream", metavar="URL", help="The engine's OpenAI-compatible server.")
+    ] = None,
+    traffic: Annotated[
+        str | None, typer.Option("--traffic", metavar="FILE", help="The plan: a traffic file, or a bundled mix.")
+    ] = None,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Listen here.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", help="Listen on this port.")] = 8080,
+    server: Annotated[str, typer.Option("--server", metavar="NAME", help="uvicorn or granian.")] = "uvicorn",
+    ledger: Annotated[
+        str | None, typer.Option("--ledger", metavar="redis://…", help="Share one ledger among several gateways.")
+    ] = None,
+    ledger_down: Annotated[
+        str, typer.Option("--ledger-down", metavar="POLICY", help="refuse, or admit-local, while Redis is away.")
+    ] = "refuse",
+    ledger_lease: Annotated[
+        str, typer.Option("--ledger-lease", metavar="TIME", help="After this a killed gateway's tokens are free.")
+    ] = "10s",
+    count: Annotated[bool, typer.Option("--count/--no-count", help="Shrink to the engine's own token counts.")] = True,
+    image_tokens: Annotated[
+        int | None, typer.Option("--image-tokens", metavar="N", help="The engine's maximum per image.")
+    ] = None,
+    audio_tokens: Annotated[
+        int | None, typer.Option("--audio-tokens", metavar="N", help="The engine's maximum per audio clip.")
+    ] = None,
+    video_tokens: Annotated[
+        int | None, typer.Option("--video-tokens", metavar="N", help="The engine's maximum per video.")
+    ] = None,
+    body_limit: Annotated[str, typer.Option("--body-limit", metavar="BYTES", help="Refuse larger bodies.")] = "32MiB",
+    too_long_status: Annotated[
+        int, typer.Option("--too-long-status", metavar="N", help="400 as engines answer, or 413.")
+    ] = 400,
+    grace: Annotated[str, typer.Option("--grace", metavar="TIME", help="Let running requests finish.")] = "30s",
+    upstream_timeout: Annotated[
+        str,
+        typer.Option("--upstream-timeout", metavar="TIME", help="Give up an engine that sends nothing for so long."),
+    ] = "10m",
+    trust_plan: Annotated[
+        bool, typer.Option("--trust-plan", help="Start although the engine reports a smaller pool.")
+    ] = False,
+    safety_fraction: overrides.SafetyFraction = None,
+    default_max_tokens: overrides.DefaultMaxTokens = None,
+    set_keys: overrides.Set = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Show it with made-up engines and clients.")] = False,
+    demo_time: Annotated[str, typer.Option("--demo-time", metavar="TIME", help="How long the demo runs.")] = "30s",
+    offline: options.Offline = False,
+    profiles: options.Profiles = None,
+) -> int:
+    """Admit a request only while its worst case fits the planned pool; answer 429 with a Retry-After otherwise."""
+    from kvplan.units import parse_bytes
+
+    try:
+        from kvplan.gateway import command
+
+        if demo:
+            from kvplan.cli.gateway_demo import show_demo
+
+            return show_demo(_time(demo_time, "--demo-time"))
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the gateway needs {error.name}, which is not installed", hint="pip install 'kvplan[gateway]'"
+        ) from error
+    if upstream is None or traffic is None:
+        raise InputError(
+            "the gateway needs the engine and the plan",
+            hint="kvplan gateway --upstream http://127.0.0.1:8000 --traffic traffic.yaml, or kvplan gateway --demo",
+        )
+    media = {"image": image_tokens, "audio": audio_tokens, "video": video_tokens}
+    wish = command.Wish(
+        upstream=upstream,
+        traffic=traffic,
+        host=host,
+        port=port,
+        server=server,
+        ledger=ledger,
+        ledger_down=ledger_down,
+        ledger_lease_s=_time(ledger_lease, "--ledger-lease"),
+        count=count,
+        media_tokens={name: options.positive(n, f"--{name}-tokens") for name, n in media.items() if n is not None},
+        body_limit_bytes=parse_bytes(body_limit),
+        too_long_status=too_long_status,
+        grace_s=_time(grace, "--grace"),
+        upstream_timeout_s=_time(upstream_timeout, "--upstream-timeout"),
+        trust_plan=trust_plan,
+        overrides=overrides.overrides(set_keys, safety_fraction=safety_fraction, default_max_tokens=default_max_tokens),
+        offline=offline,
+        profiles_folder=options.profiles_folder(profiles),
+    )
+    return command.run(wish, talk)
+
+
+def _time(text: str, option: str) -> float:
+    """Seconds above zero; a wrong value is reported with its option."""
+    from kvplan.units import parse_seconds
+
+    seconds = parse_seconds(text)
+    if not seconds > 0:
+        raise InputError(f"{option} {text}: a time above zero is needed", key=option)
+    return seconds

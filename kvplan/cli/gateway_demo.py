@@ -1,0 +1,99 @@
+"""How ``kvplan gateway --demo`` looks: a live table in a terminal, a line now and then through a pipe."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kvplan.cli.output import wants_colour, write_data
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kvplan.gateway.demo import SideFigures
+
+_BAR = 24
+_LINE_EVERY_S = 2.0
+
+
+def show_demo(seconds: float) -> int:
+    """Run the demo and say at the end what it showed."""
+    from kvplan.gateway.demo import run_demo
+
+    last: list[Sequence[SideFigures]] = []
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(no_color=not wants_colour())
+        with Live(console=console, refresh_per_second=4) as live:
+
+            def draw(sides: "Sequence[SideFigures]") -> None:
+                last[:] = [sides]
+                live.update(_table(sides, seconds))
+
+            asyncio.run(run_demo(draw, seconds=seconds))
+    else:
+        write_data(_HEADER)
+        asyncio.run(run_demo(_lines(last), seconds=seconds))
+    write_data(_verdict(last[0]))
+    return 0
+
+
+_HEADER = f"{'time':>5} {'policy':<12} {'reserved':>9} {'used':>9} {'refused':>8} {'done':>5} {'preempted':>10}\n"
+
+
+def _lines(last: "list[Sequence[SideFigures]]") -> "Callable[[Sequence[SideFigures]], None]":
+    due_s = 0.0
+
+    def tell(sides: "Sequence[SideFigures]") -> None:
+        nonlocal due_s
+        last[:] = [sides]
+        if sides[0].elapsed_s >= due_s:
+            due_s += _LINE_EVERY_S
+            for side in sides:
+                write_data(
+                    f"{side.elapsed_s:4.0f}s {side.policy:<12} {side.reserved_blocks:>4}/{side.capacity_blocks:<4} "
+                    f"{side.used_blocks:>4}/{side.capacity_blocks:<4} {side.refusals:>8} {side.completed:>5} "
+                    f"{side.preemptions:>10}\n"
+                )
+
+    return tell
+
+
+def _table(sides: "Sequence[SideFigures]", seconds: float) -> "Table":
+    from rich.table import Table
+
+    left_s = max(0.0, seconds - sides[0].elapsed_s)
+    table = Table(title=f"the same traffic, two policies · {left_s:.0f} s left (Ctrl-C ends it)", box=None)
+    table.add_column("blocks")
+    for side in sides:
+        table.add_column(side.policy, justify="right")
+    rows: tuple[tuple[str, Callable[[SideFigures], str]], ...] = (
+        ("reserved by the gateway", lambda side: _bar(side.reserved_blocks, side.capacity_blocks)),
+        ("used in the engine", lambda side: _bar(side.used_blocks, side.capacity_blocks)),
+        ("running", lambda side: f"{side.running}"),
+        ("waiting in the engine", lambda side: f"{side.waiting}"),
+        ("refused (429)", lambda side: f"{side.refusals}"),
+        ("clients that gave up", lambda side: f"{side.gave_up}"),
+        ("completed", lambda side: f"{side.completed}"),
+        ("preempted", lambda side: f"[yellow]{side.preemptions}[/]" if side.preemptions else "0"),
+        ("tokens computed twice", lambda side: f"{side.recomputed_tokens:,}"),
+    )
+    for name, cell in rows:
+        table.add_row(name, *(cell(side) for side in sides))
+    return table
+
+
+def _bar(part: int, whole: int) -> str:
+    filled = min(_BAR, round(_BAR * part / whole))
+    return f"{'█' * filled}{'·' * (_BAR - filled)} {part:>4}/{whole}"
+
+
+def _verdict(sides: "Sequence[SideFigures]") -> str:
+    told = [
+        f"{side.policy}: {side.completed} answers, {side.refusals} refusals, {side.preemptions} preemptions"
+        f" ({side.recomputed_tokens:,} tokens computed twice)\n"
+        for side in sides
+    ]
+    return "".join(["\n", *told, "Next: kvplan gateway --upstream URL --traffic FILE · kvplan explain ledger\n"])

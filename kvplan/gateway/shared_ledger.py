@@ -1,0 +1,252 @@
+"""One ledger for several gateways in front of one engine, in Redis: weighted reservations that end with their leases.
+
+What a killed process held comes back when its leases end; a living one says again what it holds, four times a lease.
+"""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Hashable
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Self
+
+from kvplan.errors import InputError
+from kvplan.gateway.admit import LedgerDownError
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+LEDGER_DOWN_POLICIES = ("refuse", "admit-local")
+LEASE_S = 10.0
+
+_LOG = logging.getLogger("kvplan.gateway")
+_TIMEOUT_S = 1.0
+_TRY_AGAIN_S = 0.25
+_GONE = -1
+
+
+class SharedLedger:
+    """Reservations against ``capacity`` shared through Redis; open it inside a running loop, close it at the end.
+
+    While Redis is away: ``admits_local`` false refuses (LedgerDownError); true admits up to this gateway's even share
+    of the capacity, by the number of gateways last seen. A gateway that is cut off for longer than a lease while others
+    are not can hold more than the ledger knows of, until it is back.
+    """
+
+    def __init__(self, client: "Redis", name: str, capacity: int, *, lease_s: float, admits_local: bool) -> None:
+        self._client = client
+        self._keys = [f"kvplan:{{{name}}}:{part}" for part in ("weights", "leases", "state", "gateways")]
+        self._gateway = uuid.uuid4().hex
+        self._capacity = capacity
+        self._lease_s = lease_s
+        self._admits_local = admits_local
+        self._script = client.register_script(files(__package__).joinpath("shared_ledger.lua").read_text("utf-8"))
+        self._weights: dict[Hashable, int] = {}
+        self._held = 0
+        self._reserved_by_all = 0
+        self._gateways = 1
+        self._is_down = False
+        self._is_open = False
+        self._to_lower: dict[Hashable, int] = {}
+        self._wake = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls, address: str, capacity: int, *, name: str = "engine", lease_s: float = LEASE_S, admits_local: bool = False
+    ) -> Self:
+        """Connect to ``address`` (redis://, rediss://, unix://). Raises InputError where that cannot be."""
+        try:
+            from redis.asyncio import Redis
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+            from redis.exceptions import RedisError
+        except ModuleNotFoundError as error:
+            raise InputError(
+                "a shared ledger needs redis, which is not installed", hint="pip install 'kvplan[gateway,redis]'"
+            ) from error
+        try:
+            client = Redis.from_url(
+                address,
+                socket_timeout=_TIMEOUT_S,
+                socket_connect_timeout=_TIMEOUT_S,
+                retry=Retry(NoBackoff(), 0),
+            )
+        except ValueError as error:
+            raise InputError(
+                f"--ledger {address!r} is not the address of a Redis server",
+                hint="--ledger redis://127.0.0.1:6379/0",
+                key="--ledger",
+            ) from error
+        ledger = cls(client, name, capacity, lease_s=lease_s, admits_local=admits_local)
+        try:
+            await ledger._call("hold")
+        except (RedisError, OSError, TimeoutError) as error:
+            await client.aclose()
+            raise InputError(
+                f"the Redis server of --ledger does not answer ({type(error).__name__})",
+                hint="start it first, or correct --ledger",
+                key="--ledger",
+            ) from error
+        ledger._keeper = asyncio.get_running_loop().create_task(ledger._keep())
+        return ledger
+
+    @property
+    def capacity(self) -> int:
+        """The most that all gateways may reserve together."""
+        return self._capacity
+
+    @property
+    def reserved(self) -> int:
+        """Weight of all gateways' reservations, as Redis last told."""
+        return self._reserved_by_all
+
+    @property
+    def free(self) -> int:
+        """Weight that a new reservation may still take, as Redis last told."""
+        return max(0, self._capacity - self._reserved_by_all)
+
+    @property
+    def held(self) -> int:
+        """Weight of this gateway's own reservations."""
+        return self._held
+
+    async def answers(self) -> bool:
+        """Whether Redis answered last time, and its ledger is open (a lease after it lost its memory)."""
+        return not self._is_down and self._is_open
+
+    async def acquire(self, holder: Hashable, weight: int) -> bool:
+        """Reserve ``weight`` if that much is free. A caller that is cancelled meanwhile holds nothing."""
+        if self._is_down:
+            return self._acquire_local(holder, weight)
+        asking = asyncio.get_running_loop().create_task(self._reserve(holder, weight))
+        try:
+            granted = await asyncio.shield(asking)
+        except BaseException:
+            asking.add_done_callback(lambda done: self._undo(holder, weight, done))
+            raise
+        if granted is None:
+            return self._acquire_local(holder, weight)
+        if granted:
+            self._take(holder, weight)
+        return granted
+
+    def _undo(self, holder: Hashable, weight: int, done: "asyncio.Task[bool | None]") -> None:
+        if not done.cancelled() and done.exception() is None and done.result():
+            self._to_lower[holder] = _GONE
+            self._wake.set()
+
+    def _acquire_local(self, holder: Hashable, weight: int) -> bool:
+        if not self._admits_local:
+            raise LedgerDownError
+        if self._held + weight > self._capacity // max(1, self._gateways):
+            return False
+        self._take(holder, weight)
+        return True
+
+    def _take(self, holder: Hashable, weight: int) -> None:
+        self._weights[holder] = weight
+        self._held += weight
+
+    def weight_of(self, holder: Hashable) -> int | None:
+        """What ``holder`` has reserved here; None where it holds nothing."""
+        return self._weights.get(holder)
+
+    def shrink(self, holder: Hashable, weight: int) -> bool:
+        """Lower the reservation of ``holder``; it never grows. Redis hears of it soon."""
+        held = self._weights.get(holder)
+        if held is None or weight >= held:
+            return False
+        self._weights[holder] = weight
+        self._held -= held - weight
+        self._to_lower[holder] = weight
+        self._wake.set()
+        return True
+
+    def release(self, holder: Hashable) -> bool:
+        """Give back what ``holder`` reserved, once. Redis hears of it soon; at the latest its lease ends."""
+        weight = self._weights.pop(holder, None)
+        if weight is None:
+            return False
+        self._held -= weight
+        self._to_lower[holder] = _GONE
+        self._wake.set()
+        return True
+
+    async def close(self) -> None:
+        """Give back what is still held and end the connection."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+        for holder in list(self._weights):
+            self.release(holder)
+        await self._try("lower", self._taken_lowerings())
+        await self._client.aclose()
+
+    async def _keep(self) -> None:
+        """The only writer besides ``_reserve``: what was lowered, then, every quarter of a lease, all that is held.
+
+        Lowerings and renewals take turns here, so that no renewal can bring a released holder back.
+        """
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while True:
+            wait_s = _TRY_AGAIN_S if self._is_down else max(0.0, due_s - loop.time())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), wait_s)
+            self._wake.clear()
+            if self._is_down:
+                await asyncio.sleep(_TRY_AGAIN_S)
+            elif self._to_lower:
+                await self._try("lower", self._taken_lowerings())
+            if self._is_down or loop.time() >= due_s:
+                await self._try("hold", dict(self._weights))
+                due_s = loop.time() + self._lease_s / 4
+
+    def _taken_lowerings(self) -> dict[Hashable, int]:
+        lowered, self._to_lower = self._to_lower, {}
+        return lowered
+
+    async def _try(self, operation: str, weights: dict[Hashable, int]) -> None:
+        from redis.exceptions import RedisError
+
+        try:
+            await self._call(operation, weights)
+        except (RedisError, OSError, TimeoutError) as error:
+            if operation == "lower":  # what is said too late is still true: a holder's later lowering is the smaller
+                self._to_lower = {**weights, **self._to_lower}
+            self._note_down(error)
+        else:
+            if self._is_down:
+                _LOG.warning("the shared ledger answers again")
+            self._is_down = False
+            if self._to_lower:
+                self._wake.set()
+
+    async def _reserve(self, holder: Hashable, weight: int) -> bool | None:
+        """True granted, False no room, None where Redis is away. A ledger that is not open yet is away, too."""
+        from redis.exceptions import RedisError
+
+        try:
+            result = await self._call("reserve", {holder: weight})
+        except (RedisError, OSError, TimeoutError) as error:
+            self._note_down(error)
+            return None
+        return None if result < 0 else bool(result)
+
+    async def _call(self, operation: str, weights: dict[Hashable, int] | None = None) -> int:
+        arguments: list[Any] = [operation, int(self._lease_s * 1000), self._capacity, self._gateway]
+        for holder, weight in (weights or {}).items():
+            arguments += (f"{self._gateway}:{holder}", weight)
+        result, self._reserved_by_all, self._gateways = await self._script(keys=self._keys, args=arguments)
+        if operation != "lower":
+            self._is_open = result >= 0
+        return int(result)
+
+    def _note_down(self, error: Exception) -> None:
+        if not self._is_down:
+            _LOG.warning("the shared ledger cannot be reached (%s)", type(error).__name__)
+        self._is_down = True
+        self._wake.set()

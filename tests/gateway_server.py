@@ -1,0 +1,145 @@
+"""A gateway on a real server in front of a fake engine, for tests: at the end nothing may be reserved or running."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from kvplan.admission import STRATEGIES
+from kvplan.gateway.admit import OwnLedger, Promise
+from kvplan.gateway.command import Gateway, Wish
+from kvplan.gateway.plan import GatewayPlan
+from kvplan.gateway.serve import Drain, listen, run_on_granian, run_on_uvicorn
+from tests.fake_engine import FakeEngine
+
+WINDOW_TOKENS = 1024
+CHAT = "/v1/chat/completions"
+CHAT_ALLOWANCE = 256 + 16
+"""Tokens allowed for a template's own words, and for the marks around one message."""
+
+
+def blocks_of_16(tokens: int) -> int:
+    """One full-attention group with blocks of 16 tokens."""
+    return -(-tokens // 16)
+
+
+def promise(**changes: Any) -> Promise:
+    """128 blocks: two requests of the whole window."""
+    values: dict[str, Any] = {
+        "window_tokens": WINDOW_TOKENS,
+        "capacity": 128,
+        "request_blocks": blocks_of_16,
+        "strategy": STRATEGIES["worst_case"],
+    }
+    return Promise(**{**values, **changes})
+
+
+class CheckedLedger(OwnLedger):
+    """Remembers the most that was ever reserved."""
+
+    peak = 0
+
+    async def acquire(self, holder: Any, weight: int) -> bool:
+        admitted = await super().acquire(holder, weight)
+        self.peak = max(self.peak, self.reserved)
+        assert self.reserved <= self.capacity
+        return admitted
+
+
+@dataclass
+class Served:
+    """A running gateway, its parts, and a client."""
+
+    url: str
+    port: int
+    engine: FakeEngine
+    ledger: CheckedLedger
+    drain: Drain
+    gateway: Gateway
+    client: aiohttp.ClientSession
+
+    async def chat(self, text: str = "hi", **fields: Any) -> tuple[int, dict[str, str], bytes]:
+        """Send one chat; status, headers and body."""
+        body = {"model": "fake", "messages": [{"role": "user", "content": text}], **fields}
+        async with self.client.post(self.url + CHAT, json=body) as response:
+            return response.status, dict(response.headers), await response.read()
+
+    async def is_idle(self, within_s: float = 5.0) -> bool:
+        """Whether the ledger empties and the engine stops within a short time."""
+        for _ in range(int(within_s / 0.01)):
+            if not self.ledger.reserved and not self.ledger.holders and not self.engine.running:
+                return True
+            await asyncio.sleep(0.01)
+        return False
+
+    async def until_running(self, count: int) -> None:
+        """Wait until the engine writes ``count`` answers."""
+        while self.engine.running < count:
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def served(
+    given: Promise | None = None,
+    *,
+    upstream: str | None = None,
+    count: bool = False,
+    server: str = "uvicorn",
+    engine_blocks: int = 1000,
+    **wishes: Any,
+) -> AsyncIterator[Served]:
+    """A gateway in front of a fake engine."""
+    given = given or promise()
+    async with FakeEngine(blocks=engine_blocks) as engine, aiohttp.ClientSession() as client:
+        ledger, drain = CheckedLedger(given.capacity), Drain()
+        values = {"trust_plan": True, "media_tokens": {}, "body_limit_bytes": 65536, "overrides": {}, **wishes}
+        wish = Wish(upstream=upstream or engine.url, traffic="", count=count, **values)
+        plan = GatewayPlan(promise=given, blocks=given.capacity, block_tokens=16)
+        gateway = Gateway(wish, plan, ledger, drain)
+        listener = listen("127.0.0.1", 0)
+        port = listener.getsockname()[1]
+        stop = asyncio.Event()
+        run_on = run_on_granian if server == "granian" else run_on_uvicorn
+        running = asyncio.create_task(run_on(gateway.app, listener, stop, lambda: 0))
+        url = f"http://127.0.0.1:{port}"
+        await _until_up(client, url)
+        try:
+            yield Served(url=url, port=port, engine=engine, ledger=ledger, drain=drain, gateway=gateway, client=client)
+        finally:
+            await client.close()
+            stop.set()
+            await running
+        assert ledger.reserved == 0
+        assert ledger.holders == 0
+        assert gateway.admission.running == 0
+
+
+async def _until_up(client: aiohttp.ClientSession, url: str) -> None:
+    for _ in range(500):
+        try:
+            async with client.get(url + "/healthz") as response:
+                assert response.status == 200
+                return
+        except aiohttp.ClientConnectionError:
+            await asyncio.sleep(0.01)
+    raise AssertionError("the gateway did not come up")
+
+
+def run(case: Callable[[Served], Awaitable[None]], given: Promise | None = None, **settings: Any) -> None:
+    """Run one case against a gateway of its own."""
+
+    async def whole() -> None:
+        async with served(given, **settings) as gateway:
+            await case(gateway)
+
+    asyncio.run(asyncio.wait_for(whole(), timeout=60))
+
+
+def error_of(body: bytes) -> dict[str, Any]:
+    """The error object of an answer."""
+    error: dict[str, Any] = json.loads(body)["error"]
+    return error
