@@ -21,8 +21,8 @@ LONGEST_MODULE_LINES = 330
 WHOLE = {
     "kvplan/layers.py": "one short class per kind, one after the other: a single idea, however many kinds there are",
     "kvplan/traffic/file_shape.py": "the traffic file's shape, block by block",
-    "kvplan/simulation/kernel.py": "the event loop: compiled as one, so kept as one",
-    "kvplan/simulation/engine.py": "arrays in and out of the kernel, in the order of its arguments",
+    "kvplan/simulation/kernel/play.py": "the event loop: compiled as one, so kept as one",
+    "kvplan/simulation/kernel/batch.py": "one engine step over arrays, compiled with it",
 }
 COLLECTORS = {"Drain", "Fields", "TraceNotes"}
 """What is filled while foreign text is read, or a server drains; never a result."""
