@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "fit": "Where a GPU's memory goes and how many worst-case requests fit.",
     "simulate": "What happens when this traffic meets that pool.",
     "check": "Do the limits of a traffic file hold? For CI.",
+    "compare": "Which GPU and parallelism is the smallest that carries it.",
     "calibrate": "What an engine's start-up log teaches the plan.",
     "trace": "Describe a recorded trace and write a traffic file from it.",
     "init": "Write a commented traffic file that runs as it stands.",

@@ -23,7 +23,7 @@ def text(check: Check) -> str:
 
 
 def _lines(check: Check) -> Iterator[str]:
-    yield f"### kvplan check: {_plain(file_name(check))} {_plain(summary(check))}"
+    yield f"### kvplan check: {_plain(file_name(check.traffic.file))} {_plain(summary(check))}"
     yield ""
     simulation = check.measured.simulation
     if simulation is not None:
@@ -53,7 +53,7 @@ def _lines(check: Check) -> Iterator[str]:
 
 def _comparison(found: Comparison) -> Iterator[str]:
     yield ""
-    yield f"#### What changes against {_plain(found.base)}"
+    yield f"#### What changes against {_plain(file_name(found.base))}"
     yield ""
     if found.settings:
         settings = [(f"`{one.key}`", one.before or "not given", one.after or "not given") for one in found.settings]

@@ -26,7 +26,7 @@ HEADINGS = ("", "limit", "", "measured", "95 % interval")
 
 def text(check: Check) -> Iterator[Part]:
     """The whole answer."""
-    yield answer(f"{file_name(check)} {summary(check)}")
+    yield answer(f"{file_name(check.traffic.file)} {summary(check)}")
     simulation = check.measured.simulation
     if simulation is not None:
         yield paragraph(setting_line(simulation), style=QUIET, indent=0)
@@ -80,7 +80,7 @@ def comparison(found: Comparison) -> Iterator[Part]:
     shown = [one for one in found.changes if is_shown(one)]
     if shown:
         yield columns(
-            (f"against {found.base}", "before", "now", "change"),
+            (f"against {file_name(found.base)}", "before", "now", "change"),
             [
                 (
                     one.name,
@@ -106,7 +106,7 @@ def rest(found: Comparison) -> str:
 
 
 def _next(check: Check) -> tuple[str, ...]:
-    name = file_name(check)
+    name = file_name(check.traffic.file)
     if check.measured.trouble is not None:
         return ("kvplan fit MODEL --gpu GPU (where the memory goes)", "kvplan explain budget")
     if check.passed:

@@ -39,10 +39,14 @@ def figure_beside(name: str, value: float | None, other: float | None) -> str:
     return f"{value:,.6g}" + (" s" if name.endswith("_s") and not name.endswith("_per_s") else "")
 
 
-def file_name(check: Check) -> str:
-    """The file as the reader named it: a bundled mix by its name."""
-    file = check.traffic.file
-    return file.rpartition("/")[2].removesuffix(".yaml") if "profiles/traffic/" in file else file
+def file_name(file: str) -> str:
+    """A traffic file as its reader names it: a bundled mix by its name.
+
+    >>> file_name("/somewhere/profiles/traffic/chat.yaml"), file_name("loads/traffic.yaml")
+    ('chat', 'loads/traffic.yaml')
+    """
+    bundled = any(folder in file.replace("\\", "/") for folder in ("/profiles/traffic/", "/_profiles/traffic/"))
+    return file.replace("\\", "/").rpartition("/")[2].removesuffix(".yaml") if bundled else file
 
 
 def title(limit: LimitResult) -> str:

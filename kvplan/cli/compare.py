@@ -1,0 +1,168 @@
+"""``kvplan compare``: which GPU and parallelism is the smallest that carries it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from kvplan.cli import options
+from kvplan.cli.output import check_free, show, write_data, write_file
+from kvplan.cli.progress import progress_bar
+from kvplan.errors import InputError
+
+if TYPE_CHECKING:
+    from kvplan.compare import Comparison, ShapeLoad
+    from kvplan.traffic.kinds import Traffic
+
+NEEDS_ARGUMENTS = True
+EXAMPLE = """Example:
+
+\b
+  kvplan compare Qwen/Qwen3-32B --gpu h100 --gpu l40s --prompt 4000 \\
+      --max-tokens 1024 --concurrency 40"""
+
+
+def run(
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL]...", help="Models; without one, the traffic file's.")
+    ] = None,
+    gpu: Annotated[list[str] | None, typer.Option("--gpu", metavar="NAME", help="A kind of GPU; repeatable.")] = None,
+    traffic: Annotated[
+        str | None, typer.Option("--traffic", metavar="TRAFFIC", help="The load: a traffic file, or a bundled mix.")
+    ] = None,
+    prompt: Annotated[
+        int | None, typer.Option("--prompt", metavar="N", help="The load: requests of this shape.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", metavar="M", help="Their cap; without one, to the window's end.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", metavar="N", help="How many of them at once; 1.")
+    ] = None,
+    safety_fraction: Annotated[
+        float,
+        typer.Option(
+            "--safety-fraction", metavar="SHARE", show_default=False, help="Share of the pool to promise them."
+        ),
+    ] = 1.0,
+    tensor_parallel: Annotated[
+        str, typer.Option("--tensor-parallel", "--tp", metavar="N,N", show_default=False, help="1,2,4,8.")
+    ] = "1,2,4,8",
+    kv_dtype: Annotated[
+        str, typer.Option("--kv-dtype", metavar="TYPE,TYPE", show_default=False, help="KV types: auto,fp8.")
+    ] = "auto",
+    max_model_len: Annotated[
+        str | None,
+        typer.Option("--max-model-len", "--context", metavar="N,N", help="Windows; the load's own without it."),
+    ] = None,
+    replicas: Annotated[
+        str | None, typer.Option("--replicas", metavar="N,N", help="Engines behind one router.")
+    ] = None,
+    engine: options.Engine = "vllm",
+    price: Annotated[
+        list[str] | None, typer.Option("--price", metavar="GPU=AMOUNT", help="Of one GPU an hour; repeatable.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", metavar="N", help="Runs of the traffic, each.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; all cores.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="tcp://HOST:PORT", help="Work on this Dask scheduler.")
+    ] = None,
+    output: options.Output = None,
+    force: options.Force = False,
+    format: Annotated[
+        Literal["text", "json", "csv"],
+        typer.Option("--format", show_default=False, help="For people, programs, spreadsheets."),
+    ] = "text",
+    offline: options.Offline = False,
+    profiles: options.Profiles = None,
+) -> int:
+    """Which GPU and parallelism is the smallest that carries it? Exit 1: none of them does."""
+    from kvplan.check.measure import parse_prices
+    from kvplan.compare import DEFAULT_SEEDS, compare
+    from kvplan.engines import parse_engine
+    from kvplan.profiles.loader import load_gpu
+    from kvplan.sources import read_model
+
+    folder = options.profiles_folder(profiles)
+    if output is not None:
+        check_free(output, force=force)
+    if not gpu:
+        raise InputError("compare needs GPUs", hint="--gpu h100 --gpu l40s (kvplan list gpus)", key="gpu")
+    load = _load(traffic, prompt, max_tokens, concurrency, safety_fraction, folder)
+    names = list(models or ()) or _model_of(load)
+    kinds = list({profile.name: profile for profile in (load_gpu(name, extra_folder=folder) for name in gpu)}.values())
+    with progress_bar("comparing") as step:
+        result = compare(
+            [read_model(name, offline=offline, profiles_folder=folder) for name in dict.fromkeys(names)],
+            kinds,
+            load,
+            tensor_parallel=options.parse_counts(tensor_parallel, "--tensor-parallel"),
+            kv_dtypes=tuple(dict.fromkeys(word.strip() for word in kv_dtype.split(",") if word.strip())) or ("auto",),
+            windows=options.parse_counts(max_model_len, "--max-model-len"),
+            replicas=options.parse_counts(replicas, "--replicas"),
+            engine=parse_engine(engine),
+            prices_per_hour=parse_prices(price or [], profiles_folder=folder),
+            seeds=options.positive_or_none(seeds, "--seeds") or DEFAULT_SEEDS,
+            workers=options.positive_or_none(workers, "--workers"),
+            cluster=cluster,
+            profiles_folder=folder,
+            progress=step,
+        )
+    _print(result, format, output, force=force)
+    return 0 if result.smallest is not None else 1
+
+
+def _load(
+    traffic: str | None,
+    prompt: int | None,
+    max_tokens: int | None,
+    concurrency: int | None,
+    safety_fraction: float,
+    folder: Path | None,
+) -> "ShapeLoad | Traffic":
+    """The traffic file, or the shape: one of them."""
+    if traffic is not None:
+        if prompt is not None or max_tokens is not None or concurrency is not None:
+            raise InputError("--traffic and a shape are two loads", hint="give one of them", key="traffic")
+        from kvplan.traffic.load import load_traffic
+
+        return load_traffic(traffic, profiles_folder=folder)
+    if prompt is None and max_tokens is not None:
+        raise InputError("--max-tokens without --prompt is no shape", hint="--prompt 4000", key="prompt")
+    from kvplan.compare import ShapeLoad
+
+    fraction = options.parse_share(safety_fraction, "--safety-fraction")
+    assert fraction is not None
+    return ShapeLoad(
+        prompt_tokens=options.positive_or_none(prompt, "--prompt"),
+        max_output_tokens=options.positive_or_none(max_tokens, "--max-tokens"),
+        concurrency=options.positive_or_none(concurrency, "--concurrency") or 1,
+        safety_fraction=fraction,
+    )
+
+
+def _model_of(load: "ShapeLoad | Traffic") -> list[str]:
+    model: str | None = getattr(load, "model", None)
+    if model is None:
+        raise InputError("no model was named", hint="kvplan compare org/name --gpu h100", key="model")
+    return [model]
+
+
+def _print(result: "Comparison", format: str, output: Path | None, *, force: bool) -> None:
+    if format == "text":
+        from kvplan.report.compare_text import text as parts
+
+        if output is None:
+            show(parts(result))
+            return
+        from kvplan.report.page import render
+
+        written = render(parts(result))
+    else:
+        from importlib import import_module
+
+        written = import_module(f"kvplan.report.compare_{format}").text(result)
+    if output is None:
+        write_data(written)
+    else:
+        write_file(output, written, force=force)

@@ -1,0 +1,323 @@
+"""Which GPU and parallelism is the smallest that carries a load: every candidate planned, and played where there is
+traffic; smallest first, with the reason why each of the others loses."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+from kvplan.capacity import FITS, Fit, RequestShape, fit
+from kvplan.check.against import figures
+from kvplan.check.judge import judge_limits, read
+from kvplan.check.measure import measure
+from kvplan.check.results import LimitResult
+from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.errors import InputError, KvplanError, UnsupportedModelError
+from kvplan.model import ModelSpec
+from kvplan.profiles.kinds import GpuProfile
+from kvplan.sweep import Progress, sweep
+from kvplan.traffic.kinds import Limit, Traffic
+
+TENSOR_PARALLEL = (1, 2, 4, 8)
+DEFAULT_SEEDS = 5
+DEFAULT_LIMITS = (Limit(name="refused_share", maximum=0.01), Limit(name="gave_up_share", maximum=0.001))
+"""What traffic is held to where its file has no limits of its own."""
+_WINDOW_STEP_TOKENS = 1024
+
+Verdict = Literal["carries", "limits_broken", "too_small", "does_not_fit", "impossible", "cannot_tell"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeLoad:
+    """``concurrency`` worst-case requests of one shape at once; without a shape, one request of the whole window."""
+
+    prompt_tokens: int | None = None
+    max_output_tokens: int | None = None
+    concurrency: int = 1
+    safety_fraction: Fraction = Fraction(1)
+
+    @property
+    def shapes(self) -> tuple[RequestShape, ...]:
+        """The shape as the plan takes it."""
+        if self.prompt_tokens is None:
+            return ()
+        shape = RequestShape(
+            name="the load", prompt_tokens=self.prompt_tokens, max_output_tokens=self.max_output_tokens
+        )
+        return (shape,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One candidate as it is asked about. ``max_model_len`` None: the engine's default, or the traffic file's."""
+
+    model: ModelSpec
+    gpu: GpuProfile
+    tensor_parallel: int
+    kv_dtype: str
+    max_model_len: int | None
+    replicas: int
+    engine: EngineVersion = field(default_factory=EngineVersion)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.tensor_parallel * self.replicas
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of all GPUs together: how large the candidate is."""
+        return self.gpu.memory_bytes * self.gpus
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidate:
+    """A choice and what became of it. ``detail`` says why it cannot serve; ``broken`` are the limits it breaks.
+
+    ``sequences``: worst-case requests of the shape that fit, over all replicas. ``figures``: what a check measures.
+    """
+
+    choice: Choice
+    verdict: Verdict
+    detail: str = ""
+    max_model_len: int | None = None
+    kv_pool_bytes: int | None = None
+    longest_window_tokens: int | None = None
+    concurrency_at_max_model_len: float | None = None
+    sequences: int | None = None
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    broken: tuple[LimitResult, ...] = ()
+    price_per_hour: float | None = None
+
+    @property
+    def carries(self) -> bool:
+        """Whether it serves the load."""
+        return self.verdict == "carries"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Comparison:
+    """All candidates: those that carry the load first, smallest first in each part.
+
+    ``by_price``: smallest means cheapest, since every candidate that carries has a price; else least memory.
+    """
+
+    load: ShapeLoad | Traffic
+    candidates: tuple[Candidate, ...]
+    by_price: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def smallest(self) -> Candidate | None:
+        """The answer; None where nothing carries the load."""
+        first = self.candidates[0]
+        return first if first.carries else None
+
+    def smallest_of(self, model_id: str) -> Candidate | None:
+        """The answer for one of several models."""
+        return next((one for one in self.candidates if one.carries and one.choice.model.id == model_id), None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Question:
+    choice: Choice
+    load: ShapeLoad | Traffic
+    price_per_hour: float | None
+    seeds: int
+    profiles_folder: str | Path | None
+
+
+def compare(
+    models: Sequence[ModelSpec],
+    gpus: Sequence[GpuProfile],
+    load: ShapeLoad | Traffic,
+    *,
+    tensor_parallel: Sequence[int] = TENSOR_PARALLEL,
+    kv_dtypes: Sequence[str] = ("auto",),
+    windows: Sequence[int] = (),
+    replicas: Sequence[int] = (),
+    engine: EngineVersion | None = None,
+    prices_per_hour: Mapping[str, float] | None = None,
+    seeds: int = DEFAULT_SEEDS,
+    workers: int | None = None,
+    cluster: str | None = None,
+    profiles_folder: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Models × GPUs × parallelism × KV types × windows × replicas under one load.
+
+    Without ``windows``: the traffic file's, or what the shape needs. Without ``replicas``: the file's, or one.
+    ``prices_per_hour`` are of one GPU by the profile's name and win over the profile's own.
+    """
+    if not models or not gpus:
+        raise InputError("nothing to compare: at least one model and one GPU are needed", hint="--gpu h100 --gpu l40s")
+    notes: tuple[str, ...] = ()
+    if isinstance(load, Traffic):
+        load, notes = _comparable(load)
+    prices = prices_per_hour or {}
+    asked: Sequence[int | None] = tuple(windows) or (_window(load),)
+    questions = [
+        _Question(
+            choice=Choice(
+                model=model,
+                gpu=gpu,
+                tensor_parallel=ranks,
+                kv_dtype=kv_dtype,
+                max_model_len=_within(window, model),
+                replicas=count,
+                engine=engine or EngineVersion(),
+            ),
+            load=load,
+            price_per_hour=prices.get(gpu.name, gpu.price_per_hour),
+            seeds=seeds,
+            profiles_folder=profiles_folder,
+        )
+        for model, gpu, ranks, kv_dtype, window, count in product(
+            models, gpus, tensor_parallel, kv_dtypes, asked, tuple(replicas) or (_replicas(load),)
+        )
+    ]
+    found = sweep(_answer, questions, workers=workers, cluster=cluster, progress=progress)
+    carriers = [one for one in found if one.carries]
+    by_price = bool(carriers) and all(one.price_per_hour is not None for one in carriers)
+    order = partial(_order, by_price=by_price)
+    return Comparison(load=load, candidates=tuple(sorted(found, key=order)), by_price=by_price, notes=notes)
+
+
+def _comparable(traffic: Traffic) -> tuple[Traffic, tuple[str, ...]]:
+    """The traffic without what was measured on its own hardware, and the notes that say so."""
+    deployment, notes = traffic.deployment, []
+    for name, words in (
+        ("kv_pool", "its measured pool"),
+        ("service", "its measured step time"),
+        ("calibration", "its calibration"),
+        ("gpu_memory_bytes", "its driver's figure of memory"),
+    ):
+        if getattr(deployment, name) is not None:
+            notes.append(f"{words} is of the file's own hardware and is not used for other GPUs")
+    deployment = replace(deployment, kv_pool=None, service=None, calibration=None, gpu_memory_bytes=None)
+    if not traffic.limits:
+        notes.append("the file has no limits: held to refused ≤ 1% and gave up ≤ 0.1%")
+    return replace(traffic, deployment=deployment, limits=traffic.limits or DEFAULT_LIMITS), tuple(notes)
+
+
+def _window(load: ShapeLoad | Traffic) -> int | None:
+    """The file's window; of a shape, what it needs, in whole 1,024s."""
+    if isinstance(load, Traffic):
+        return load.deployment.max_model_len
+    if load.prompt_tokens is None or load.max_output_tokens is None:
+        return None
+    return -(-(load.prompt_tokens + load.max_output_tokens) // _WINDOW_STEP_TOKENS) * _WINDOW_STEP_TOKENS
+
+
+def _within(window: int | None, model: ModelSpec) -> int | None:
+    longest = model.max_context_tokens
+    return window if window is None or longest is None else min(window, longest)
+
+
+def _replicas(load: ShapeLoad | Traffic) -> int:
+    return load.deployment.replicas if isinstance(load, Traffic) else 1
+
+
+def _order(one: Candidate, *, by_price: bool) -> tuple[float | int, ...]:
+    """Carriers first; then price or memory, then fewer GPUs, the KV type left alone, the longer window."""
+    choice = one.choice
+    size = one.price_per_hour if by_price and one.price_per_hour is not None else choice.memory_bytes
+    return (not one.carries, size, choice.gpus, choice.kv_dtype != "auto", -(one.max_model_len or 0))
+
+
+def _answer(question: _Question) -> Candidate:
+    """One candidate: planned, and played where the load is traffic. A refusal is an answer, too."""
+    choice, load = question.choice, question.load
+    price = None if question.price_per_hour is None else question.price_per_hour * choice.gpus
+    try:
+        if isinstance(load, Traffic):
+            return replace(_under_traffic(question, load), price_per_hour=price)
+        return replace(_under_shape(choice, load), price_per_hour=price)
+    except UnsupportedModelError as error:
+        return _refused(choice, "cannot_tell", error, price)
+    except KvplanError as error:
+        return _refused(choice, "impossible", error, price)
+
+
+def _refused(choice: Choice, verdict: Verdict, error: KvplanError, price_per_hour: float | None) -> Candidate:
+    return Candidate(
+        choice=choice,
+        verdict=verdict,
+        detail=error.message,
+        max_model_len=choice.max_model_len,
+        price_per_hour=price_per_hour,
+    )
+
+
+def _under_shape(choice: Choice, load: ShapeLoad) -> Candidate:
+    planned = fit(choice.model, _deployment(choice), load.shapes, load.safety_fraction)
+    candidate = _planned(choice, planned)
+    if planned.verdict != FITS:
+        return candidate
+    held = [reservation.sequences for reservation in planned.reservations] or [int(planned.concurrency)]
+    sequences = held[0] * choice.replicas
+    enough = sequences >= load.concurrency
+    detail = "" if enough else f"holds {sequences:,} of {load.concurrency:,} at once"
+    return replace(candidate, verdict="carries" if enough else "too_small", detail=detail, sequences=sequences)
+
+
+def _deployment(choice: Choice) -> Deployment:
+    return Deployment(
+        engine=choice.engine,
+        gpu=choice.gpu,
+        tensor_parallel=choice.tensor_parallel,
+        kv_dtype=choice.kv_dtype,
+        max_model_len=choice.max_model_len,
+    )
+
+
+def _planned(choice: Choice, planned: Fit) -> Candidate:
+    """The plan's figures; its verdict is ``does_not_fit`` until more is known."""
+    said = [finding.message for finding in planned.findings if finding.severity == "error"]
+    return Candidate(
+        choice=choice,
+        verdict="does_not_fit",
+        detail=said[0] if said else "",
+        max_model_len=planned.max_model_len,
+        kv_pool_bytes=planned.plan.kv_bytes,
+        longest_window_tokens=planned.longest_window_tokens,
+        concurrency_at_max_model_len=float(planned.concurrency),
+    )
+
+
+def _under_traffic(question: _Question, traffic: Traffic) -> Candidate:
+    choice = question.choice
+    deployment = replace(
+        traffic.deployment,
+        gpu=choice.gpu.name,
+        tensor_parallel=choice.tensor_parallel,
+        kv_dtype=choice.kv_dtype,
+        max_model_len=choice.max_model_len,
+        replicas=choice.replicas,
+    )
+    prices = {} if question.price_per_hour is None else {choice.gpu.name: question.price_per_hour}
+    measured = measure(
+        replace(traffic, deployment=deployment),
+        model=choice.model,
+        seeds=question.seeds,
+        workers=1,
+        prices_per_hour=prices,
+        profiles_folder=question.profiles_folder,
+    )
+    assert measured.fit is not None
+    candidate = _planned(choice, measured.fit)
+    if measured.trouble is not None:
+        return candidate
+    broken = tuple(limit for limit in judge_limits(measured) if not limit.passed)
+    held = read("worst_case_reservations", measured).value
+    return replace(
+        candidate,
+        verdict="limits_broken" if broken else "carries",
+        detail="",
+        figures=figures(measured),
+        broken=broken,
+        sequences=None if held is None else int(held),
+    )
