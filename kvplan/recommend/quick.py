@@ -52,8 +52,6 @@ def recommend(
     least = next((known for known, share in curve if share <= max_truncated_share), curve[-1][0])
     judged = _run_with_default(simulation.strategies)
     refused = None if judged is None else judged.shares["refused_share"]
-    if simulation.inputs.default_max_tokens_source != "the traffic file":
-        cap, truncated = least, truncated_share(arrivals, least)
     return Recommendation(
         safety_fraction=fraction,
         default_max_tokens=cap,
@@ -61,7 +59,7 @@ def recommend(
         refused_share=refused,
         per_class=tuple(_per_class(arrivals, simulation.plant, max_truncated_share)),
         binds=binds,
-        reason=_reason(simulation, cap, truncated, refused, least, max_refused_share),
+        reason=_reason(simulation, arrivals, cap, truncated, refused, least, max_refused_share),
         terms=terms,
     )
 
@@ -121,12 +119,21 @@ def _run_with_default(strategies: Sequence[StrategyResult]) -> StrategyResult | 
 
 
 def _reason(
-    simulation: Simulation, cap: int, truncated: float, refused: float | None, least: int, max_refused_share: float
+    simulation: Simulation,
+    arrivals: Arrivals,
+    cap: int,
+    truncated: float,
+    refused: float | None,
+    least: int,
+    max_refused_share: float,
 ) -> str:
     """The recommendation's evidence in a sentence or two."""
-    unset = unset_share([sample(simulation.traffic, simulation.inputs.seed, scale=simulation.inputs.scale)])
-    if not unset:
-        return "every request sends its own cap, so a default changes nothing"
+    if not unset_share([arrivals]):
+        alike = float((arrivals.output_tokens > cap).mean())
+        return (
+            f"every request sends its own cap, so a default changes nothing here; {cap:,} would cut off {alike:.2%} of "
+            "such answers if a client sent none"
+        )
     parts = [f"a default of {cap:,} cuts off {truncated:.2%} of all answers"]
     if refused is not None:
         parts.append(f"and {refused:.2%} of requests are refused at least once")

@@ -137,12 +137,13 @@ def sustainable_per_s(requests: Requests, opened: Door, plant: Plant) -> tuple[f
 
 def provisional_cap(arrivals: Arrivals, plant: Plant, *, max_truncated_share: float) -> int:
     """The default cap where the file has none: the least round number that truncates at most the given share of all
-    requests, counting those that send no cap. Round numbers are 128, 192, 256, 384, 512, 768, 1,024 …"""
+    requests, counting those that send no cap; where all send one, as if none did. Round numbers are 128, 192, 256,
+    384, 512, 768, 1,024 …"""
     unset = arrivals.max_tokens == 0
-    outputs = arrivals.output_tokens[unset]
+    outputs = arrivals.output_tokens[unset] if unset.any() else arrivals.output_tokens
     window = plant.settings.max_model_len
     for cap in round_caps(window):
-        if len(outputs) == 0 or np.count_nonzero(outputs > cap) <= max_truncated_share * len(arrivals):
+        if np.count_nonzero(outputs > cap) <= max_truncated_share * len(arrivals):
             return cap
     return window
 

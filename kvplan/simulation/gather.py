@@ -92,7 +92,14 @@ def _shares(results: Sequence[SeedResult]) -> tuple[dict[str, float], dict[str, 
             if value is not None:
                 columns.setdefault(name, []).append(value)
     pairs = {name: mean_interval(values) for name, values in columns.items()}
-    return {name: mean for name, (mean, _) in pairs.items()}, {name: interval for name, (_, interval) in pairs.items()}
+    means = {name: mean for name, (mean, _) in pairs.items()}
+    return means, {name: _possible(name, interval) for name, (_, interval) in pairs.items()}
+
+
+def _possible(name: str, interval: tuple[float, float]) -> tuple[float, float]:
+    """The part of an interval that the figure can take: none of them is negative, and a share ends at one."""
+    high = min(interval[1], 1.0) if name.endswith("_share") else interval[1]
+    return max(interval[0], 0.0), high
 
 
 def _seed_values(result: SeedResult) -> Iterator[tuple[str, float | None]]:
