@@ -168,9 +168,9 @@ def _play(
     if asks and any(state[places.GAVE_IN] for state in states):
         return None
     return Run(
-        rows=_rows(np.array(row, np.int32), np.array(time, np.float64), count, watch.stop_s),
+        rows=_rows(np.asarray(row, np.int32), np.asarray(time, np.float64), count, watch.stop_s),
         totals=_totals(states, clocks, since, watch, float(end_s), int(totals[0])),
-        samples=_samples(np.array(samples, np.int64), int(totals[1]), watch.sample_every_s),
+        samples=_samples(np.asarray(samples, np.int64), int(totals[1]), watch.sample_every_s),
         kernel="identities" if caching else "counts",
         compiled=memory.compiled,
     )

@@ -126,8 +126,8 @@ Rows = tuple[Ints, Reals, Offsets, Offsets]
 Lists = tuple[Ints, Ints, list[tuple[int, int]], Ints]
 
 # A layout in numbers: sizes of blocks, fixed blocks, window kinds, batches formed ahead, the place of the kinds' rows
-# in ``form``, then ``form`` and ``rings``. ``form`` holds a row per size (size, groups, full groups, place of its ring),
-# then a row per kind (rule, window, size, groups, cap, place of its ring).
+# in ``form``, then ``form`` and ``rings``. ``form`` holds a row per size (size, groups, full groups, place of its
+# ring), then a row per kind (rule, window, size, groups, cap, place of its ring).
 Shape = tuple[int, int, int, int, int, Ints, Ints]
 SIZES: Final = 0
 FIXED: Final = 1

@@ -238,8 +238,6 @@ def play(
         last = next_s > stop_s or next_s == inf
         if last:
             next_s = stop_s
-        else:
-            now_s = next_s
 
         # What the engines release until then.
         for r in range(replicas):
@@ -299,6 +297,7 @@ def play(
             i = heappop(leaves)[1]
             if row[outcome + i] != UNFINISHED and (row[outcome + i] != COMPLETED or time[finish + i] <= next_s):
                 continue
+            now_s = next_s
             r = row[column[REPLICA] + i]
             st = states[r]
             timed_out = time[admitted + i] + time_out_s[i] <= arrival_s[i] + cancel_s[i]
@@ -324,6 +323,7 @@ def play(
         else:
             i = arrived
             arrived += 1
+        now_s = next_s
         row[attempts + i] += 1
         if barred[i] or charge[i] > door[CAPACITY]:
             row[outcome + i] = REJECTED
