@@ -83,7 +83,7 @@ KNOWN_NAMES = {
     "block_size",  # the engines' own option
     "device_memory",  # how a log line is quoted
 }
-TIME_WORDS = ("latency", "timeout", "duration", "delay", "elapsed", "interval", "backoff")
+TIME_WORDS = ("latency", "timeout", "duration", "delay", "elapsed", "backoff")
 SHARE_WORDS = ("fraction", "utilization", "probability")
 
 
