@@ -200,8 +200,9 @@ def _admission(shape: shapes.AdmissionShape) -> AdmissionPlan:
 def _limits(shape: shapes.FileShape, names: list[str], places: Places) -> tuple[Limit, ...]:
     found = []
     for name, given in shape.limits.items():
-        path: KeyPath = ("limits", name)
-        for limit in given if isinstance(given, list) else [given]:
+        listed = isinstance(given, list)
+        for index, limit in enumerate(given if isinstance(given, list) else [given]):
+            path: KeyPath = ("limits", name, index) if listed else ("limits", name)
             if limit.class_name is not None and limit.class_name not in names:
                 raise places.error(
                     path, f"limits.{name}: there is no class {limit.class_name!r}", f"classes: {', '.join(names)}"

@@ -1,0 +1,321 @@
+"""Checks: every limit has a measure, chance is given its due, and what is not measured is no pass."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvplan.check import check
+from kvplan.check.against import changes, figures, read_baseline, settings
+from kvplan.check.judge import judge_limits, verdict
+from kvplan.check.measure import measure, parse_prices
+from kvplan.check.measures import MEASURES, over_seeds
+from kvplan.check.results import Change, Check, LimitResult, Measured, Reading
+from kvplan.errors import InputError
+from kvplan.report.check_json import text as json_text
+from kvplan.report.check_words import message
+from kvplan.traffic.file_shape import LIMIT_NAMES
+from kvplan.traffic.kinds import Limit, Traffic
+from kvplan.traffic.load import parse_traffic
+
+POOL = """\
+deployment:
+  kv_pool: {blocks: 400, block_tokens: 16}
+  service: {base_s: 0.01, prefill_token_s: 1.0e-5, decode_sequence_s: 1.0e-4, kv_token_s: 1.0e-7}
+  max_model_len: 2048
+  max_num_seqs: 32
+  max_num_batched_tokens: 512
+admission: {default_max_tokens: 256}
+traffic:
+  duration: 2m
+  seed: 3
+  classes:
+    - name: chat
+      rate: 4/s
+      prompt_tokens: {lognormal: {p50: 200, p95: 600}}
+      output_tokens: {lognormal: {p50: 100, p95: 400}}
+      max_tokens: {choices: [{unset: true, share: 0.5}, {value: 512, share: 0.5}]}
+      client: openai-python
+    - name: batch
+      rate: 1/s
+      prompt_tokens: 300
+      output_tokens: 50
+      max_tokens: 64
+"""
+PLANNED = """\
+model: meta-llama/Llama-3.1-8B-Instruct
+deployment: {gpu: h100, max_model_len: 8192}
+traffic:
+  duration: 20s
+  classes:
+    - {name: chat, rate: 2/s, prompt_tokens: 500, output_tokens: 50, max_tokens: 100}
+"""
+
+
+def _traffic(limits: str, text: str = POOL) -> Traffic:
+    return parse_traffic(f"{text}limits:\n  {limits}\n", file="traffic.yaml")
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    """The small pool, played once for all."""
+    return measure(_traffic("preemptions: {max: 0}"), seeds=3, workers=1)
+
+
+def _judged(measured: Measured, limits: str, *, strict: bool = False) -> tuple[LimitResult, ...]:
+    return judge_limits(replace(measured, traffic=_traffic(limits)), strict=strict)
+
+
+def test_every_limit_has_a_measure_and_every_measure_a_limit() -> None:
+    assert set(MEASURES) == set(LIMIT_NAMES)
+
+
+@pytest.mark.parametrize("name", [name for name in LIMIT_NAMES if not name.endswith(("_bytes", "_per_hour"))])
+def test_every_figure_of_a_run_can_be_judged(name: str, measured: Measured) -> None:
+    """At least 0 always holds, and the values are those of the run."""
+    (found,) = _judged(measured, f"{name}: {{min: 0}}")
+    assert found.passed
+    assert found.reading.value is not None
+    assert name in message(found)
+
+
+@pytest.mark.parametrize("name", [name for name in LIMIT_NAMES if MEASURES[name].of_classes])
+def test_classes_have_their_own_figures(name: str, measured: Measured) -> None:
+    (found,) = _judged(measured, f"{name}: {{class: batch, min: 0}}")
+    assert found.class_name == "batch"
+    assert found.reading.value is not None
+
+
+def test_a_figure_of_the_whole_has_no_class(measured: Measured) -> None:
+    with pytest.raises(InputError, match="a figure of the whole") as caught:
+        _judged(measured, "over_capacity_events: {class: chat, max: 0}")
+    assert (caught.value.line, caught.value.key) == (24, "limits.over_capacity_events.class")
+
+
+def test_both_bounds_of_a_limit_are_judged(measured: Measured) -> None:
+    low, high = _judged(measured, "completed_share: {min: 0.1, max: 0.2}")
+    assert (low.bound, low.limit, low.passed) == ("min", 0.1, True)
+    assert (high.bound, high.limit, high.passed, high.certainty) == ("max", 0.2, False, "sure")
+    assert low.line == high.line == 24
+
+
+def test_a_list_of_limits_is_judged_one_by_one(measured: Measured) -> None:
+    found = _judged(measured, "ttft_p99_s: [{class: chat, max: 100}, {class: batch, max: 0}]")
+    assert [(one.class_name, one.passed) for one in found] == [("chat", True), ("batch", False)]
+
+
+def test_counts_take_the_worst_seed(measured: Measured) -> None:
+    assert measured.simulation is not None
+    (strategy,) = measured.simulation.strategies
+    refusals = [seed.figures.refusals for seed in strategy.seeds]
+    assert len(set(refusals)) > 1
+    (found,) = _judged(measured, f"refusals: {{max: {max(refusals) - 1}}}")
+    assert (found.reading.value, found.passed, found.certainty) == (max(refusals), False, "exact")
+    (kept,) = _judged(measured, f"refusals: {{max: {max(refusals)}}}")
+    assert kept.passed
+
+
+def test_reservations_are_the_fewest_that_the_policy_charges(measured: Measured) -> None:
+    """399 usable blocks. chat's p95 prompt of 600 with the cap 512 takes 1,112 tokens = 70 blocks: 5 fit; with the
+    default 256 it would be 54: 7. No cap at all is not charged, since the default is filled in. batch: 364 = 23: 17."""
+    (chat,) = _judged(measured, "worst_case_reservations: {class: chat, min: 6}")
+    assert (chat.reading.value, chat.passed, chat.reading.how) == (399 // 70, False, "chat, cap 512")
+    (batch,) = _judged(measured, "worst_case_reservations: {class: batch, min: 17}")
+    assert (batch.reading.value, batch.passed) == (399 // 23, True)
+    (every,) = _judged(measured, "worst_case_reservations: {min: 1}")
+    assert every.reading.value == 399 // 70
+
+
+def test_a_mean_within_noise_fails_only_when_strict(measured: Measured) -> None:
+    """Three seeds: the limit is put between the mean and the end of its interval."""
+    (wide,) = _judged(measured, "refused_share: {max: 1}")
+    reading = wide.reading
+    assert reading.value is not None
+    assert reading.low is not None
+    assert reading.high is not None
+    assert 0 < reading.low < reading.value < reading.high < 1
+    above = (reading.low + reading.value) / 2
+    (noisy,) = _judged(measured, f"refused_share: {{max: {above}}}")
+    assert (noisy.certainty, noisy.keeps, noisy.passed) == ("within_noise", False, True)
+    (strict,) = _judged(measured, f"refused_share: {{max: {above}}}", strict=True)
+    assert (strict.certainty, strict.passed) == ("within_noise", False)
+    assert "within noise" in message(strict)
+    (broken,) = _judged(measured, f"refused_share: {{max: {reading.low / 2}}}")
+    assert (broken.certainty, broken.passed) == ("sure", False)
+
+
+@pytest.mark.parametrize(
+    ("bound", "limit", "strict", "expected"),
+    [
+        ("max", 5, False, ("sure", True)),
+        ("max", 4, True, ("sure", True)),
+        ("max", 3.5, False, ("within_noise", True)),
+        ("max", 2.5, False, ("within_noise", True)),
+        ("max", 2.5, True, ("within_noise", False)),
+        ("max", 1.9, False, ("sure", False)),
+        ("min", 1, False, ("sure", True)),
+        ("min", 2, True, ("sure", True)),
+        ("min", 3.9, False, ("within_noise", True)),
+        ("min", 3.9, True, ("within_noise", False)),
+        ("min", 4.1, False, ("sure", False)),
+    ],
+)
+def test_an_interval_decides(bound: str, limit: float, strict: bool, expected: tuple[str, bool]) -> None:
+    """A mean of 3 with the interval from 2 to 4."""
+    reading = Reading(value=3, low=2, high=4)
+    assert verdict(reading, "min" if bound == "min" else "max", limit, strict=strict) == expected
+
+
+def test_one_seed_says_that_it_has_no_interval() -> None:
+    found = check(_traffic("refused_share: {max: 1}"), seeds=1, workers=1)
+    (limit,) = found.limits
+    assert (limit.certainty, limit.passed) == ("one_seed", True)
+    assert "no interval from one seed" in message(limit)
+    assert over_seeds([0.25], "mean", "max") == Reading(value=0.25, how="of 1 seed")
+
+
+def test_a_file_without_limits_is_refused() -> None:
+    with pytest.raises(InputError, match="nothing to check") as caught:
+        check(parse_traffic(POOL, file="traffic.yaml"))
+    assert caught.value.hint is not None
+
+
+def test_nothing_to_measure_is_no_pass() -> None:
+    """Requests that are larger than the window are refused for good: none is completed, so none has a TTFT."""
+    text = POOL.replace("prompt_tokens: 300", "prompt_tokens: 3000")
+    found = check(_traffic("ttft_p99_s: {class: batch, max: 5}", text), seeds=1, workers=1)
+    assert not found.passed
+    assert (found.limits[0].certainty, found.limits[0].reading.value) == ("not_measured", None)
+    assert "was not measured" in message(found.limits[0])
+
+
+def test_a_pool_that_does_not_start_is_a_broken_limit() -> None:
+    text = POOL.replace("max_model_len: 2048", "max_model_len: 8192")
+    found = check(_traffic("refused_share: {max: 1}", text), workers=1)
+    fits, refused = found.limits
+    assert not found.passed
+    assert (fits.name, fits.passed, fits.reading.value) == ("fits", False, 0)
+    assert "takes 512 blocks and 399 are usable" in message(fits)
+    assert (refused.passed, refused.certainty) == (False, "not_measured")
+    assert json.loads(json_text(found))["passed"] is False
+
+
+def test_weights_that_do_not_fit_are_a_broken_limit_and_the_pool_is_told_as_it_is() -> None:
+    """An unclamped, negative pool: 8 B parameters in 16 bits are 15.0 GiB, and an L4's share of 22 GiB is not enough
+    for 70 B."""
+    text = PLANNED.replace("Llama-3.1-8B-Instruct", "Llama-3.1-70B-Instruct")
+    found = check(_traffic("kv_pool_bytes: {min: 0GiB}", text), offline=True, workers=1)
+    fits, pool = found.limits
+    assert (fits.name, found.passed, pool.passed) == ("fits", False, False)
+    assert pool.reading.value is not None
+    assert pool.reading.value < 0
+    assert pool.certainty == "exact"
+
+
+def test_a_plan_is_judged_exactly() -> None:
+    """KV of 40 GiB at 128 KiB a token: 20,480 blocks of 16, 2.5 windows of 131,072."""
+    text = PLANNED.replace(
+        "{gpu: h100, max_model_len: 8192}",
+        "{gpu: h100, kv_pool: {memory: 40GiB}, max_model_len: 131072}",
+    )
+    limits = "kv_pool_bytes: {min: 40GiB}\n  concurrency_at_max_model_len: {min: 2.5, max: 2.5}"
+    found = check(_traffic(limits, text), offline=True, workers=1)
+    assert found.passed
+    assert {limit.certainty for limit in found.limits} == {"exact"}
+    assert found.figures["kv_pool_tokens"] == 327_680
+
+
+def test_the_band_of_a_planned_service_time_warns_and_does_not_decide() -> None:
+    found = check(_traffic("e2e_mean_s: {max: 100}", PLANNED), offline=True, workers=1)
+    (limit,) = found.limits
+    assert limit.at_slow_end is not None
+    assert limit.at_fast_end is not None
+    assert limit.reading.value is not None
+    assert limit.at_fast_end < limit.reading.value < limit.at_slow_end
+    tight = _traffic(f"e2e_mean_s: {{max: {(limit.reading.value + limit.at_slow_end) / 2}}}", PLANNED)
+    assert check(tight, offline=True, workers=1).passed
+
+
+def test_a_cost_needs_a_price() -> None:
+    limited = _traffic("cost_per_hour: {max: 5}", PLANNED.replace("gpu: h100", "gpu: h100, replicas: 2"))
+    with pytest.raises(InputError, match="cost_per_hour cannot be judged") as caught:
+        check(limited, offline=True, workers=1)
+    assert caught.value.line is not None
+    prices = parse_prices(["h100=2.75"])
+    assert prices == {"h100-80gb-sxm": 2.75}
+    found = check(limited, offline=True, workers=1, prices_per_hour=prices)
+    assert (found.limits[0].reading.value, found.passed) == (5.5, False)
+
+
+@pytest.mark.parametrize("text", ["h100", "h100=", "h100=cheap", "h100=-1", "h100=nan", "h100=inf"])
+def test_a_price_is_an_amount(text: str) -> None:
+    with pytest.raises(InputError, match="is not NAME=AMOUNT"):
+        parse_prices([text])
+
+
+def test_a_change_is_told_key_by_key_and_figure_by_figure(measured: Measured) -> None:
+    text = POOL.replace("max_model_len: 2048", "max_model_len: 4096").replace("rate: 1/s", "rate: 2/s")
+    found = check(_traffic("preemptions: {max: 0}", text), against=measured.traffic, seeds=3, workers=1)
+    assert found.comparison is not None
+    assert [(one.key, one.before, one.after) for one in found.comparison.settings] == [
+        ("deployment.max_model_len", "2048", "4096"),
+        ("batch.rate_per_s", "1", "2"),
+    ]
+    told = {one.name: one for one in found.comparison.changes}
+    assert told["max_model_len"] == Change(name="max_model_len", before=2048, after=4096)
+    assert told["kv_pool_tokens"].before == told["kv_pool_tokens"].after
+    assert [limit.passed for limit in found.comparison.base_limits] == [True]
+
+
+def test_nothing_changed_is_nothing_told(measured: Measured) -> None:
+    """The same file twice: common random numbers leave no difference at all."""
+    again = measure(measured.traffic, seeds=3, workers=1)
+    assert settings(measured.traffic, again.traffic) == ()
+    assert all(one.before == one.after for one in changes(figures(measured), figures(again)))
+
+
+def test_a_kept_answer_is_a_baseline(measured: Measured, tmp_path: Path) -> None:
+    limits = judge_limits(measured)
+    kept = Check(traffic=measured.traffic, measured=measured, limits=limits, strict=False, figures=figures(measured))
+    path = tmp_path / "plan.json"
+    path.write_text(json_text(kept), encoding="utf-8")
+    assert read_baseline(path) == figures(measured)
+    again = check(measured.traffic, baseline=path, seeds=3, workers=1)
+    assert again.comparison is not None
+    assert all(one.before == one.after for one in again.comparison.changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is not JSON"),
+        ("[1]", "no answer of kvplan"),
+        ('{"schema": "kvplan.model"}', "no answer of kvplan"),
+        ('{"schema": "kvplan.check"}', "none of the figures"),
+        ('{"schema": "kvplan.check", "figures": {"gpus": "many"}}', "none of the figures"),
+        ('{"schema": "kvplan.simulation", "strategies": 3}', "none of the figures"),
+        ('{"schema": "kvplan.fit", "pool": [], "capacity": null}', "none of the figures"),
+        ("[" * 100_000, "is not JSON"),
+    ],
+)
+def test_a_baseline_that_is_none_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=words):
+        read_baseline(path)
+
+
+def test_a_baseline_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no file"):
+        read_baseline(tmp_path / "plan.json")
+
+
+def test_a_limit_is_a_frozen_line_of_the_file() -> None:
+    found = _traffic("preemptions: {max: 0}")
+    assert found.limits == (Limit(name="preemptions", maximum=0, line=24),)
+
+
+def test_limits_in_a_list_have_lines_of_their_own() -> None:
+    limits = "ttft_p99_s:\n    - {class: chat, max: 5}\n    - {class: batch, max: 9}"
+    assert [limit.line for limit in _traffic(limits).limits] == [25, 26]
