@@ -113,8 +113,8 @@ limits:
     assert b.prompt_tokens == Quantiles(points=((0.0, 1.0), (0.5, 100.0), (1.0, 900.0)))
     assert traffic.limits == (
         Limit(name="refused_share", maximum=0.01, line=43),
-        Limit(name="worst_case_reservations", minimum=40, class_name="a", line=44),
-        Limit(name="worst_case_reservations", minimum=10, class_name="b", line=44),
+        Limit(name="worst_case_reservations", minimum=40, class_name="a", line=45),
+        Limit(name="worst_case_reservations", minimum=10, class_name="b", line=46),
         Limit(name="kv_pool_bytes", minimum=40 * 2**30, line=47),
     )
 
