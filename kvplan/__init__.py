@@ -23,7 +23,9 @@ def __getattr__(name: str) -> object:
     api = import_module("kvplan.api")
     if name not in api.__all__:
         raise AttributeError(f"module 'kvplan' has no attribute {name!r}; it has {', '.join(api.__all__)}")
-    value: object = getattr(api, name)
+    # All at once: a function (check, compare, recommend) then stands before the package of its room.
+    globals().update({each: getattr(api, each) for each in api.__all__})
+    value: object = globals()[name]
     return value
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from kvplan.admission import Ledger
 from kvplan.capacity import Fit, RequestShape, Reservation, fit
+from kvplan.check import check
+from kvplan.compare import compare
 from kvplan.engines import parse_engine
 from kvplan.engines.base import Deployment, EngineVersion, Finding
 from kvplan.errors import InputError, KvplanError, ModelUnavailableError, UnsupportedModelError
@@ -15,7 +17,7 @@ from kvplan.flags import engine_flags
 from kvplan.model import ModelSpec
 from kvplan.pricing import ModelPrice, price
 from kvplan.profiles.loader import load_client, load_gpu
-from kvplan.recommend import with_recommendation
+from kvplan.recommend import recommend, with_recommendation
 from kvplan.simulation.results import Simulation
 from kvplan.simulation.run import simulate
 from kvplan.sources import read_model
@@ -39,6 +41,8 @@ __all__ = [
     "Simulation",
     "Traffic",
     "UnsupportedModelError",
+    "check",
+    "compare",
     "deploy",
     "engine_flags",
     "fit",
@@ -50,6 +54,7 @@ __all__ = [
     "parse_traffic",
     "price",
     "read_model",
+    "recommend",
     "simulate",
     "with_recommendation",
 ]

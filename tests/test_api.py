@@ -10,9 +10,17 @@ from kvplan import api
 
 
 def test_every_name_is_there() -> None:
+    kvplan.read_model  # noqa: B018 - the first use fetches all names
     for name in api.__all__:
         assert getattr(kvplan, name) is getattr(api, name)
     assert set(api.__all__) <= set(dir(kvplan))
+
+
+def test_a_function_stands_before_the_package_of_its_room() -> None:
+    """``kvplan.check`` is also a package: whoever asks for it first gets the function."""
+    code = "import kvplan; print(callable(kvplan.check), callable(kvplan.recommend), callable(kvplan.compare))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True True True"
 
 
 def test_an_unknown_name_says_which_there_are() -> None:
