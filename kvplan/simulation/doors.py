@@ -9,7 +9,7 @@ import numpy as np
 from kvplan.admission import Ask, Strategy, usable_blocks
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.simulation.plant import Plant
-from kvplan.simulation.types import UNLIMITED, FrontDoor, Integers, Requests, RetryAfter, Router
+from kvplan.simulation.types import UNLIMITED, Floats, FrontDoor, Integers, Requests, RetryAfter, Router
 from kvplan.traffic.kinds import AdmissionPlan, Arrivals, PlannedDeployment
 
 _CLIENT_STREAM, _SERVER_STREAM = 1, 2
@@ -109,7 +109,6 @@ def requests_for(
     expected = np.array(expected_output_tokens, np.int64)[arrivals.class_index]
     charge = _charges(strategy, plant.layout, prompt, np.maximum(cap, 1), expected)
     never = (prompt >= window) | (charge > opened.capacity)
-    client_timeout_s = np.array(client_timeouts_s)[arrivals.client_index]
     prefixes = arrivals.prefixes
     return Requests(
         arrival_s=arrivals.arrival_s,
@@ -119,7 +118,7 @@ def requests_for(
         charge=charge,
         refused_for_good=never,
         client=arrivals.client_index,
-        time_out_s=np.where(np.isfinite(arrivals.timeout_s), arrivals.timeout_s, client_timeout_s),
+        time_out_s=_timeouts(arrivals, client_timeouts_s),
         cancel_s=_cancel_times(arrivals, np.minimum(arrivals.output_tokens, np.maximum(cap, 1)), plant),
         client_draw=np.random.default_rng([seed, _STREAM_BASE, _CLIENT_STREAM]).random(len(arrivals)),
         server_draw=np.random.default_rng([seed, _STREAM_BASE, _SERVER_STREAM]).random(len(arrivals)),
@@ -141,14 +140,27 @@ def _charges(strategy: Strategy, layout: CacheLayout, prompt: Integers, cap: Int
     return charged_blocks(layout, tokens(ask))
 
 
-def _cancel_times(
-    arrivals: Arrivals, output_tokens: Integers, plant: Plant
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _cancel_times(arrivals: Arrivals, output_tokens: Integers, plant: Plant) -> Floats:
+    """When each user walks away: the drawn share of what the answer takes on an idle engine; never for those who stay.
+
+    Only the rows that leave are worked out: in most traffic they are few.
+    """
+    leaves = np.flatnonzero(np.isfinite(arrivals.cancel_draw))
+    if not len(leaves):
+        return np.broadcast_to(np.float64(inf), len(arrivals))
     step = plant.service.step
-    chunks = -(-arrivals.prompt_tokens // plant.settings.max_num_batched_tokens)
-    prefill_s = chunks * step.base_s + arrivals.prompt_tokens * step.prefill_token_s
-    context = arrivals.prompt_tokens + output_tokens / 2
-    decode_s = output_tokens * (step.base_s + step.decode_sequence_s + step.kv_token_s * context)
-    leaves = np.isfinite(arrivals.cancel_draw)
-    share = np.where(leaves, arrivals.cancel_draw, 0.0)
-    return np.where(leaves, share * (prefill_s + decode_s), inf)
+    prompt, output = arrivals.prompt_tokens[leaves], output_tokens[leaves]
+    chunks = -(-prompt // plant.settings.max_num_batched_tokens)
+    prefill_s = chunks * step.base_s + prompt * step.prefill_token_s
+    decode_s = output * (step.base_s + step.decode_sequence_s + step.kv_token_s * (prompt + output / 2))
+    times_s = np.full(len(arrivals), inf)
+    times_s[leaves] = arrivals.cancel_draw[leaves] * (prefill_s + decode_s)
+    return times_s
+
+
+def _timeouts(arrivals: Arrivals, client_timeouts_s: Sequence[float]) -> Floats:
+    """The class's time-out where it has one, else the client library's own."""
+    if all(timeout_s == inf for timeout_s in client_timeouts_s):
+        return arrivals.timeout_s
+    own = np.array(client_timeouts_s)[arrivals.client_index]
+    return np.where(np.isfinite(arrivals.timeout_s), arrivals.timeout_s, own)

@@ -86,6 +86,22 @@ def simulate(
     doors = {name: door(STRATEGIES[name], plant, traffic.admission, traffic.deployment, cap) for name in names}
     judged = judged_strategy(traffic).name
     bound = judged if judged in doors else names[0]
+    inputs = describe_inputs(
+        traffic,
+        plant,
+        arrivals,
+        names=names,
+        seed=first_seed,
+        seeds=count,
+        scale=scale,
+        warmup_s=warmup_s,
+        default_cap=cap,
+        default_cap_source=cap_source,
+    )
+    rows = reservations(traffic, arrivals, plant, cap)
+    classes, requests = arrivals.classes, len(arrivals)
+    watched_s = (traffic.duration_s or arrivals.duration_s) - warmup_s
+    del arrivals  # each task draws its own: a large drawing is not kept twice
     groups: list[list[Task]] = [
         [task(opened=opened, seed=first_seed + turn, takes_samples=turn == 0) for turn in range(count)]
         for opened in doors.values()
@@ -93,29 +109,16 @@ def simulate(
     factors = _band_factors(plant)
     band_tasks = groups[names.index(bound)][:BAND_SEEDS]
     groups += [[_at_another_speed(one, factor) for one in band_tasks] for factor in factors]
-    done = _run_groups(groups, requests=len(arrivals), workers=workers, executor=executor, progress=progress, say=say)
-    watched_s = (traffic.duration_s or arrivals.duration_s) - warmup_s
+    done = _run_groups(groups, requests=requests, workers=workers, executor=executor, progress=progress, say=say)
     gathered = [
-        gather(group[0].opened, runs, arrivals.classes, watched_s=watched_s)
-        for group, runs in zip(groups, done, strict=True)
+        gather(group[0].opened, runs, classes, watched_s=watched_s) for group, runs in zip(groups, done, strict=True)
     ]
     found = gathered[names.index(bound)]
     return Simulation(
         traffic=traffic,
         plant=plant,
-        inputs=describe_inputs(
-            traffic,
-            plant,
-            arrivals,
-            names=names,
-            seed=first_seed,
-            seeds=count,
-            scale=scale,
-            warmup_s=warmup_s,
-            default_cap=cap,
-            default_cap_source=cap_source,
-        ),
-        reservations=reservations(traffic, arrivals, plant, cap),
+        inputs=inputs,
+        reservations=rows,
         stability=Stability(
             strategy=bound,
             offered_per_s=float(np.mean([one.offered_per_s for one in found.seeds])),

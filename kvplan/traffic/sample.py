@@ -67,11 +67,13 @@ def _draw(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: f
 
 
 def _timeouts(entry: TrafficClass, count: int) -> NDArray[np.float64]:
-    return np.full(count, np.inf if entry.timeout_s is None else entry.timeout_s)
+    return np.broadcast_to(np.float64(np.inf if entry.timeout_s is None else entry.timeout_s), count)
 
 
 def _cancels(entry: TrafficClass, index: int, seed: int, count: int) -> NDArray[np.float64]:
     """For each request the share of its answer after which its user walks away; infinite for those who stay."""
+    if not entry.cancel_share:
+        return np.broadcast_to(np.float64(np.inf), count)
     draws = stream(seed, index, "cancel").random((count, 2))
     return np.where(draws[:, 0] < entry.cancel_share, draws[:, 1], np.inf)
 
