@@ -15,6 +15,7 @@ TOPICS: dict[str, str] = {
     "retry-after": "what a refused client is told, and what clients make of it",
     "safety-fraction": "how much of the pool the front door may promise",
     "traffic": "every key of a traffic file and its unit",
+    "ci": "limits that a pipeline checks: GitHub, GitLab, pre-commit",
     "trust": "what is exact, what is estimated, and how to check it",
 }
 
