@@ -286,12 +286,19 @@ def test_client_profiles_become_rules() -> None:
         assert client_rule(load_client(name)).tries >= 1
 
 
-def bundled(name: str) -> Plant:
-    return build_plant(load_traffic(name), offline=True)
+LLAMA = """\
+model: meta-llama/Llama-3.1-8B-Instruct
+deployment: {gpu: h100, max_model_len: 32768}
+traffic: {duration: 5s, classes: [{name: a, rate: 1/s, prompt_tokens: 1, output_tokens: 1}]}
+"""
+
+
+def llama() -> Plant:
+    return build_plant(parse(LLAMA), offline=True)
 
 
 def test_the_roofline_is_bytes_over_bandwidth_and_flops_over_peak() -> None:
-    plant = bundled("chat")
+    plant = llama()
     step, efficiency = plant.service.step, plant.service.efficiency
     assert efficiency is not None
     # Llama-3.1-8B on an H100 SXM (3,350 GB/s, 989.5 TFLOP/s bf16): 8,030,261,248 parameters, of which the embedding
@@ -305,7 +312,7 @@ def test_the_roofline_is_bytes_over_bandwidth_and_flops_over_peak() -> None:
 
 
 def test_safety_fraction_is_the_pool_less_its_band() -> None:
-    plant = replace(bundled("chat"), kv_bytes=1000, kv_bytes_low=964)
+    plant = replace(llama(), kv_bytes=1000, kv_bytes_low=964)
     fraction, terms, binds = safety_fraction(plant)
     assert fraction == 0.96
     assert terms["budget_band_share"] == pytest.approx(0.036)
@@ -354,7 +361,7 @@ def test_intervals_are_student_s() -> None:
 
 
 def test_an_efficiency_scales_the_whole_step() -> None:
-    traffic = load_traffic("chat")
+    traffic = parse(LLAMA)
     plant = build_plant(traffic, offline=True)
     assert plant.model is not None
     from kvplan.capacity import fit
@@ -362,6 +369,8 @@ def test_an_efficiency_scales_the_whole_step() -> None:
 
     deployment = plan_deployment(traffic.deployment)
     assert deployment.gpu is not None
-    half = roofline(plant.model, deployment, deployment.gpu, fit(plant.model, deployment).plan, efficiency=EFFICIENCY / 2)
+    half = roofline(
+        plant.model, deployment, deployment.gpu, fit(plant.model, deployment).plan, efficiency=EFFICIENCY / 2
+    )
     assert half.step.base_s == pytest.approx(2 * plant.service.step.base_s)
     assert half.step.kv_token_s == pytest.approx(2 * plant.service.step.kv_token_s)

@@ -95,15 +95,17 @@ def _figures(rows: RequestRows, requests: Requests, chosen: Flags, from_s: float
 
 
 def _tokens_within(rows: RequestRows, chosen: Flags, from_s: float, end_s: float) -> float:
-    """Tokens delivered between two times, each answer spread evenly from its first token to its end."""
-    spoke = (rows.output_tokens > 0) & ~np.isnan(rows.first_token_s) & chosen
-    start, finish = rows.first_token_s[spoke], rows.finish_s[spoke]
-    finish = np.where(np.isnan(finish), end_s, finish)
-    length = finish - start
-    inside = np.clip(np.minimum(finish, end_s) - np.maximum(start, from_s), 0.0, None)
-    whole = (start >= from_s) & (start <= end_s)
-    share = np.where(length > 0, inside / np.where(length > 0, length, 1.0), whole)
-    return float((rows.output_tokens[spoke] * share).sum())
+    """Tokens delivered between two times, each answer spread evenly from its first token to its end.
+
+    Answers that lie wholly inside are counted as they are; only those that cross an end are shared out.
+    """
+    finish_s = np.where(np.isnan(rows.finish_s), end_s, rows.finish_s)
+    spoke = chosen & (rows.output_tokens > 0) & (rows.first_token_s <= end_s) & (finish_s >= from_s)
+    crossing = spoke & ((rows.first_token_s < from_s) | (finish_s > end_s))
+    whole = int(rows.output_tokens[spoke & ~crossing].sum())
+    start, finish = rows.first_token_s[crossing], finish_s[crossing]
+    inside = np.minimum(finish, end_s) - np.maximum(start, from_s)
+    return whole + float((rows.output_tokens[crossing] * inside / (finish - start)).sum())
 
 
 def quantiles(values: Floats) -> Quantiles:

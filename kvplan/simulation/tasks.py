@@ -160,6 +160,9 @@ def run_task(task: Task) -> TaskResult:
         sample_every_s=shown_s / _SAMPLES if task.takes_samples else 0.0,
         sample_until_s=shown_s if task.takes_samples else 0.0,
     )
+    sustainable, binds = sustainable_per_s(requests, task.opened, task.plant)
+    class_names, class_index = arrivals.classes, arrivals.class_index
+    del arrivals  # what the requests do not share of a large drawing is given back before it is played
     run: Run = run_kernel(
         requests, engine_setup(task.plant), task.opened.front, task.clients, watch=watch, compiled=task.compiled
     )
@@ -169,14 +172,13 @@ def run_task(task: Task) -> TaskResult:
         run,
         requests,
         seed=task.seed,
-        class_index=arrivals.class_index,
-        classes=len(arrivals.classes),
+        class_index=class_index,
+        classes=len(class_names),
         from_s=task.warmup_s,
         until_s=until_s,
         pool_blocks=task.plant.usable * replicas,
         ledger_capacity=_reserved_whole(task) * replicas if limited else None,
     )
-    sustainable, binds = sustainable_per_s(requests, task.opened, task.plant)
     return TaskResult(
         result=result,
         samples=run.samples if task.takes_samples else None,
@@ -185,8 +187,8 @@ def run_task(task: Task) -> TaskResult:
             seed=task.seed,
             requests=replace(requests, chain=None, chain_start=None),
             rows=run.rows,
-            class_names=arrivals.classes,
-            class_index=arrivals.class_index,
+            class_names=class_names,
+            class_index=class_index,
         )
         if task.keeps_rows
         else None,
