@@ -12,6 +12,8 @@ PARALLELISM = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context
 SETTINGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size")
 FLAGS = ("async_scheduling", "prefix_caching", "enforce_eager", "kv_unified")
 WORDS = ("kv_dtype", "cache_type_k", "cache_type_v")
+_FASTEST = 1.5
+"""The largest efficiency: cards boost above the clock that their data sheet's peak is of."""
 _OPTIONAL = {
     "source",
     "gpu",
@@ -115,9 +117,11 @@ class _Reader:
 
     def rate(self, key: str) -> float | None:
         value = self.document.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1):
-            raise self.wrong(key, value, "a share in (0, 1]")
-        return None if value is None else float(value)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FASTEST:
+            raise self.wrong(key, value, f"a share above 0 and at most {_FASTEST}")
+        return float(value)
 
     def numbers(self, key: str) -> dict[str, int]:
         value = self.document.get(key)

@@ -6,39 +6,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvplan.capacity import fit
-from kvplan.engines.base import Deployment
 from kvplan.errors import InputError
-from kvplan.model import ModelSpec
 from kvplan.simulation.measured import MeasuredRun, fit_efficiency, play, read_measured_run
-from kvplan.simulation.plant import Plant, build_plant, plan_deployment
-from kvplan.simulation.service import roofline
+from kvplan.simulation.plant import Plant, build_plant
+from kvplan.simulation.service import at_efficiency
 from kvplan.traffic.load import parse_traffic
+from tests.run_table import RUNS, Run, calibrated
 
-TEXT = """\
-model: meta-llama/Llama-3.1-8B-Instruct
-deployment:
-  gpu: {gpu}
-  max_model_len: 32768
-  max_num_seqs: {seqs}
-  max_num_batched_tokens: 2048
-  {pool}
-traffic: {{duration: 60s, classes: [{{name: a, rate: 5/s, prompt_tokens: 1000, output_tokens: 200}}]}}
-"""
+HEADER = "arrival_s,prompt_tokens,output_tokens,first_token_s,finish_s\n"
 
 
-def planned(gpu: str, seqs: int, pool: str) -> tuple[Plant, ModelSpec, Deployment]:
-    traffic = parse_traffic(TEXT.format(gpu=gpu, seqs=seqs, pool=pool), file="run.yaml")
-    plant = build_plant(traffic, offline=True)
-    assert plant.model is not None
-    return plant, plant.model, plan_deployment(traffic.deployment)
+def planned(deployment: str, model: str = "meta-llama/Llama-3.1-8B-Instruct") -> Plant:
+    text = f"model: {model}\ndeployment: {{{deployment}}}\n"
+    text += "traffic: {duration: 9s, classes: [{name: a, rate: 1/s, prompt_tokens: 9, output_tokens: 9}]}\n"
+    return build_plant(parse_traffic(text, file="run.yaml"), offline=True)
 
 
-def test_the_efficiency_of_a_simulated_run_is_found_again() -> None:
-    plant, model, deployment = planned("h100", 64, "")
-    plan = fit(model, deployment).plan
+def served(plant: Plant, efficiency: float, count: int = 120) -> MeasuredRun:
+    """A run that the simulation itself served at a known efficiency."""
     rng = np.random.default_rng(3)
-    count = 120
     empty = MeasuredRun(
         arrival_s=np.cumsum(rng.exponential(0.08, count)),
         prompt_tokens=rng.integers(50, 3000, count),
@@ -46,44 +32,107 @@ def test_the_efficiency_of_a_simulated_run_is_found_again() -> None:
         first_token_s=np.zeros(count),
         finish_s=np.zeros(count),
     )
-    assert deployment.gpu is not None
-    rows = play(empty, replace(plant, service=roofline(model, deployment, deployment.gpu, plan, efficiency=0.61)))
-    run = replace(empty, first_token_s=rows.first_token_s, finish_s=rows.finish_s)
-    found = fit_efficiency(run, plant, model, deployment, plan)
-    assert found.efficiency == pytest.approx(0.61, abs=0.001)
-    assert abs(found.rest.e2e_share) < 0.002
-    assert (found.requests, found.fitted_requests) == (120, 40)
+    rows = play(empty, replace(plant, service=at_efficiency(plant.service, efficiency)))
+    return replace(empty, first_token_s=rows.first_token_s, finish_s=rows.finish_s)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "model"),
+    [
+        ("gpu: h100, max_model_len: 32768, max_num_seqs: 64", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("gpu: rtx-4090, max_model_len: 4096, kv_pool: {blocks: 600}", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("gpu: l40s, tensor_parallel: 2, max_model_len: 8192", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("gpu: rtx-pro-6000, data_parallel: 2, max_num_seqs: 32", "Qwen/Qwen3-30B-A3B-Instruct-2507"),
+    ],
+    ids=["few-sequences", "small-pool", "tensor-parallel", "shared-experts"],
+)
+@pytest.mark.parametrize("efficiency", [0.31, 0.61, 1.2])
+def test_the_efficiency_of_a_simulated_run_is_found_again(deployment: str, model: str, efficiency: float) -> None:
+    plant = planned(deployment, model)
+    found = fit_efficiency(served(plant, efficiency), plant)
+    assert found.efficiency == pytest.approx(efficiency, rel=2e-3)
+    assert abs(found.rest.e2e.error_share) < 3e-3
+    assert (found.requests, found.fitted.requests, found.rest.requests) == (120, 40, 80)
+    assert not found.ran_otherwise
+
+
+def test_the_band_lies_on_both_sides_of_the_rooflines_own_answer() -> None:
+    plant = planned("gpu: h100, max_model_len: 32768, max_num_seqs: 64")
+    found = fit_efficiency(served(plant, 0.7), plant)
+    parts = (found.unfitted, found.unfitted_slow, found.unfitted_fast)
+    middle, slow, fast = (part.e2e.predicted.mean_s for part in parts)
+    assert fast < middle < slow
+    assert fast < found.rest.e2e.measured.mean_s < slow
+
+
+def test_another_cap_on_sequences_is_seen() -> None:
+    run = served(planned("gpu: h100, max_model_len: 32768, max_num_seqs: 8"), 0.7)
+    found = fit_efficiency(run, planned("gpu: h100, max_model_len: 32768, max_num_seqs: 64"))
+    assert found.running_peak_measured <= 8
+    assert found.ran_otherwise
+
+
+def test_a_run_of_another_unit_or_size_is_refused() -> None:
+    plant = planned("gpu: h100, max_model_len: 32768")
+    run = served(plant, 0.7)
+    with pytest.raises(InputError, match="slower than 2%"):
+        fit_efficiency(replace(run, **{name: getattr(run, name) * 1000 for name in ("finish_s",)}), plant)
+    with pytest.raises(InputError, match="faster than 150%"):
+        fit_efficiency(replace(run, finish_s=run.first_token_s), plant)
+    with pytest.raises(InputError, match="do not fit the window of 1,024"):
+        fit_efficiency(run, planned("gpu: h100, max_model_len: 1024"))
+    with pytest.raises(InputError, match="holds 12 requests"):
+        fit_efficiency(served(plant, 0.7, count=12), plant)
 
 
 def test_our_own_requests_file_is_a_measured_run(tmp_path: Path) -> None:
     path = tmp_path / "run.csv"
     path.write_text(
         "strategy,arrival_s,first_token_s,finish_s,prompt_tokens,output_tokens\n"
-        "none,5,6,9,10,3\nnone,4,4.5,5,20,2\nnone,6,,,10,3\nnone,7,8,7.5,10,3\n"
+        "none,5,6,9,10,3\nnone,4,4.5,5,20,2\nnone,6,,,10,3\nnone,4,4.5,6,20,2\n"
     )
     run = read_measured_run(path)
-    assert (run.arrival_s.tolist(), run.finish_s.tolist(), run.skipped) == ([0.0, 1.0], [1.0, 5.0], 2)
-    assert run.prompt_tokens.tolist() == [20, 10]
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="no request with its times"):
-        read_measured_run(path)
+    assert (run.arrival_s.tolist(), run.finish_s.tolist(), run.skipped) == ([0.0, 0.0, 1.0], [1.0, 2.0, 5.0], 1)
+    assert run.prompt_tokens.tolist() == [20, 20, 10]
+
+
+def test_two_clocks_are_laid_on_each_other(tmp_path: Path) -> None:
+    """queued_ts is stamped at the end of a step: the smallest difference to the wall clock is the clocks' offset."""
+    path = tmp_path / "run.jsonl"
+    row = '{{"input_toks": 9, "output_toks": 2, "arrival_time": {}, "queued_ts": {}, "first_token_ts": 8, '
+    row += '"last_token_ts": 9}}\n'
+    path.write_text(row.format(1000.0, 5.5) + row.format(1001.0, 6.25) + row.format(1002.0, 7.5))
+    run = read_measured_run(path)
+    assert run.arrival_s.tolist() == [0.0, 1.0, 2.0]
+    assert run.first_token_s.tolist() == [2.75, 2.75, 2.75]
 
 
 @pytest.mark.parametrize(
-    ("file", "gpu", "seqs", "pool"),
+    ("text", "words"),
     [
-        ("RTX4090_Llama-3.1-8B", "rtx-4090", 256, "kv_pool: {blocks: 2588}"),
-        ("RTXPRO6000_Llama-3.1-8B", "rtx-pro-6000", 128, "kv_pool: {memory: 70GiB}"),
+        ("", "is empty"),
+        ("a,b\n1,2\n", "no column arrival_s"),
+        (HEADER, "holds no request"),
+        (HEADER + "1,2,3,4,nan\n", "a figure is missing"),
+        (HEADER + "1,0,3,4,5\n", "no tokens"),
+        (HEADER + "1,2,3,0,5\n", "times out of order"),
+        (HEADER + "one,2,3,4,5\n", "a figure is missing"),
     ],
 )
-def test_measured_runs_are_predicted_from_their_first_third(
-    shared_data: Path, file: str, gpu: str, seqs: int, pool: str
-) -> None:
+def test_a_run_that_cannot_be_read_says_why(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_measured_run(path)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.file)
+def test_measured_runs_are_predicted_from_their_first_third(shared_data: Path, run: Run) -> None:
     """Mean time to first and to last token of the other two thirds, within 5 % (vLLM 0.19, measured)."""
-    run = read_measured_run(shared_data / "traces" / "vllm_runs" / f"{file}_requests.jsonl.gz")
-    plant, model, deployment = planned(gpu, seqs, pool)
-    plan = fit(model, replace(deployment, kv_memory_bytes=2**40)).plan
-    found = fit_efficiency(run, plant, model, deployment, plan)
-    assert len(run) == 300
-    assert abs(found.rest.ttft_share) < 0.05, found
-    assert abs(found.rest.e2e_share) < 0.05, found
+    found = calibrated(run, shared_data)
+    assert found.requests == 300
+    assert abs(found.rest.ttft.error_share) < 0.05
+    assert abs(found.rest.e2e.error_share) < 0.05
+    assert not found.ran_otherwise
+    measured = found.rest.e2e.measured.mean_s
+    assert found.unfitted_fast.e2e.predicted.mean_s < measured < found.unfitted_slow.e2e.predicted.mean_s

@@ -1,11 +1,11 @@
-"""``kvplan calibrate``: an engine's start-up log against the plan, and a file with which plans reproduce it."""
+"""``kvplan calibrate``: an engine's start-up log or a measured run against the plan, and a file that plans follow."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvplan.cli import options
+from kvplan.cli import options, overrides
 from kvplan.cli.output import check_free, show, write_data, write_file
 from kvplan.errors import InputError
 
@@ -16,11 +16,29 @@ NEEDS_ARGUMENTS = True
 EXAMPLE = """Example:
 
 \b
-  kvplan calibrate server.log --gpu h100 --output calibration.yaml"""
+  kvplan calibrate server.log --gpu h100 --output calibration.yaml
+  kvplan calibrate --run requests.csv --traffic chat.yaml --output calibration.yaml"""
+
+_DEPLOYMENT = """\
+deployment: {engine: vllm}
+traffic: {duration: 1s, classes: [{name: run, rate: 1/s, prompt_tokens: 1, output_tokens: 1}]}
+"""
+"""A traffic file's least, for a deployment that the options say; of its traffic nothing is used."""
 
 
 def run(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="The engine's start-up log; .gz or not.")],
+    log: Annotated[
+        Path | None, typer.Argument(metavar="LOG", help="The engine's start-up log; .gz or not.", show_default=False)
+    ] = None,
+    measured_run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run", metavar="REQUESTS", help="A measured run instead: every request with its times, CSV or JSONL."
+        ),
+    ] = None,
+    traffic: Annotated[
+        str | None, typer.Option("--traffic", metavar="TRAFFIC", help="With --run: the file whose deployment ran it.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="The model, where the log's name for it is no id.")
     ] = None,
@@ -34,6 +52,14 @@ def run(
     start: Annotated[
         int | None, typer.Option("--start", metavar="N", help="Which start in the log, from 1; the last by itself.")
     ] = None,
+    tensor_parallel: overrides.TensorParallel = None,
+    data_parallel: Annotated[
+        int | None, typer.Option("--data-parallel", "--dp", metavar="N", help="With --run: attention replicas.")
+    ] = None,
+    max_model_len: options.MaxModelLen = None,
+    max_num_seqs: options.MaxNumSeqs = None,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
+    set_keys: overrides.Set = None,
     output: options.Output = None,
     force: options.Force = False,
     format: options.Format = "text",
@@ -42,8 +68,32 @@ def run(
 ) -> int:
     """Compare an engine's start-up log with the plan: which term differs, which lines mislead.
 
-    With --output, write the calibration that fit, simulate and check accept.
+    Or, with --run, fit the time of a step on the first third of a measured run and predict the rest. With --output,
+    write the calibration that fit, simulate and check accept.
     """
+    told: dict[str, object] = {
+        "tensor_parallel": tensor_parallel,
+        "data_parallel": data_parallel,
+        "max_model_len": max_model_len,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+    }
+    if measured_run is not None:
+        if log is not None or start is not None:
+            raise InputError(
+                "a log and a run are calibrated one after the other",
+                hint=f"kvplan calibrate --run {measured_run} --set deployment.calibration=FILE adds to a log's file",
+                key="run",
+            )
+        told |= {"weight_bytes": weights_bytes, "model": model, "gpu": gpu, "engine": engine}
+        keys = overrides.overrides(set_keys, **told)
+        return _calibrate_run(measured_run, traffic, keys, output, force, format, offline, profiles)
+    if log is None:
+        raise InputError("neither a log nor a run is named", hint="kvplan calibrate LOG, or --run FILE", key="log")
+    misplaced = next((name for name, value in {"traffic": traffic, "set": set_keys, **told}.items() if value), None)
+    if misplaced is not None:
+        option = f"--{misplaced.replace('_', '-')}"
+        raise InputError(f"{option} belongs to --run; a log says its own settings", key=misplaced)
     from kvplan.calibration import calibrate, calibration_text
     from kvplan.engine_logs import read_log
     from kvplan.profiles.loader import load_gpu
@@ -72,6 +122,44 @@ def run(
     from kvplan.report.calibrate_text import text
 
     show(text(found, log.name, None if output is None else str(output), len(starts)))
+    return 0
+
+
+def _calibrate_run(
+    measured: Path,
+    traffic: str | None,
+    keys: dict[str, object],
+    output: Path | None,
+    force: bool,
+    format: str,
+    offline: bool,
+    profiles: Path | None,
+) -> int:
+    """Fit, say how well the rest is predicted, and write."""
+    from kvplan.calibration.run import calibrate_run, run_calibration_text
+    from kvplan.simulation.measured import read_measured_run
+    from kvplan.traffic.load import load_traffic, parse_traffic
+
+    folder = options.profiles_folder(profiles)
+    if output is not None:
+        check_free(output, force=force)
+    mix = (
+        parse_traffic(_DEPLOYMENT, file="the command line", profiles_folder=folder, overrides=keys)
+        if traffic is None
+        else load_traffic(traffic, profiles_folder=folder, overrides=keys)
+    )
+    found = calibrate_run(read_measured_run(measured), mix, offline=offline, profiles_folder=folder)
+    written = run_calibration_text(found, mix, measured.name)
+    if output is not None:
+        write_file(output, written, force=force)
+    if format == "json":
+        from kvplan.report.measured_json import text as json_text
+
+        write_data(json_text(found, written))
+        return 0
+    from kvplan.report.measured_text import text
+
+    show(text(found, measured.name, traffic, None if output is None else str(output)))
     return 0
 
 

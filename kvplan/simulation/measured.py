@@ -4,22 +4,26 @@ The constant is fitted on the first third of the run; what it predicts of the re
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from kvplan.engines.base import Deployment, EnginePlan
 from kvplan.errors import InputError
-from kvplan.model import ModelSpec
 from kvplan.simulation.plant import Plant
-from kvplan.simulation.service import roofline
+from kvplan.simulation.service import BAND_SHARE, EFFICIENCY, at_efficiency
 from kvplan.simulation.tasks import engine_setup
-from kvplan.simulation.types import ClientRule, Floats, FrontDoor, Integers, RequestRows, Requests
+from kvplan.simulation.types import ClientRule, Floats, FrontDoor, Integers, RequestRows, Requests, Router
 
 FITTED_SHARE = 1 / 3
-_SLOWEST, _FASTEST = 0.02, 2.0
+FEWEST_REQUESTS = 30
+"""With fewer, the first third is ten requests or less, and their mean says little."""
+OTHER_PEAK_SHARE = 0.1
+_SLOWEST, _FASTEST = 0.02, 1.5
+_TOLERANCE_SHARE = 1e-5
+_MOST_TRIALS = 40
 
 # The names that known recorders give each figure: our own --requests first, then vLLM's request statistics.
 _ARRIVAL = ("arrival_s", "queued_ts", "arrival_time")
@@ -27,6 +31,8 @@ _PROMPT = ("prompt_tokens", "input_tokens", "input_toks", "prompt_len")
 _OUTPUT = ("output_tokens", "output_toks", "output_len")
 _FIRST = ("first_token_s", "first_token_ts", "first_token_time")
 _FINISH = ("finish_s", "last_token_ts", "finished_ts", "finished_time")
+_COLUMNS = (_ARRIVAL, _PROMPT, _OUTPUT, _FIRST, _FINISH)
+_HINT = "it needs arrival_s, prompt_tokens, output_tokens, first_token_s and finish_s, as simulate --requests writes"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,46 +51,97 @@ class MeasuredRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunErrors:
-    """Predicted over measured, less one: of the mean time to the first token, and of the mean time to the last."""
+class Times:
+    """A time over the requests of one part of a run."""
 
-    ttft_share: float
-    e2e_share: float
+    mean_s: float
+    p50_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One time as it was measured and as the simulation has it."""
+
+    measured: Times
+    predicted: Times
+
+    @property
+    def error_share(self) -> float:
+        """Predicted mean / measured mean - 1."""
+        return self.predicted.mean_s / self.measured.mean_s - 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the run: the time to the first token and to the last one, both from the arrival."""
+
+    requests: int
+    ttft: Compared
+    e2e: Compared
 
 
 @dataclass(frozen=True, kw_only=True)
 class EfficiencyFit:
-    """The constant, and its errors on the part it was fitted on and on the rest."""
+    """The constant, and the run with it: the first third, on which it was fitted, and the rest.
+
+    ``unfitted`` is the rest with the roofline's own efficiency, and at the slow and the fast end of its band.
+    """
 
     efficiency: float
+    plant: Plant
     requests: int
-    fitted_requests: int
-    fitted: RunErrors
-    rest: RunErrors
+    skipped: int
+    fitted: Part
+    rest: Part
+    unfitted: Part
+    unfitted_slow: Part
+    unfitted_fast: Part
     preemptions: int
+    running_peak: int
+    running_peak_measured: int
+
+    @property
+    def ran_otherwise(self) -> bool:
+        """Whether clearly more or fewer requests ran at once than the plan has it: another cap, pool or parallelism."""
+        high, low = sorted((self.running_peak, self.running_peak_measured), reverse=True)
+        return high > (1.0 + OTHER_PEAK_SHARE) * low
 
 
 def read_measured_run(path: str | Path) -> MeasuredRun:
     """A CSV or JSONL file with arrival, tokens, first-token and finish time of every request (gzip or not).
 
-    Names as in ``--requests``, or as vLLM's benchmark records them. Rows without a finish are skipped and counted.
+    Names as in ``--requests``, or as vLLM's request statistics record them. Those stamp the arrival on the wall clock
+    and all else on a monotonic one, and ``queued_ts`` only when the engine has ended a step; the smallest difference of
+    the two is taken for the clocks' offset, so that a request arrives when it was sent. Requests without a finish, or
+    with times out of order, are skipped and counted. InputError where they are more than half.
     """
     from kvplan.traffic.traces import read_records
 
-    rows, skipped = [], 0
-    for record in read_records(path):
+    rows: list[tuple[float, ...]] = []
+    offsets: list[float] = []
+    reasons: Counter[str] = Counter()
+    for number, record in enumerate(read_records(path), start=1):
+        if number == 1:
+            _check_columns(record, path)
         row = _row(record)
-        if row is None:
-            skipped += 1
-        else:
-            rows.append(row)
-    if not rows:
-        raise InputError(
-            f"{path} holds no request with its times",
-            hint="it needs arrival_s, prompt_tokens, output_tokens, first_token_s and finish_s, as --requests writes",
-            file=str(path),
-        )
+        if isinstance(row, str):
+            reasons[row] += 1
+            continue
+        queued_s, sent_s = _number(record, ("queued_ts",)), _number(record, ("arrival_time",))
+        if "arrival_s" not in record and queued_s is not None and sent_s is not None:
+            offsets.append(queued_s - sent_s)
+            row = (sent_s, *row[1:])
+        rows.append(row)
+    if not rows and not reasons:
+        raise InputError(f"{path} holds no request", hint=_HINT, file=str(path))
+    if len(rows) <= reasons.total():
+        said = ", ".join(f"{count:,} × {reason}" for reason, count in reasons.items())
+        raise InputError(f"{path} holds too few requests with their times ({said})", hint=_HINT, file=str(path))
+    if offsets and len(offsets) < len(rows):
+        raise InputError(f"{path}: some requests have arrival_time and queued_ts, some do not", file=str(path))
     table = np.array(sorted(rows), np.float64)
+    table[:, 0] += min(offsets, default=0.0)
     start_s = table[0, 0]
     return MeasuredRun(
         arrival_s=table[:, 0] - start_s,
@@ -92,20 +149,29 @@ def read_measured_run(path: str | Path) -> MeasuredRun:
         output_tokens=table[:, 2].astype(np.int64),
         first_token_s=table[:, 3] - start_s,
         finish_s=table[:, 4] - start_s,
-        skipped=skipped,
+        skipped=reasons.total(),
     )
 
 
-def _row(record: Mapping[str, object]) -> tuple[float, float, float, float, float] | None:
-    found = [_first(record, names) for names in (_ARRIVAL, _PROMPT, _OUTPUT, _FIRST, _FINISH)]
+def _check_columns(record: Mapping[str, object], path: str | Path) -> None:
+    for names in _COLUMNS:
+        if not any(name in record for name in names):
+            raise InputError(f"{path} has no column {names[0]}", hint=_HINT, file=str(path), line=1, key=names[0])
+
+
+def _row(record: Mapping[str, object]) -> tuple[float, ...] | str:
+    """Arrival, prompt, output, first token, finish; or why the request cannot be used."""
+    found = [_number(record, names) for names in _COLUMNS]
     if any(value is None for value in found):
-        return None
+        return "a figure is missing"
     arrival_s, prompt, output, first_s, finish_s = (value for value in found if value is not None)
-    in_order = arrival_s <= first_s <= finish_s and prompt >= 1 and output >= 1
-    return (arrival_s, prompt, output, first_s, finish_s) if in_order else None
+    if prompt < 1 or output < 1:
+        return "no tokens"
+    return (arrival_s, prompt, output, first_s, finish_s) if arrival_s <= first_s <= finish_s else "times out of order"
 
 
-def _first(record: Mapping[str, object], names: tuple[str, ...]) -> float | None:
+def _number(record: Mapping[str, object], names: tuple[str, ...]) -> float | None:
+    """The first of these columns as a finite number."""
     for name in names:
         value = record.get(name)
         if isinstance(value, int | float | str) and value != "":
@@ -117,72 +183,129 @@ def _first(record: Mapping[str, object], names: tuple[str, ...]) -> float | None
     return None
 
 
-def fit_efficiency(
-    run: MeasuredRun, plant: Plant, model: ModelSpec, deployment: Deployment, plan: EnginePlan
-) -> EfficiencyFit:
+def fit_efficiency(run: MeasuredRun, plant: Plant) -> EfficiencyFit:
     """The efficiency at which the first third's mean time from arrival to last token is the measured one.
 
-    The whole run is simulated each time, since later requests slow the first ones down too. A higher efficiency never
-    takes longer in the mean, so the constant is found by halving.
+    The whole run is simulated each time, since later requests slow the first ones down too. The end-to-end time is
+    fitted and not the first token's: it has hundreds of steps in it, the other one or two and a queue. ``plant`` must
+    hold a roofline's service. InputError where no efficiency from 2 % to 150 % explains the run.
     """
-    if deployment.gpu is None:
-        raise InputError("a measured run is compared with a roofline, which needs the GPU", hint="name it: --gpu h100")
-    gpu = deployment.gpu
-    part = max(1, round(len(run) * FITTED_SHARE))
-    first, rest = slice(0, part), slice(part, len(run)) if part < len(run) else slice(0, part)
+    if len(run) < FEWEST_REQUESTS:
+        raise InputError(
+            f"the run holds {len(run)} requests, too few to fit on a third of them",
+            hint=f"record {FEWEST_REQUESTS} or more",
+        )
+    part = round(len(run) * FITTED_SHARE)
+    first, rest = slice(0, part), slice(part, len(run))
 
     def played(efficiency: float) -> RequestRows:
-        service = roofline(model, deployment, gpu, plan, efficiency=efficiency)
-        return play(run, replace(plant, service=service))
+        return play(run, replace(plant, service=at_efficiency(plant.service, efficiency)))
 
-    low, high = _SLOWEST, _FASTEST
-    for _ in range(18):
-        middle = math.sqrt(low * high)
-        if errors(run, played(middle), first).e2e_share > 0:
-            low = middle
-        else:
-            high = middle
-    efficiency = round(math.sqrt(low * high), 4)
+    def too_slow(efficiency: float) -> float:
+        return compare(run, played(efficiency), first).e2e.error_share
+
+    efficiency = round(_root(too_slow), 4)
     rows = played(efficiency)
     return EfficiencyFit(
         efficiency=efficiency,
+        plant=replace(plant, service=at_efficiency(plant.service, efficiency)),
         requests=len(run),
-        fitted_requests=part,
-        fitted=errors(run, rows, first),
-        rest=errors(run, rows, rest),
+        skipped=run.skipped,
+        fitted=compare(run, rows, first),
+        rest=compare(run, rows, rest),
+        unfitted=compare(run, played(EFFICIENCY), rest),
+        unfitted_slow=compare(run, played(EFFICIENCY / (1.0 + BAND_SHARE)), rest),
+        unfitted_fast=compare(run, played(EFFICIENCY / (1.0 - BAND_SHARE)), rest),
         preemptions=int(rows.preemptions.sum()),
+        running_peak=_peak(rows.first_token_s, rows.finish_s),
+        running_peak_measured=_peak(run.first_token_s, run.finish_s),
     )
 
 
+def _root(too_slow: Callable[[float], float]) -> float:
+    """Where ``too_slow`` changes its sign: regula falsi over 1 / efficiency, in which a time is nearly a line, with the
+    Illinois rule (the end that stays twice counts half), so that it also ends where the line is bent."""
+    low, high = 1.0 / _FASTEST, 1.0 / _SLOWEST
+    at_low, at_high = too_slow(1.0 / low), too_slow(1.0 / high)
+    if at_low > 0 or at_high < 0:
+        word = "faster" if at_low > 0 else "slower"
+        bound = f"{_FASTEST:.0%}" if at_low > 0 else f"{_SLOWEST:.0%}"
+        raise InputError(
+            f"the run is {word} than {bound} of the roofline",
+            hint="is it this model on this GPU, with this parallelism? Are the times in seconds?",
+            key="run",
+        )
+    stayed = 0
+    for _ in range(_MOST_TRIALS):
+        middle = low - at_low * (high - low) / (at_high - at_low)
+        value = too_slow(1.0 / middle)
+        if abs(value) < _TOLERANCE_SHARE or high - low < _TOLERANCE_SHARE * middle:
+            return 1.0 / middle
+        if value > 0:
+            high, at_high = middle, value
+            at_low = at_low / 2 if stayed > 0 else at_low
+            stayed = 1
+        else:
+            low, at_low = middle, value
+            at_high = at_high / 2 if stayed < 0 else at_high
+            stayed = -1
+    return 2.0 / (low + high)
+
+
 def play(run: MeasuredRun, plant: Plant) -> RequestRows:
-    """The run's requests through the simulated engine, without a front door."""
+    """The run's requests through the simulated engine, without a front door; each asks for what it was given.
+
+    Of several replicas the one with the fewest requests takes the next, as vLLM's own balancer does.
+    """
     from kvplan.simulation.engine import run_kernel
 
     count = len(run)
     never, none = np.full(count, math.inf), np.zeros(count)
+    too_long = int((run.prompt_tokens >= plant.settings.max_model_len).sum())
+    if too_long:
+        raise InputError(
+            f"{too_long:,} prompts of the run do not fit the window of {plant.settings.max_model_len:,} tokens",
+            hint="give the engine's --max-model-len",
+            key="max_model_len",
+        )
     asked = Requests(
         arrival_s=run.arrival_s,
         prompt_tokens=run.prompt_tokens,
         output_tokens=run.output_tokens,
-        cap_tokens=run.output_tokens,
+        cap_tokens=run.output_tokens.copy(),
         charge=np.zeros(count, np.int64),
-        refused_for_good=run.prompt_tokens >= plant.settings.max_model_len,
+        refused_for_good=np.zeros(count, np.bool_),
         client=np.zeros(count, np.int64),
         time_out_s=never,
         cancel_s=never,
         client_draw=none,
         server_draw=none,
     )
-    return run_kernel(asked, engine_setup(plant), FrontDoor(replicas=plant.replicas), (ClientRule(),)).rows
+    door = FrontDoor(replicas=plant.replicas, router=Router.LEAST_RESERVED)
+    return run_kernel(asked, engine_setup(plant), door, (ClientRule(),)).rows
 
 
-def errors(run: MeasuredRun, rows: RequestRows, part: slice) -> RunErrors:
-    """How far the simulated means of a part of the run lie from the measured ones."""
+def compare(run: MeasuredRun, rows: RequestRows, part: slice) -> Part:
+    """The times of one part of the run, measured and simulated."""
 
-    def off(simulated_s: Floats, measured_s: Floats) -> float:
-        served = ~np.isnan(simulated_s[part])
-        ours = (simulated_s[part] - run.arrival_s[part])[served]
-        theirs = (measured_s[part] - run.arrival_s[part])[served]
-        return float(ours.mean() / theirs.mean() - 1.0) if served.any() and theirs.mean() > 0 else math.inf
+    def both(measured_s: Floats, simulated_s: Floats) -> Compared:
+        start_s = run.arrival_s[part]
+        return Compared(measured=_times(measured_s[part] - start_s), predicted=_times(simulated_s[part] - start_s))
 
-    return RunErrors(ttft_share=off(rows.first_token_s, run.first_token_s), e2e_share=off(rows.finish_s, run.finish_s))
+    return Part(
+        requests=len(run.arrival_s[part]),
+        ttft=both(run.first_token_s, rows.first_token_s),
+        e2e=both(run.finish_s, rows.finish_s),
+    )
+
+
+def _peak(first_token_s: Floats, finish_s: Floats) -> int:
+    """The most requests that were between their first and their last token at once."""
+    moments_s = np.concatenate((first_token_s, finish_s))
+    change = np.concatenate((np.ones(len(first_token_s)), -np.ones(len(finish_s))))
+    return int(change[np.lexsort((change, moments_s))].cumsum().max())
+
+
+def _times(values_s: Floats) -> Times:
+    p50_s, p99_s = np.percentile(values_s, (50, 99))
+    return Times(mean_s=float(values_s.mean()), p50_s=float(p50_s), p99_s=float(p99_s))

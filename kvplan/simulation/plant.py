@@ -12,7 +12,7 @@ from kvplan.errors import InputError
 from kvplan.layers import FullAttention
 from kvplan.model import ModelSpec, Shape, Source, Weights
 from kvplan.profiles.loader import load_gpu
-from kvplan.simulation.service import CALIBRATED_BAND_SHARE, Service, file_service, roofline
+from kvplan.simulation.service import BAND_SHARE, CALIBRATED_BAND_SHARE, Service, file_service, roofline
 from kvplan.traffic.kinds import KvPool, PlannedDeployment, Traffic
 
 _DEFAULT_BLOCK_TOKENS = 16
@@ -143,7 +143,7 @@ def build_plant(
         kv_bytes_high=kv_bytes if budget is None else budget.kv_bytes_high,
         longest_window_tokens=longest,
         service=_service(traffic, model, deployment, planned),
-        replicas=wanted.replicas * wanted.data_parallel,
+        replicas=wanted.replicas * deployment.data_parallel,
         watermark_blocks=int(wanted.watermark_share * blocks),
         long_prefill_tokens=wanted.long_prefill_token_threshold,
         notes=tuple(notes),
@@ -248,7 +248,17 @@ def _service(traffic: Traffic, model: ModelSpec | None, deployment: Deployment, 
             key="deployment.service",
         )
     path = traffic.deployment.calibration
-    known = None if path is None else load_calibration(Path(path)).efficiency_share
-    if known is None:
+    found = None if path is None else load_calibration(Path(path))
+    if found is None or found.efficiency_share is None:
         return roofline(model, deployment, deployment.gpu, planned.plan)
-    return roofline(model, deployment, deployment.gpu, planned.plan, efficiency=known, band_share=CALIBRATED_BAND_SHARE)
+    same = found.gpu == deployment.gpu.name
+    service = roofline(
+        model,
+        deployment,
+        deployment.gpu,
+        planned.plan,
+        efficiency=found.efficiency_share,
+        band_share=CALIBRATED_BAND_SHARE if same else BAND_SHARE,
+    )
+    where = "" if same else f" on {found.gpu or 'another GPU'}"
+    return replace(service, source=f"{service.source} as measured{where}")

@@ -9,12 +9,12 @@ from kvplan.profiles.kinds import GpuProfile
 from kvplan.simulation.types import StepCost
 from kvplan.traffic.kinds import ServiceTime
 
-EFFICIENCY = 0.78
-"""Share of the roofline that vLLM reaches: the geometric mean over three measured runs of vLLM 0.19, 0.94 for
-Llama-3.1-8B on an RTX 4090, 0.78 for it on an RTX PRO 6000, 0.64 for Qwen3-30B-A3B on two of those that share the
+EFFICIENCY = 0.77
+"""Share of the roofline that vLLM reaches: the geometric mean over three measured runs of vLLM 0.19, 0.93 for
+Llama-3.1-8B on an RTX 4090, 0.77 for it on an RTX PRO 6000, 0.64 for Qwen3-30B-A3B on two of those that share the
 experts (github.com/casys-kaist/LLMServingSim @ 5daddb21). A measured run refits it."""
 BAND_SHARE = 0.25
-"""How far a step may be off when only the roofline is known: those three runs lie 17 % below to 22 % above it."""
+"""How far a step may be off when only the roofline is known: steps of those three runs took 17 % less to 21 % more."""
 _SLOT_BYTES_PER_S = {(9, 0): 32e9, (8, 0): 16e9}
 """What GPUs exchange through their slots, one way, from this compute capability on: PCIe 5.0 x16 carries 63 GB/s, 4.0
 half of that, and every byte crosses the host's memory, in and out. PCIe 3.0 before."""
@@ -146,6 +146,15 @@ def roofline(
         band_share=band_share,
         efficiency=efficiency,
     )
+
+
+def at_efficiency(service: Service, efficiency: float, band_share: float = 0.0) -> Service:
+    """A roofline's service with another efficiency: every term of its step is as much longer as that is smaller."""
+    assert service.efficiency is not None, "these constants were measured, not made from a roofline"
+    factor = service.efficiency / efficiency
+    step = StepCost(**{name: value * factor for name, value in vars(service.step).items()})
+    source = service.source.replace(f"efficiency {service.efficiency:g}", f"efficiency {efficiency:g}")
+    return Service(step=step, source=source, band_share=band_share, efficiency=efficiency)
 
 
 def link_bytes_per_s(gpu: GpuProfile) -> float:

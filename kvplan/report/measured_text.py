@@ -1,0 +1,96 @@
+"""``kvplan calibrate --run`` as text: the constant, what it predicts of the rest, and what the roofline alone says."""
+
+from collections.abc import Iterator
+
+from kvplan.report.numbers import count
+from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
+from kvplan.simulation.measured import Compared, EfficiencyFit
+from kvplan.simulation.measured import Part as RunPart
+from kvplan.simulation.service import BAND_SHARE, EFFICIENCY
+
+GOOD_SHARE = 0.05
+"""Up to this error of a mean a calibration is called good."""
+_WEAK = (
+    f"more than {GOOD_SHARE:.0%} off. One constant cannot mend a pool, a cap on sequences or a parallelism other than "
+    "those that ran: check them against the engine's start-up log first. A time to first token that is mostly queue "
+    "moves several times as much as the steps it waits for."
+)
+
+
+def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str | None) -> Iterator[Part]:
+    """``traffic`` is the file that was given, ``written`` the calibration's name."""
+    plant, rest = found.plant, found.rest
+    model = "" if plant.model is None else plant.model.id
+    yield headline(model, f"{run_name}, {count(found.requests)} requests")
+    yield paragraph(_setting(found), style=QUIET, indent=0)
+    yield answer(
+        f"efficiency {found.efficiency:.3f}: the last {count(rest.requests)} requests are predicted with an error "
+        f"of {rest.ttft.error_share:+.1%} in the mean time to first token and of {rest.e2e.error_share:+.1%} end to end"
+    )
+    yield BLANK
+    yield columns(("mean of each part", "measured", "predicted", "error"), list(_rows(found)))
+    yield BLANK
+    step = plant.service.step
+    yield labelled(
+        "A step takes",
+        f"{step.base_s * 1e3:.1f} ms + {step.prefill_token_s * 1e6:.1f} µs a prompt token + "
+        f"{step.decode_sequence_s * 1e6:.1f} µs a sequence + {step.kv_token_s * 1e9:.0f} ns a context token",
+    )
+    yield labelled("Uncalibrated", _unfitted(found))
+    if found.skipped:
+        yield labelled("Left out", f"{count(found.skipped)} requests without all their times")
+    if found.ran_otherwise:
+        yield labelled(
+            "Note",
+            f"at most {count(found.running_peak_measured)} requests wrote at once, in the plan "
+            f"{count(found.running_peak)}: another --max-num-seqs, KV pool or parallelism ran",
+            style=ACTION,
+        )
+    if max(abs(rest.ttft.error_share), abs(rest.e2e.error_share)) > GOOD_SHARE:
+        yield labelled("Note", _WEAK, style=ACTION)
+    steps = [f"kvplan simulate {traffic or 'TRAFFIC'} --calibration {written or 'FILE'}"]
+    if written is None:
+        steps.insert(0, f"kvplan calibrate --run {run_name} … --output calibration.yaml")
+    yield from next_steps(*steps)
+
+
+def _setting(found: EfficiencyFit) -> str:
+    plant = found.plant
+    replicas = f"{plant.replicas} × " if plant.replicas > 1 else ""
+    return (
+        f"{plant.gpu}, {plant.engine.replace('@', ' ')} · {replicas}{count(plant.blocks)} blocks of "
+        f"{plant.layout.block_tokens} · ≤ {count(plant.settings.max_num_seqs)} sequences · "
+        f"{count(plant.settings.max_num_batched_tokens)} tokens a step"
+    )
+
+
+def _rows(found: EfficiencyFit) -> Iterator[tuple[str, ...]]:
+    names = ((found.fitted, f"first {count(found.fitted.requests)}, fitted"), (found.rest, "the rest"))
+    for part, name in names:
+        yield _row(f"{name}: TTFT", part.ttft)
+        yield _row(f"{name}: E2E", part.e2e)
+    for share in ("p50", "p99"):
+        yield _quantile(found.rest, share)
+
+
+def _row(name: str, times: Compared) -> tuple[str, ...]:
+    return name, _seconds(times.measured.mean_s), _seconds(times.predicted.mean_s), f"{times.error_share:+.1%}"
+
+
+def _quantile(part: RunPart, share: str) -> tuple[str, ...]:
+    measured, predicted = (getattr(times, f"{share}_s") for times in (part.e2e.measured, part.e2e.predicted))
+    return f"the rest: E2E {share}", _seconds(measured), _seconds(predicted), f"{predicted / measured - 1.0:+.1%}"
+
+
+def _unfitted(found: EfficiencyFit) -> str:
+    middle, slow, fast = (part.e2e.predicted for part in (found.unfitted, found.unfitted_slow, found.unfitted_fast))
+    inside = fast.mean_s <= found.rest.e2e.measured.mean_s <= slow.mean_s
+    return (
+        f"a roofline at efficiency {EFFICIENCY:g} says {_seconds(middle.mean_s)} end to end, with its band of "
+        f"± {BAND_SHARE:.0%} {_seconds(fast.mean_s)} to {_seconds(slow.mean_s)}; the measured "
+        f"{_seconds(found.rest.e2e.measured.mean_s)} lies {'inside' if inside else 'OUTSIDE'}"
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.2f} s"
