@@ -37,7 +37,7 @@ def _lines(check: Check) -> Iterator[str]:
         for cells in [row(limit)]
         if limit.name != "fits"
     ]
-    yield from _table(("verdict", "limit", "bound", "measured", "95 % interval"), rows, left=3)
+    yield from _table(("verdict", "limit", "bound", "measured", "95% interval"), rows, left=3)
     fresh = newly_broken(check)
     for limit in check.limits:
         if not limit.passed and not (limit.certainty == "not_measured" and check.measured.trouble):

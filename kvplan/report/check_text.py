@@ -21,7 +21,7 @@ from kvplan.report.check_words import (
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.report.simulation_text import setting_line
 
-HEADINGS = ("", "limit", "", "measured", "95 % interval")
+HEADINGS = ("", "limit", "", "measured", "95% interval")
 
 
 def text(check: Check) -> Iterator[Part]:
@@ -34,9 +34,12 @@ def text(check: Check) -> Iterator[Part]:
         runs = "1 seed" if inputs.seeds == 1 else f"{inputs.seeds} seeds"
         yield paragraph(f"judged: {inputs.judged}, {runs} from {inputs.seed}", style=QUIET, indent=0)
     yield BLANK
-    yield columns(HEADINGS, [row(limit) for limit in check.limits if limit.name != "fits"], left={0, 1, 2})
+    yield columns(HEADINGS, [row(limit) for limit in check.limits if limit.name != "fits"], left={0, 1, 2}, wrap=1)
     yield BLANK
-    yield from _remarks(check)
+    remarks = list(_remarks(check))
+    yield from remarks
+    if remarks:
+        yield BLANK
     if check.comparison is not None:
         yield from comparison(check.comparison)
     yield from next_steps(*_next(check))
@@ -68,7 +71,6 @@ def _remarks(check: Check) -> Iterator[Part]:
             for warning in filter(None, (band_warning(limit, share) for limit in check.limits)):
                 yield labelled("unsure", warning)
             yield labelled("assumed", f"service time from {simulation.inputs.service_source}, ± {share:.0%}")
-    yield BLANK
 
 
 def comparison(found: Comparison) -> Iterator[Part]:
@@ -90,6 +92,7 @@ def comparison(found: Comparison) -> Iterator[Part]:
                 )
                 for one in shown
             ],
+            wrap=0,
         )
     yield paragraph(rest(found), style=QUIET)
     yield BLANK

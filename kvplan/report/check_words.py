@@ -28,15 +28,19 @@ def figure_beside(name: str, value: float | None, other: float | None) -> str:
 
     >>> figure_beside("refused_share", 0.0104, 0.01), figure_beside("kv_pool_bytes", 2**30 + 1, 2**30)
     ('1.04%', '1,073,741,825 B')
+    >>> figure_beside("e2e_mean_s", 1.503, 1.533), figure_beside("queue_p90_s", 0.00928, 0.00902)
+    ('1.5 s', '9.3 ms')
     """
     shown = figure(name, value)
     if value is None or other is None or value == other or shown != figure(name, other):
         return shown
     if name.endswith("_bytes"):
         return f"{int(value):,} B"
-    if name.endswith("_share"):
-        return f"{value * 100:.6g}%"
-    return f"{value:,.6g}" + (" s" if name.endswith("_s") and not name.endswith("_per_s") else "")
+    scale, unit = (100, "%") if name.endswith("_share") else (1, "")
+    if name.endswith("_s") and not name.endswith("_per_s"):
+        scale, unit = (1, " s") if max(value, other) >= 1 else (1000, " ms")
+    texts = ([f"{number * scale:,.{digits}g}" for number in (value, other)] for digits in range(2, 18))
+    return next(f"{own}{unit}" for own, its in texts if own != its)
 
 
 def file_name(file: str) -> str:
@@ -68,7 +72,7 @@ def measured(limit: LimitResult) -> str:
 
 
 def interval(limit: LimitResult) -> str:
-    """The 95 % interval; empty where there is none, or it is a point."""
+    """The 95% interval; empty where there is none, or it is a point."""
     low, high = limit.reading.low, limit.reading.high
     if low is None or high is None or low == high:
         return ""
@@ -93,7 +97,7 @@ def message(limit: LimitResult) -> str:
     said = f"{title(limit)} is {measured(limit)}, {side[limit.bound, limit.keeps]} its limit {bound(limit)}"
     facts = [limit.reading.how] if limit.reading.how else []
     if interval(limit):
-        facts.append(f"95 % interval {interval(limit)}")
+        facts.append(f"95% interval {interval(limit)}")
     if limit.certainty == "within_noise":
         facts.append("within noise, so not sure" + ("" if limit.passed else ": --strict"))
     elif limit.certainty == "one_seed":

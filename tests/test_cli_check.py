@@ -1,0 +1,205 @@
+"""``kvplan check`` through ``main``: verdicts, exit codes, every format, what a change does, 80 columns."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from kvplan.cli import main
+from tests.golden_files import check_golden
+
+TRAFFIC = """\
+# A pool small enough that a default cap matters.
+deployment:
+  kv_pool: {blocks: 400, block_tokens: 16}
+  service: {base_s: 0.01, prefill_token_s: 1.0e-5, decode_sequence_s: 1.0e-4, kv_token_s: 1.0e-7}
+  max_model_len: 2048
+  max_num_seqs: 32
+  max_num_batched_tokens: 512
+admission: {policy: worst_case}
+traffic:
+  duration: 2m
+  seed: 3
+  classes:
+    - name: chat
+      rate: 2/s
+      prompt_tokens: {lognormal: {p50: 200, p95: 600}}
+      output_tokens: {lognormal: {p50: 100, p95: 400}}
+      max_tokens: {choices: [{unset: true, share: 0.1}, {value: 512, share: 0.9}]}
+      client: openai-python
+limits:
+  preemptions: {max: 0}
+  completed_share: {min: 0.5}
+  worst_case_reservations: {class: chat, min: 3}
+  e2e_p99_s: {max: 60}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "traffic.yaml").write_text(TRAFFIC, encoding="utf-8")
+    changed = TRAFFIC.replace("max_model_len: 2048", "max_model_len: 6000").replace("# A pool", "# The pool")
+    (tmp_path / "changed.yaml").write_text(changed, encoding="utf-8")
+
+
+def _run(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    assert main(["check", *arguments, "--seeds", "3", "--workers", "1"]) == code
+    return capsys.readouterr().out
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to nine digits: the last ones belong to the machine's arithmetic."""
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def test_limits_that_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _run(capsys, 0, "traffic.yaml")
+    assert max(map(len, shown.splitlines())) <= 80
+    check_golden("cli/check_holds.txt", shown)
+
+
+def test_a_change_that_raises_the_window(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a reviewer sees of a pull request that raises max_model_len: requests without a cap now reserve the pool."""
+    shown = _run(capsys, 1, "changed.yaml", "--against", "traffic.yaml")
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "deployment.max_model_len: 2048 → 6000" in shown
+    assert "; the base keeps it" in " ".join(shown.split())
+    check_golden("cli/check_change.txt", shown)
+
+
+def test_markdown_for_a_pull_request(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _run(capsys, 1, "changed.yaml", "--against", "traffic.yaml", "--format", "markdown")
+    check_golden("cli/check_change.md", shown)
+    tables = [line for line in shown.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in tables} == {4, 5, 6}
+
+
+def test_json_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _run(capsys, 1, "changed.yaml", "--against", "traffic.yaml", "--format", "json")
+    document = json.loads(shown)
+    check_golden("cli/check_change.json", json.dumps(_rounded(document), indent=2, ensure_ascii=False) + "\n")
+    assert (document["schema"], document["schema_version"], document["passed"]) == ("kvplan.check", 1, False)
+    for limit in document["limits"]:
+        assert {"name", "class", "passed", "measured", "limit", "message"} <= set(limit)
+    by_name = {limit["name"]: limit for limit in document["limits"]}
+    assert (by_name["worst_case_reservations"]["class"], by_name["worst_case_reservations"]["limit"]) == ("chat", 3)
+
+
+def test_junit_is_a_case_per_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    root = ET.fromstring(_run(capsys, 1, "changed.yaml", "--format", "junit"))
+    cases = root.findall("testsuite/testcase")
+    assert [case.get("classname") for case in cases] == [
+        "kvplan.preemptions",
+        "kvplan.completed_share",
+        "kvplan.worst_case_reservations",
+        "kvplan.e2e_p99_s",
+    ]
+    assert [case.get("line") for case in cases] == ["20", "21", "22", "23"]
+    failures = root.findall("testsuite/testcase/failure")
+    assert root.get("failures") == root[0].get("failures") == str(len(failures))
+    assert all(case.get("file") == "changed.yaml" for case in cases)
+    assert "below its limit ≥ 3" in (failures[-1].get("message") or "")
+
+
+def test_github_annotates_the_limit_s_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = _run(capsys, 1, "changed.yaml", "--format", "github").splitlines()
+    commands = [line for line in lines if line.startswith("::")]
+    assert commands[-1].startswith(
+        "::error file=changed.yaml,line=22,title=kvplan check%3A worst_case_reservations of chat::"
+    )
+    assert all("%25" in line or "%" not in line.partition("::")[2].replace("%3A", "") for line in commands)
+    assert lines[-1].startswith("kvplan check: changed.yaml fails")
+
+
+def test_a_file_s_name_cannot_break_an_annotation(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    name = "a,b%:c.yaml"
+    (tmp_path / name).write_text((tmp_path / "changed.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    shown = _run(capsys, 1, name, "--format", "github")
+    assert "file=a%2Cb%25%3Ac.yaml,line=" in shown
+
+
+def test_names_are_escaped_in_every_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    strange = 'a|b<i>&"\\u0007'
+    text = TRAFFIC.replace("name: chat", f'name: "{strange.replace(chr(34), chr(92) + chr(34))}"')
+    text = text.replace("class: chat", f'class: "{strange.replace(chr(34), chr(92) + chr(34))}"')
+    (tmp_path / "strange.yaml").write_text(text, encoding="utf-8")
+    root = ET.fromstring(_run(capsys, 0, "strange.yaml", "--format", "junit"))
+    assert any('a|b<i>&"?' in (case.get("name") or "") for case in root.iter("testcase"))
+    marked = _run(capsys, 0, "strange.yaml", "--format", "markdown")
+    assert "a\\|b&lt;i>" in marked
+    json.loads(_run(capsys, 0, "strange.yaml", "--format", "json"))
+
+
+def test_no_limits_are_a_mistake_and_no_pass(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "free.yaml").write_text(TRAFFIC.partition("limits:")[0], encoding="utf-8")
+    assert main(["check", "free.yaml"]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "nothing to check" in captured.err
+    assert "refused_share: {max: 0.01}" in captured.err
+
+
+def test_what_does_not_start_is_a_broken_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _run(capsys, 1, "traffic.yaml", "--set", "deployment.max_model_len=8192")
+    assert shown.startswith("traffic.yaml fails: the engine would not start")
+    assert max(map(len, shown.splitlines())) <= 80
+    root = ET.fromstring(_run(capsys, 1, "traffic.yaml", "--set", "deployment.max_model_len=8192", "--format", "junit"))
+    assert root.get("failures") == root.get("tests") == "5"
+
+
+def test_a_kept_answer_is_the_base_of_the_next(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = _run(capsys, 0, "traffic.yaml", "--format", "json", "--output", "plan.json")
+    assert text.startswith("traffic.yaml passes")
+    assert json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))["passed"]
+    same = _run(capsys, 0, "traffic.yaml", "--baseline", "plan.json")
+    assert "change by less" not in same
+    assert "figures do not change" in same
+    shown = _run(capsys, 1, "changed.yaml", "--baseline", "plan.json")
+    assert "against plan.json" in shown
+
+
+def test_an_output_is_not_overwritten(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "kept.xml").write_text("mine\n", encoding="utf-8")
+    assert main(["check", "traffic.yaml", "--format", "junit", "--output", "kept.xml"]) == 3
+    assert (tmp_path / "kept.xml").read_text(encoding="utf-8") == "mine\n"
+    _run(capsys, 0, "traffic.yaml", "--format", "junit", "--output", "kept.xml", "--force")
+    assert (tmp_path / "kept.xml").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_two_bases_are_one_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "traffic.yaml", "--against", "changed.yaml", "--baseline", "plan.json"]) == 3
+    assert "two bases" in capsys.readouterr().err
+
+
+def test_strict_fails_what_is_within_noise(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wide = TRAFFIC.replace("completed_share: {min: 0.5}", "refused_share: {max: 1}")
+    (tmp_path / "wide.yaml").write_text(wide, encoding="utf-8")
+    found = json.loads(_run(capsys, 0, "wide.yaml", "--format", "json"))
+    refused = next(limit for limit in found["limits"] if limit["name"] == "refused_share")
+    assert refused["interval"][0] < refused["measured"]
+    edge = (max(refused["interval"][0], 0) + refused["measured"]) / 2
+    (tmp_path / "edge.yaml").write_text(wide.replace("max: 1}", f"max: {edge}}}"), encoding="utf-8")
+    shown = _run(capsys, 0, "edge.yaml")
+    assert "in noise  refused_share" in shown
+    assert "within noise, so not sure" in " ".join(shown.split())
+    assert "broken" in _run(capsys, 1, "edge.yaml", "--strict")
+    assert "::warning file=edge.yaml,line=21" in _run(capsys, 0, "edge.yaml", "--format", "github")
+
+
+@pytest.mark.parametrize("colour", ["NO_COLOR", "FORCE_COLOR"])
+def test_colour_is_asked_for(colour: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(colour, "1")
+    assert ("\x1b[" in _run(capsys, 0, "traffic.yaml")) is (colour == "FORCE_COLOR")
+
+
+def test_a_bundled_mix_is_called_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["check", "chat", "--offline"])
+    assert capsys.readouterr().out.startswith("chat passes" if code == 0 else "chat fails")
