@@ -53,8 +53,8 @@ class Share:
 class ReferenceEngine:
     """Steps until a given time; ``releases`` lists (time, sequence) of those that ended, in order."""
 
-    def __init__(self, setup: EngineSetup) -> None:
-        self.setup = setup
+    def __init__(self, setup: EngineSetup, chain_tokens: int = 512) -> None:
+        self.setup, self.chain_tokens = setup, chain_tokens
         self.groups: tuple[CacheGroup, ...] = setup.layout.groups
         self.depth = 2 if setup.async_scheduling else 1
         self.caching = setup.prefix_caching and len(self.groups) == 1 and self.groups[0].rule == "full"
@@ -72,6 +72,7 @@ class ReferenceEngine:
         self.idle_since_s = 0.0
         self.counts = (0, 0, 0, 0)
         self.now = 0.0
+        self.tried_s = -1.0
         self.steps = self.over_capacity_events = self.prefill_tokens = self.decode_tokens = 0
         self.peak_used = 0
 
@@ -80,10 +81,8 @@ class ReferenceEngine:
         sequence.taken, sequence.slid = [0] * len(self.groups), [0] * len(self.groups)
         self.arrived.append((time_s, sequence))
 
-    def abort(self, sequence: Sequence) -> None:
-        """Called between steps, at or before the next scheduling."""
-        if sequence.gone:
-            return
+    def leave(self, sequence: Sequence) -> None:
+        """The client walked away; called between steps."""
         sequence.gone = True
         self.arrived = deque(entry for entry in self.arrived if entry[1] is not sequence)
         if sequence in self.waiting:
@@ -94,16 +93,15 @@ class ReferenceEngine:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def run(self, until_s: float, *, settle: bool = False) -> None:
-        """Everything that is scheduled before ``until_s`` and delivered not after it; with ``settle`` also what would
-        be scheduled at that instant, which new arrivals of that instant should still be part of."""
+    def run(self, until_s: float) -> None:
+        """Everything that is scheduled before ``until_s``, and delivered not after it."""
         while True:
             if not self.flight:
                 if not self.waiting and not self.running:
                     if not self.arrived or self.arrived[0][0] > until_s:
                         return
                     self.wait_for(self.arrived[0][0])
-                if self.now >= until_s and not (settle and self.now == until_s):
+                if self.now >= until_s:
                     return
                 self.see_arrivals()
                 if not self.schedule():
@@ -113,12 +111,14 @@ class ReferenceEngine:
                     assert not self.running
                     self.wait_for(later[0])
                     continue
-            if len(self.flight) < self.depth and (self.waiting or self.running or self.visible()):
-                if self.now >= until_s and not (settle and self.now == until_s):
+            inside = bool(self.waiting or self.running or self.visible())
+            if len(self.flight) < self.depth and inside and self.tried_s < self.now:
+                if self.now >= until_s:
                     return
                 self.see_arrivals()
                 if self.schedule():
                     continue
+                self.tried_s = self.now  # what comes later than this instant is seen when a batch returns
             end_s = self.time_of(self.flight[0][1])
             if end_s > until_s:
                 return
@@ -224,7 +224,7 @@ class ReferenceEngine:
         if not sequence.content:
             return (sequence.serial, j)
         if end <= sequence.prompt:
-            return (sequence.content[: -(-end // 512)], j)
+            return (sequence.content[: -(-end // self.chain_tokens)], j)
         return (sequence.content, sequence.prompt, j)
 
     def give_back(self, sequence: Sequence) -> None:

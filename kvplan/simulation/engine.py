@@ -181,8 +181,10 @@ def _rows(row: Counts, time: Floats, count: int, stop_s: float) -> RequestRows:
     columns = row.reshape(places.ROW_COLUMNS, count)
     moments = time.reshape(places.TIME_COLUMNS, count)
     moments[(moments < 0.0) | (moments > stop_s)] = np.nan
+    moments[places.FIRST][moments[places.FIRST] > moments[places.FINISH]] = np.nan  # the client had left by then
     outcome = columns[places.OUTCOME].astype(np.int8)
     outcome[np.isnan(moments[places.FINISH]) & (outcome == Outcome.COMPLETED)] = Outcome.UNFINISHED
+    columns[places.GENERATED][outcome == Outcome.UNFINISHED] = 0
     return RequestRows(
         attempts=columns[places.ATTEMPTS],
         refusals=columns[places.REFUSALS],

@@ -170,8 +170,9 @@ class Watch:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RequestRows:
     """What became of each request. Times are nan where the thing never happened; ``attempts`` counts tries,
-    ``refusals`` those answered with 429 or 503. ``finish_s`` is the last token, or the moment at which the client walked
-    away (time-out, cancellation). ``output_tokens`` were delivered to the client."""
+    ``refusals`` those answered with 429 or 503. ``finish_s`` is the last token, or the moment at which the client
+    walked away (time-out, cancellation). ``output_tokens`` were delivered to the client (0 for
+    those that are unfinished)."""
 
     attempts: Counts
     refusals: Counts

@@ -90,12 +90,10 @@ def look_for_slides(s: int, st: Ints, heap: Ints, givers: Ints, conf: Conf, shap
     batch, lag = st[BATCHES], shape[LAG]
     certain = slot[field[OFF] + s] + batch
     settled = lag == 0 or slot[field[FIRST_BATCH] + s] < batch
+    if lag and slot[field[SERVED] + s] != -batch:
+        certain -= 1 if settled else slot[field[CHUNK] + s]
     if conf[LONGEST]:
         settled = False
-        if lag and slot[field[SERVED] + s] == batch:
-            certain -= slot[field[CHUNK] + s]
-    elif lag:
-        certain -= 1 if settled else slot[field[CHUNK] + s]
     back = slide(s, certain, shape, slots)
     if back:
         if slot[field[GIVE] + s] == 0:
@@ -149,8 +147,10 @@ def let_go(now_s: float, st: Ints, conf: Conf, shape: Shape, slots: Slots, rows:
         i = st[LEFT_HEAD]
         st[LEFT_HEAD] = row[column[LEFT_LINK] + i]
         s = row[column[SLOT_OF] + i]
-        if s == -1:
+        if s == -1 or s <= -3:
             st[WAITING] -= 1
+            if s != -1 and shape[LAG] and st[BATCHES] + s <= -2 and time[moment[FINISH] + i] < now_s:
+                row[column[GENERATED] + i] -= 1
         elif s >= 0:
             batch = st[BATCHES]
             if slot[field[PHASE] + s] != READING:

@@ -113,14 +113,12 @@ def longest_chunk(now_s: float, st: Ints, conf: Conf, rows: Rows) -> int:
     """The cap on one request's chunk in this batch: the setting, but none for a request that is alone; 0 for none."""
     row, time, column, moment = rows
     others = st[RUNNING]
-    i = st[PREEMPTED]
-    while i >= 0 and others < 2:
-        others += 1
-        i = row[column[LINK] + i]
-    i = st[QUEUE_HEAD]
-    while i >= 0 and others < 2 and time[moment[ADMITTED] + i] <= now_s:
-        others += 1
-        i = row[column[LINK] + i]
+    for head in (st[PREEMPTED], st[QUEUE_HEAD]):
+        i = head
+        while i >= 0 and others < 2 and time[moment[ADMITTED] + i] <= now_s:
+            if row[column[OUTCOME] + i] == UNFINISHED or time[moment[FINISH] + i] > now_s:
+                others += 1
+            i = row[column[LINK] + i]
     return conf[LONGEST] if others > 1 else 0
 
 
@@ -142,6 +140,7 @@ def lag_behind(s: int, batch: int, st: Ints, heap: Ints, shape: Shape, slots: Sl
                 rings[form[q + 3] + (1 - off) % form[q]] += 1
             slot[field[OFF] + s] = off - 1
             slot[field[FIRST_BATCH] + s] += 1
+            slot[field[SERVED] + s] = -(batch + 1)
             end_at = slot[field[END_AT] + s] + 1
             slot[field[END_AT] + s] = end_at
             heappush(heap, (end_at << KEY_SHIFT) | s)
@@ -238,6 +237,7 @@ def form_batch(
             continue
         i = slot[who + s]
         old = slot[off + s]
+        slid = 0
         if state == READING:
             tokens = min(row[prompt + i] + row[generated + i] - old, budget, conf[WINDOW] - old - 1)
             if cap and tokens > cap:
@@ -260,7 +260,8 @@ def form_batch(
                 for k in range(kinds):
                     at = shape[KINDS] + KIND_ROW * k
                     if slot[field[JOINED] + s * kinds + k] and (old - lag - form[at + 1] + 1) % form[at + 2] == 0:
-                        free += form[at + 3]
+                        slid += form[at + 3]
+                free += slid
         lost = False
         while need > free and not lost:
             short = True
@@ -268,6 +269,7 @@ def form_batch(
             lost = victim == s
             free += preempt(victim, caching, st, batch, shape, slots, rows, pool)
         if lost:
+            free -= slid  # counted again among the blocks that it gave back
             s = -1
             break
         free -= need
@@ -287,9 +289,6 @@ def form_batch(
         else:
             decode += 1
             served += 1
-            if longest:
-                slot[field[SERVED] + s] = this
-                slot[field[CHUNK] + s] = 1
         s = slot[after + s]
     if ordered:
         lag_behind(s, batch, st, heap, shape, slots)

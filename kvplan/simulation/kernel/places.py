@@ -68,7 +68,7 @@ Offsets = tuple[int, ...]
     GENERATED,
     HIGH,  # the most tokens that were ever computed for it
     LINK,  # the next one in its queue
-    SLOT_OF,  # its slot; −1 outside, −2 once it ended
+    SLOT_OF,  # its slot; −1 outside, −2 once it ended, −3 − batch where that batch still brings it a token
     PREEMPTIONS,
     RECOMPUTED,
     OUTCOME,
@@ -97,7 +97,7 @@ ADMITTED, SCHEDULED, FIRST, FINISH, TIME_COLUMNS = range(5)
     PRIOR,
     HELD,  # blocks, once it is in no further batch
     GIVE,  # blocks that slide out with the next batch
-    SERVED,  # its last batch, where not every batch has it
+    SERVED,  # the last batch that read for it; the negative of one that left it out
     ORDER,  # of admission
     SLID,  # per window kind: blocks that slid out, and whether a ring counts them
     JOINED,

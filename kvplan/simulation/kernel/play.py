@@ -300,15 +300,15 @@ def play(
             now_s = next_s
             r = row[column[REPLICA] + i]
             st = states[r]
+            if row[outcome + i] == COMPLETED:
+                row[generated + i] = row[column[ANSWER] + i] - 1
             timed_out = time[admitted + i] + time_out_s[i] <= arrival_s[i] + cancel_s[i]
             row[outcome + i] = TIMED_OUT if timed_out else CANCELLED
             time[finish + i] = next_s
             release(charge[i], next_s, doors[r], since[r], watch, waits)
             if conf[TRACKS] and (time[first + i] < 0.0 or time[first + i] >= next_s):
                 doors[r][IN_READING] -= row[prompt + i]
-            if row[column[SLOT_OF] + i] == -2:
-                row[generated + i] = row[column[ANSWER] + i] - 1
-            else:
+            if row[column[SLOT_OF] + i] != -2:
                 row[left_link + i] = -1
                 if st[LEFT_HEAD] >= 0:
                     row[left_link + st[LEFT_TAIL]] = i

@@ -207,11 +207,14 @@ def preempt(s: int, caching: int, st: Ints, batch: int, shape: Shape, slots: Slo
     if phase not in (READING, CERTAIN):
         computed += batch
     row[column[HIGH] + i] = max(row[column[HIGH] + i], computed)
+    known_after = -1
     if phase == WRITING:
+        known_after = -3 - batch
         row[column[GENERATED] + i] = slot[field[BEFORE] + s] + batch - slot[field[FIRST_BATCH] + s] + 1
     back = release_slot(s, 0, caching, st, batch, shape, slots, rows, pool)
     row[column[PREEMPTIONS] + i] += 1
     if phase in (READING, WRITING):
+        row[column[SLOT_OF] + i] = known_after
         row[column[LINK] + i] = st[PREEMPTED]
         st[PREEMPTED] = i
         st[WAITING] += 1
