@@ -1,10 +1,12 @@
 """``kvplan calibrate --run``: from a file of requests to a calibration that a simulation takes its step from."""
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
+from kvplan.calibration.run_settings import settings_beside
 from kvplan.calibration_file import load_calibration
 from kvplan.cli import main
 from kvplan.simulation.plant import build_plant
@@ -101,3 +103,68 @@ def test_what_is_missing_is_said(
     places = {"run": str(run), "traffic": str(traffic), "folder": str(tmp_path)}
     assert main(["calibrate", *(argument.format(**places) for argument in arguments)]) == 3
     assert words in capsys.readouterr().err
+
+
+META = {
+    "model": "not the arguments' one",
+    "vllm_version": "0.19.0",
+    "engine_kwargs": {
+        "model": "meta-llama/Llama-3.1-8B-Instruct",
+        "data_parallel_size": 1,
+        "enable_expert_parallel": False,
+        "max_num_seqs": 48,
+        "max_num_batched_tokens": 2048,
+        "max_model_len": 32768,
+        "kv_cache_dtype": "auto",
+        "seed": 42,
+    },
+    "kv_cache": {"num_gpu_blocks": 2588, "block_size": 16},
+    "hardware": {"device_name": "NVIDIA H100 80GB HBM3"},
+    "resolved_config": {
+        "scheduler_config": {"async_scheduling": True},
+        "cache_config": {"enable_prefix_caching": False},
+    },
+}
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_the_recorders_settings_are_read_from_beside_the_run(tmp_path: Path, ending: str) -> None:
+    run, text = tmp_path / f"a_requests.jsonl{ending}", json.dumps(META).encode()
+    assert settings_beside(run) is None
+    (tmp_path / f"a_meta.json{ending}").write_bytes(gzip.compress(text) if ending else text)
+    found = settings_beside(run)
+    assert found is not None
+    assert found[1] == {
+        "data_parallel": 1,
+        "expert_parallel": False,
+        "max_num_seqs": 48,
+        "max_num_batched_tokens": 2048,
+        "max_model_len": 32768,
+        "kv_dtype": "auto",
+        "model": "meta-llama/Llama-3.1-8B-Instruct",
+        "engine": "vllm@0.19.0",
+        "kv_pool": {"blocks": 2588},
+        "gpu": "NVIDIA H100 80GB HBM3",
+        "async_scheduling": True,
+        "prefix_caching": False,
+    }
+    assert settings_beside(tmp_path / "b.csv") is None
+
+
+def test_recorded_settings_plan_the_run_and_options_come_first(
+    run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    renamed = run_file.with_name("a_requests.csv")
+    renamed.write_bytes(run_file.read_bytes())
+    meta = run_file.with_name("a_meta.json")
+    meta.write_text(json.dumps(META))
+    capsys.readouterr()
+    assert main(["calibrate", "--run", str(renamed), "--max-num-seqs", "40", "--offline", "--format", "json"]) == 0
+    captured = capsys.readouterr()
+    answer = json.loads(captured.out)
+    assert captured.err == "settings from a_meta.json\n"
+    assert (answer["gpu"], answer["pool"]["blocks"]) == ("h100-80gb-sxm", 2588)
+    assert (answer["settings"]["max_num_seqs"], answer["settings"]["prefix_caching"]) == (40, False)
+    meta.write_text("{")
+    assert main(["calibrate", "--run", str(renamed), "--offline"]) == 3
+    assert "a_meta.json is not JSON" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvplan.cli import options, overrides
-from kvplan.cli.output import check_free, show, write_data, write_file
+from kvplan.cli.output import check_free, show, talk, write_data, write_file
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ EXAMPLE = """Example:
 
 \b
   kvplan calibrate server.log --gpu h100 --output calibration.yaml
-  kvplan calibrate --run requests.csv --traffic chat.yaml --output calibration.yaml"""
+  kvplan calibrate --run requests.csv --traffic chat.yaml --output run.yaml"""
 
 _DEPLOYMENT = """\
 deployment: {engine: vllm}
@@ -137,17 +137,21 @@ def _calibrate_run(
 ) -> int:
     """Fit, say how well the rest is predicted, and write."""
     from kvplan.calibration.run import calibrate_run, run_calibration_text
+    from kvplan.calibration.run_settings import settings_beside
     from kvplan.simulation.measured import read_measured_run
     from kvplan.traffic.load import load_traffic, parse_traffic
 
     folder = options.profiles_folder(profiles)
     if output is not None:
         check_free(output, force=force)
-    mix = (
-        parse_traffic(_DEPLOYMENT, file="the command line", profiles_folder=folder, overrides=keys)
-        if traffic is None
-        else load_traffic(traffic, profiles_folder=folder, overrides=keys)
-    )
+    if traffic is not None:
+        mix = load_traffic(traffic, profiles_folder=folder, overrides=keys)
+    else:
+        beside = settings_beside(measured)
+        if beside is not None:
+            talk(f"settings from {beside[0].name}")
+            keys = beside[1] | keys
+        mix = parse_traffic(_DEPLOYMENT, file="the command line", profiles_folder=folder, overrides=keys)
     found = calibrate_run(read_measured_run(measured), mix, offline=offline, profiles_folder=folder)
     written = run_calibration_text(found, mix, measured.name)
     if output is not None:
