@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,19 +55,31 @@ def read_folder(folder: Path, totals: tuple[int | None, int | None] | None = Non
 def read_json_object(path: Path) -> dict[str, object]:
     """The JSON object in a file; InputError with file, line and key where it is not one."""
     try:
-        if path.is_dir():
-            raise InputError("a folder stands where a file is expected", file=str(path))
-        size = path.stat().st_size
-        if size > LARGEST_JSON_BYTES:
-            raise InputError(
-                f"{size:,} bytes are too many for a model's config",
-                hint="give the config.json itself, not a weight or tokenizer file",
-                file=str(path),
-            )
-        body = path.read_bytes()
+        require_file(path)
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            body = b"" if size > LARGEST_JSON_BYTES else file.read(LARGEST_JSON_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
+    if max(size, len(body)) > LARGEST_JSON_BYTES:
+        raise InputError(
+            f"{max(size, len(body)):,} bytes are too many for a model's config",
+            hint="give the config.json itself, not a weight or tokenizer file",
+            file=str(path),
+        )
     return parse_json_object(body, str(path))
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is no file: a folder, a device without end, a named pipe that nobody may ever write to.
+
+    The shell's own pipes (``/dev/stdin``, ``<(command)``) end when their command does, so they are read.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise InputError("a folder stands where a file is expected", file=str(path))
+    if not stat.S_ISREG(mode) and not (stat.S_ISFIFO(mode) and path.is_relative_to("/dev")):
+        raise InputError("a device or pipe stands where a file is expected", hint="give a file", file=str(path))
 
 
 def parse_json_object(body: bytes, file: str) -> dict[str, object]:
@@ -78,10 +91,12 @@ def parse_json_object(body: bytes, file: str) -> dict[str, object]:
     try:
         found = json.loads(body.decode("utf-8-sig"), object_pairs_hook=lambda pairs: _unique(pairs, file))
     except UnicodeDecodeError as error:
-        raise InputError("not a JSON file: the bytes are not UTF-8 text", file=file) from error
+        raise InputError("not a JSON file: the bytes are not UTF-8 text", hint="save it as UTF-8", file=file) from error
     except json.JSONDecodeError as error:
         missing = "the file is empty" if not body.strip() else f"{error.msg} (column {error.colno})"
         raise InputError(f"not valid JSON: {missing}", file=file, line=error.lineno) from error
+    except ValueError as error:  # Python refuses numbers of more than 4,300 digits
+        raise InputError("not a model's config: a number in it has thousands of digits", file=file) from error
     except RecursionError as error:
         raise InputError("not a model's config: nested too deeply", file=file) from error
     if not isinstance(found, dict):

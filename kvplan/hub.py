@@ -157,6 +157,8 @@ def _translated(asked: Asked, what: str, timeout_s: float) -> Iterator[None]:
     transport: tuple[type[BaseException], ...] = HfHubHTTPError.__bases__  # the HTTP library's base, and OSError
     try:
         yield
+    except ImportError as error:  # a SOCKS proxy needs a package of its own
+        raise failures.unreachable(asked, str(error)) from error
     except transport as error:
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if "TimeoutException" in kinds or isinstance(error, TimeoutError):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvplan.checkpoint import Checkpoint, read_folder, read_json_object
-from kvplan.errors import InputError, ModelUnavailableError
+from kvplan.errors import InputError, ModelUnavailableError, UnsupportedModelError
 from kvplan.hub import HubUnavailableError, fetch_facts
 from kvplan.hub_gguf import fetch_gguf, split_gguf_reference
 from kvplan.model import ModelSpec, Source
@@ -13,6 +13,7 @@ from kvplan.profiles.kinds import BundledModel
 from kvplan.profiles.loader import load_model_facts, nearest_names
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+_HUB_PAGE = re.compile(r"(https?://)?(www\.)?(huggingface\.co|hf\.co)/(?P<id>[^/\s]+/[^/\s?#]+)")
 _LOOKS_LOCAL = re.compile(r"^[./~\\]|^[A-Za-z]:\\|\.(json|gguf|safetensors)$|/$|/.*/")
 
 
@@ -30,9 +31,12 @@ def read_model(
     """
     if not reference.strip():
         raise InputError("no model was named", hint="give org/name, a folder, a config.json or a .gguf file")
-    path = Path(reference).expanduser()
-    if path.exists():
+    path = _existing(reference)
+    if path is not None:
         return _read_local(path, reference)
+    page = _HUB_PAGE.match(reference)
+    if page is not None:
+        raise InputError(f"{reference!r} is an address, not a Hub id", hint=f"give {page['id']}")
     on_hub = split_gguf_reference(reference)
     if on_hub is not None:
         return _read_hub_gguf(*on_hub, offline=offline, token=token)
@@ -55,6 +59,15 @@ def _read_hub_gguf(model_id: str, file: str, revision: str | None, *, offline: b
     return read_gguf(found, model_id=f"{model_id}/{file}", source=Source(name=f"{name} {file}", revision=revision))
 
 
+def _existing(reference: str) -> Path | None:
+    """The file or folder that ``reference`` names, or None; a name that no file can have names none."""
+    try:
+        path = Path(reference).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, a home that nobody has, a zero byte
+        return None
+
+
 def split_reference(reference: str) -> tuple[str, str | None]:
     """The Hub id and the revision after ``@``, if there is one.
 
@@ -73,6 +86,15 @@ def split_reference(reference: str) -> tuple[str, str | None]:
 
 
 def _read_local(path: Path, reference: str) -> ModelSpec:
+    """The model at ``path``; errors that know only their key say which file it stands in."""
+    try:
+        return _read_path(path, reference)
+    except (InputError, UnsupportedModelError) as error:
+        error.file = error.file or str(path / "config.json" if path.is_dir() else path)
+        raise
+
+
+def _read_path(path: Path, reference: str) -> ModelSpec:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise InputError(

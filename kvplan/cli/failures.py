@@ -87,7 +87,8 @@ def _place(error: KvplanError) -> str:
     """``file:line: key: `` as far as they are known."""
     file = _short(error.file) if error.file else ""
     at = f"{file}:{error.line}" if file and error.line else file
-    return "".join(f"{part}: " for part in (at, error.key) if part)
+    key = "" if error.key and error.message.startswith(error.key) else error.key
+    return "".join(f"{part}: " for part in (at, key) if part)
 
 
 def _short(file: str) -> str:

@@ -63,6 +63,8 @@ def _read_local(path: Path) -> GgufHeader:
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a GGUF file", hint="name the .gguf file in it", file=str(path))
     try:
+        if not path.is_file() and path.exists():
+            raise InputError(f"{path} is a device or pipe, not a GGUF file", hint="give a file", file=str(path))
         size = path.stat().st_size
         with path.open("rb") as stream:
 

@@ -18,6 +18,7 @@ _LENGTH_NAMES = (
 # These keep the length already scaled: ``factor`` is not applied again.
 # Classes whose max_position_embeddings is another name of the key that their files say.
 _RENAMED = frozenset({"gpt2", "gpt_bigcode", "gptj", "codegen", "dbrx", "kimi_linear", "bailing_hybrid"})
+_LARGEST_STRETCH = 1_000_000
 _ALREADY_SCALED = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 
 
@@ -40,7 +41,7 @@ def read_context(text: Fields, family: str) -> int | None:
     if not family.startswith("gemma3"):
         for rope in ropes:
             if _kind(rope) not in _ALREADY_SCALED:
-                factor = rope.number("factor") or factor
+                factor = _stretch(rope) or factor
     return int(tokens * factor)
 
 
@@ -59,6 +60,14 @@ def served_context(text: Fields) -> int | None:
 
 def _said_lengths(text: Fields) -> list[int]:
     return [length for name in _LENGTH_NAMES if text.says(name) and (length := text.optional_count(name)) is not None]
+
+
+def _stretch(rope: Fields) -> float | None:
+    """By how much a rope type extends the stated length; None where it does not say (null, or 0)."""
+    factor = rope.number("factor")
+    if factor is not None and not 0 <= factor <= _LARGEST_STRETCH:
+        raise rope.broken("factor", factor, f"a factor from 0 to {_LARGEST_STRETCH:,}")
+    return factor
 
 
 def _kind(rope: Fields) -> str:

@@ -28,7 +28,7 @@ class Described:
     @property
     def layers(self) -> int:
         """Decoder layers."""
-        return self.text.count(*LAYER_NAMES)
+        return self.text.layers(*LAYER_NAMES)
 
     @property
     def query_heads(self) -> int:

@@ -21,7 +21,7 @@ def read_whisper(model: Described) -> LayerStack:
     if width % heads:
         raise text.refused("decoder_attention_heads", f"it does not divide d_model {width}")
     source = text.optional_count("max_source_positions") or 1500
-    return _self_and_cross(text.count("decoder_layers"), heads, width // heads, source)
+    return _self_and_cross(text.layers("decoder_layers"), heads, width // heads, source)
 
 
 def read_bart(model: Described) -> LayerStack:
@@ -32,7 +32,7 @@ def read_bart(model: Described) -> LayerStack:
     if width % heads:
         raise text.refused("decoder_attention_heads", f"it does not divide d_model {width}")
     source = text.count("max_position_embeddings")
-    return _self_and_cross(text.count("decoder_layers"), heads, width // heads, source)
+    return _self_and_cross(text.layers("decoder_layers"), heads, width // heads, source)
 
 
 def read_t5(model: Described) -> LayerStack:
@@ -40,7 +40,7 @@ def read_t5(model: Described) -> LayerStack:
     ``n_positions`` or the 512 tokens it was trained on is priced as cross KV. Source: Raffel et al. 2020, section 3.1.1
     (512-token sequences)."""
     text = model.text
-    layers = text.optional_count("num_decoder_layers") or text.count("num_layers")
+    layers = text.layers("num_decoder_layers", "num_layers")
     heads, head_dim = text.count("num_heads"), text.count("d_kv")
     return _self_and_cross(layers, heads, head_dim, text.optional_count("n_positions") or 512)
 

@@ -17,6 +17,7 @@ Profile = TypeVar("Profile", GpuProfile, ClientProfile, BundledModel)
 
 SORTS = ("gpus", "engines", "models", "clients", "traffic")
 ALIASES_FILE = "aliases.json"
+_LONGEST_NAME = 200  # no file system keeps more than 255 bytes
 _PACKAGE = Path(__file__).resolve().parent.parent
 _VENDOR_WORDS = re.compile(r"^(nvidia|amd|intel|geforce|tesla|quadro|instinct)-")
 
@@ -55,7 +56,7 @@ def load_client(name: str, *, extra_folder: str | Path | None = None) -> ClientP
 def load_model_facts(model_id: str, *, extra_folder: str | Path | None = None) -> BundledModel | None:
     """The bundled facts of a Hub id (in any case), or None."""
     wanted = f"{model_id.replace('/', '--')}.yaml"
-    for folder in profile_folders(extra_folder):
+    for folder in profile_folders(extra_folder) if len(wanted) <= _LONGEST_NAME else ():
         path = folder / "models" / wanted
         if not path.is_file():
             path = next((file for file in _files(folder, "models") if file.name.lower() == wanted.lower()), path)
@@ -127,16 +128,17 @@ def _aliases(folder: Path, sort: str) -> dict[str, str]:
 
 
 def _load(kind: type[Profile], sort: str, plain: str, name: str, extra_folder: str | Path | None) -> Profile:
-    for folder in profile_folders(extra_folder):
+    for folder in profile_folders(extra_folder) if len(plain) <= _LONGEST_NAME else ():
         path = folder / sort / f"{plain}.yaml"
         if not path.is_file():
             path = folder / sort / f"{_aliases(folder, sort).get(plain, plain)}.yaml"
         if path.is_file():
             return _read(kind, path)
     thing = {"gpus": "GPU", "clients": "client"}[sort]
-    near = ", ".join(nearest_names(sort, plain, extra_folder=extra_folder)) or f"see kvplan list {sort}"
+    near = ", ".join(nearest_names(sort, plain, extra_folder=extra_folder))
     more = " (or give its memory: --gpu-memory 79.18GiB)" if sort == "gpus" else ""
-    raise InputError(f"{name!r} is not a known {thing}", hint=f"nearest: {near}{more}", key=thing.lower())
+    hint = f"nearest: {near}{more}" if near else f"kvplan list {sort}{more}"
+    raise InputError(f"{name!r} is not a known {thing}", hint=hint, key=thing.lower())
 
 
 def _read(kind: type[Profile], path: Path) -> Profile:

@@ -15,6 +15,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key.value, str):
+                raise yaml.constructor.ConstructorError(None, None, "a key is no text", key.start_mark)
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} stands twice", key.start_mark
@@ -52,6 +54,8 @@ def read_mapping(text: str, file: str) -> dict[str, Any]:
         raise InputError(
             f"not valid YAML: {problem}", file=file, line=None if mark is None else mark.line + 1
         ) from error
+    except (ValueError, RecursionError) as error:  # a date that is none, thousands of digits or of brackets
+        raise InputError(f"not valid YAML: {str(error)[:100]}", file=file) from error
     if not isinstance(found, dict):
         raise InputError("the file does not hold keys and values", file=file)
     return found

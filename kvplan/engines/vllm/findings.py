@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from kvplan.engines.base import CacheLayout, Deployment, Finding, Settings
 from kvplan.engines.vllm.removed import last_release
-from kvplan.engines.vllm.settings import release_of
+from kvplan.engines.vllm.settings import DEFAULT_WINDOW, device_bytes, release_of
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import RecurrentLayer
 from kvplan.model import ModelSpec
+from kvplan.units import format_bytes
 
 _CHECKED_CAPABILITIES = frozenset({(8, 0), (8, 6), (8, 9), (9, 0)})
 
@@ -30,7 +31,7 @@ def layout_findings(
     model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout, blocks: int
 ) -> tuple[Finding, ...]:
     """Findings that follow from pages and pool; those about memory come with the budget."""
-    findings = list(_sequence_findings(model, deployment, settings, layout, blocks))
+    findings = [*_asked_findings(model, deployment), *_sequence_findings(model, deployment, settings, layout, blocks)]
     last = last_release(model.architecture, release_of(deployment))
     if last is not None:
         findings.append(
@@ -70,6 +71,26 @@ def layout_findings(
             )
         )
     return tuple(findings)
+
+
+def _asked_findings(model: ModelSpec, deployment: Deployment) -> Iterator[Finding]:
+    """A window that nobody said, and a pool that the device cannot hold."""
+    if model.max_context_tokens is None and deployment.max_model_len is None:
+        yield Finding(
+            code="window-not-said",
+            severity="warning",
+            message=f"neither the config nor the command says a window: vLLM then takes {DEFAULT_WINDOW:,} tokens",
+            hint="say how long requests may become: --max-model-len N",
+        )
+    pool, known = deployment.kv_memory_bytes, deployment.gpu is not None or deployment.gpu_memory_bytes is not None
+    if pool is not None and known and pool > device_bytes(deployment):
+        yield Finding(
+            code="kv-memory-above-device",
+            severity="warning",
+            message=f"a KV pool of {format_bytes(pool)} is more than the device has: "
+            f"{format_bytes(device_bytes(deployment))}",
+            hint="without --kv-memory the pool is what the budget leaves",
+        )
 
 
 def _sequence_findings(

@@ -183,7 +183,7 @@ def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> Ran
         formula, unsure = f"{weights.parameters:,} parameters × {size} B", c.UNKNOWN_WEIGHT_SHARE
     else:
         raise UnsupportedModelError(
-            f"cannot tell the weights of {model.id}: its class is not known to kvplan, and no size is published",
+            f"cannot tell the weights of {model.id}: its class, sizes or quantisation are not known, and no total is",
             hint="say them: --weights-bytes 16GiB (all ranks together)",
             key="weights",
         )

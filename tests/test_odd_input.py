@@ -1,0 +1,184 @@
+"""Things that once broke: files that are no files, numbers without measure, names that no disk can hold."""
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvplan.checkpoint import LARGEST_JSON_BYTES, read_json_object, require_file
+from kvplan.cli import main
+from kvplan.errors import InputError
+
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+CONFIG: dict[str, object] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+MAMBA: dict[str, object] = {
+    "architectures": ["MambaForCausalLM"],
+    "model_type": "mamba",
+    "hidden_size": 768,
+    "num_hidden_layers": 24,
+    "state_size": 16,
+    "conv_kernel": 4,
+    "expand": 2,
+    "intermediate_size": 1536,
+    "time_step_rank": 48,
+    "vocab_size": 50280,
+    "torch_dtype": "float32",
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _error(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main([*arguments, "--offline"]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    return captured.err
+
+
+def _write(path: Path, **changes: object) -> Path:
+    path.write_text(json.dumps({**CONFIG, **changes}), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("layers", [10_001, 10**7, 2**53])
+@pytest.mark.parametrize("command", [["model"], ["fit", "--kv-memory", "10GiB"]])
+def test_layers_beyond_any_model(command: list[str], layers: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each layer is an object: ten million of them took minutes and gigabytes, a billion ended as a bug."""
+    _write(Path("config.json"), num_hidden_layers=layers)
+    message = _error([command[0], "config.json", *command[1:]], 3, capsys)
+    assert "config.json: num_hidden_layers is " in message
+    assert "10,000 at most" in message
+
+
+def test_decoder_layers_beyond_any_model(capsys: pytest.CaptureFixture[str]) -> None:
+    whisper = {
+        "architectures": ["WhisperForConditionalGeneration"],
+        "model_type": "whisper",
+        "d_model": 1280,
+        "decoder_layers": 10**7,
+        "decoder_attention_heads": 20,
+        "max_source_positions": 1500,
+        "max_target_positions": 448,
+    }
+    Path("config.json").write_text(json.dumps(whisper), encoding="utf-8")
+    assert "decoder_layers is 10000000" in _error(["model", "config.json"], 3, capsys)
+
+
+def test_a_number_of_thousands_of_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("config.json").write_text('{"num_hidden_layers": ' + "9" * 5000 + "}", encoding="utf-8")
+    assert "thousands of digits" in _error(["model", "config.json"], 3, capsys)
+
+
+@pytest.mark.parametrize("factor", [-1, 1e308, 1e300])
+def test_a_rope_factor_that_cannot_be(factor: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """A negative one made a negative window that "fits", a huge one an infinite window."""
+    _write(Path("config.json"), rope_scaling={"rope_type": "linear", "factor": factor})
+    assert "rope_scaling.factor is " in _error(["fit", "config.json", "--gpu", "h100"], 3, capsys)
+
+
+@pytest.mark.parametrize("reference", ["x" * 300, "a" * 5000, "~nobody-has-this-name/x", "org/" + "y" * 300])
+def test_names_that_no_file_can_have(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", reference, "--offline"]) in (3, 4)
+    assert "Traceback" not in capsys.readouterr().err
+    assert main(["fit", LLAMA, "--gpu", reference, "--offline"]) == 3
+
+
+@pytest.mark.parametrize(
+    "address", ["https://huggingface.co/org/name", "hf.co/org/name/tree/main", "huggingface.co/org/name"]
+)
+def test_an_address_is_answered_with_its_id(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "try: give org/name\n" in _error(["model", address], 3, capsys)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+@pytest.mark.parametrize("name", ["config.json", "model.gguf"])
+def test_a_pipe_that_nobody_writes_to(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(name)
+    assert "device or pipe" in _error(["model", name], 3, capsys)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
+def test_a_device_without_an_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "device or pipe" in _error(["model", "/dev/zero"], 3, capsys)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system has no /dev/fd")
+def test_the_shell_s_own_pipes_are_read() -> None:
+    """``kvplan model <(command)``."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, json.dumps(CONFIG).encode())
+        os.close(writing)
+        assert stat.S_ISFIFO(os.fstat(reading).st_mode)
+        require_file(Path(f"/dev/fd/{reading}"))
+        assert read_json_object(Path(f"/dev/fd/{reading}")) == CONFIG
+    finally:
+        os.close(reading)
+
+
+def test_a_file_of_hundreds_of_megabytes_is_not_read() -> None:
+    with Path("config.json").open("wb") as file:
+        file.truncate(200 * 10**6)
+    with pytest.raises(InputError, match="200,000,000 bytes are too many"):
+        read_json_object(Path("config.json"))
+    assert LARGEST_JSON_BYTES < 200 * 10**6
+
+
+@pytest.mark.parametrize(
+    ("option", "owner"),
+    [
+        ("--swa-full", "llama.cpp"),
+        ("--kv-unified", "llama.cpp"),
+        ("--swa-full-tokens-ratio=0.5", "sglang"),
+        ("--mamba-full-memory-ratio=0.5", "sglang"),
+    ],
+)
+def test_another_engine_s_option_is_not_ignored(option: str, owner: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"is an option of {owner}" in _error(["fit", LLAMA, "--gpu", "h100", option], 3, capsys)
+
+
+def _findings(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], set[str]]:
+    assert main([*arguments, "--offline", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    return document, {finding["code"] for finding in document["findings"]}
+
+
+def test_a_window_that_nobody_says_is_vllms_own_with_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in vLLM 0.33, ``_get_and_verify_max_len``: 2,048 where no length is known. Mamba's config has none."""
+    Path("config.json").write_text(json.dumps(MAMBA), encoding="utf-8")
+    document, codes = _findings(["fit", "config.json", "--kv-memory", "10GiB"], capsys)
+    assert document["capacity"]["max_model_len"] == 2048  # type: ignore[index]
+    assert "window-not-said" in codes
+    _, codes = _findings(["fit", "config.json", "--kv-memory", "10GiB", "--max-model-len", "2048"], capsys)
+    assert "window-not-said" not in codes
+
+
+def test_a_pool_larger_than_the_device_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    fit = ["fit", LLAMA, "--kv-memory", "100GiB"]
+    assert "kv-memory-above-device" in _findings([*fit, "--gpu", "h100"], capsys)[1]
+    assert "kv-memory-above-device" not in _findings(fit, capsys)[1]
+    assert "kv-memory-above-device" not in _findings([*fit, "--gpu", "h200"], capsys)[1]
+
+
+def test_an_error_of_a_key_names_its_file_once(capsys: pytest.CaptureFixture[str]) -> None:
+    _write(Path("config.json"), hidden_size=-4096)
+    message = _error(["model", "config.json"], 3, capsys)
+    assert message.startswith("error: config.json: hidden_size is -4096, not a whole number above zero\n")
