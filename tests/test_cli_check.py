@@ -1,6 +1,7 @@
 """``kvplan check`` through ``main``: verdicts, exit codes, every format, what a change does, 80 columns."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -203,3 +204,22 @@ def test_colour_is_asked_for(colour: str, capsys: pytest.CaptureFixture[str], mo
 def test_a_bundled_mix_is_called_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["check", "chat", "--offline"])
     assert capsys.readouterr().out.startswith("chat passes" if code == 0 else "chat fails")
+
+
+def test_a_pinned_model_repeats_offline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The commit's config lies in the Hub's cache; nothing else is needed, and the answer names that commit."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    snapshot = Path(os.environ["HF_HOME"]) / "hub" / "models--some--model" / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816,
+        "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 32000,
+        "max_position_embeddings": 8192, "torch_dtype": "bfloat16", "rms_norm_eps": 1e-6,
+    }  # fmt: skip
+    (snapshot / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    text = TRAFFIC.replace("  kv_pool: {blocks: 400, block_tokens: 16}\n", "  gpu: l4\n")
+    text = f"model: some/model@{commit}\n{text}"
+    (tmp_path / "pinned.yaml").write_text(text, encoding="utf-8")
+    first = _run(capsys, 0, "pinned.yaml", "--offline", "--format", "json")
+    assert first == _run(capsys, 0, "pinned.yaml", "--offline", "--format", "json")
+    assert json.loads(first)["model"]["revision"] == commit

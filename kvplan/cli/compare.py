@@ -91,19 +91,27 @@ def run(
     load = _load(traffic, prompt, max_tokens, concurrency, safety_fraction, folder)
     names = list(models or ()) or _model_of(load)
     kinds = list({profile.name: profile for profile in (load_gpu(name, extra_folder=folder) for name in gpu)}.values())
+    asked = {
+        "tensor_parallel": options.parse_counts(tensor_parallel, "--tensor-parallel"),
+        "windows": options.parse_counts(max_model_len, "--max-model-len"),
+        "replicas": options.parse_counts(replicas, "--replicas"),
+    }
+    prices = parse_prices(price or [], profiles_folder=folder)
+    runs = options.positive_or_none(seeds, "--seeds") or DEFAULT_SEEDS
+    processes = options.positive_or_none(workers, "--workers")
+    version = parse_engine(engine)
+    specs = [read_model(name, offline=offline, profiles_folder=folder) for name in dict.fromkeys(names)]
     with progress_bar("comparing") as step:
         result = compare(
-            [read_model(name, offline=offline, profiles_folder=folder) for name in dict.fromkeys(names)],
+            specs,
             kinds,
             load,
-            tensor_parallel=options.parse_counts(tensor_parallel, "--tensor-parallel"),
+            **asked,
             kv_dtypes=tuple(dict.fromkeys(word.strip() for word in kv_dtype.split(",") if word.strip())) or ("auto",),
-            windows=options.parse_counts(max_model_len, "--max-model-len"),
-            replicas=options.parse_counts(replicas, "--replicas"),
-            engine=parse_engine(engine),
-            prices_per_hour=parse_prices(price or [], profiles_folder=folder),
-            seeds=options.positive_or_none(seeds, "--seeds") or DEFAULT_SEEDS,
-            workers=options.positive_or_none(workers, "--workers"),
+            engine=version,
+            prices_per_hour=prices,
+            seeds=runs,
+            workers=processes,
             cluster=cluster,
             profiles_folder=folder,
             progress=step,
