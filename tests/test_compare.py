@@ -12,7 +12,8 @@ import pytest
 from kvplan.capacity import fit
 from kvplan.check.results import LimitResult, Reading
 from kvplan.cli import main
-from kvplan.compare import DEFAULT_LIMITS, Candidate, Choice, Comparison, ShapeLoad, Verdict, compare
+from kvplan.compare import DEFAULT_LIMITS, compare
+from kvplan.compare.results import Candidate, Choice, Comparison, ShapeLoad, Verdict
 from kvplan.engines.base import Deployment
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec

@@ -3,7 +3,7 @@
 import csv
 import io
 
-from kvplan.compare import Comparison
+from kvplan.compare.results import Comparison
 from kvplan.report.compare_json import candidate_object
 
 _PLAYED = ("sustainable_per_s", "refused_share", "gave_up_share", "truncated_share", "ttft_p99_s", "e2e_p99_s")

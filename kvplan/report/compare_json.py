@@ -1,6 +1,6 @@
 """``kvplan compare`` as JSON (``kvplan.compare``)."""
 
-from kvplan.compare import Candidate, Comparison, ShapeLoad
+from kvplan.compare.results import Candidate, Comparison, ShapeLoad
 from kvplan.report.check_json import limit_object, whole
 from kvplan.report.compare_words import reason
 from kvplan.report.json_text import document

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from kvplan.compare import Candidate, Comparison
+from kvplan.compare.results import Candidate, Comparison
 from kvplan.report.compare_words import hardware, load_words, price, reason
 from kvplan.report.numbers import count, format_bytes, ratio
 from kvplan.report.page import BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph

@@ -1,6 +1,6 @@
 """The words of a comparison, shared by its formats: what is asked, who a candidate is, why it is where it is."""
 
-from kvplan.compare import Candidate, Comparison, ShapeLoad
+from kvplan.compare.results import Candidate, Comparison, ShapeLoad
 from kvplan.report.check_words import bound, file_name, measured, title
 from kvplan.report.numbers import format_bytes, ratio
 from kvplan.traffic.kinds import Traffic

@@ -2,18 +2,16 @@
 traffic; smallest first, with the reason why each of the others loses."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Literal
 
-from kvplan.capacity import FITS, Fit, RequestShape, fit
+from kvplan.capacity import FITS, Fit, fit
 from kvplan.check.against import figures
 from kvplan.check.judge import judge_limits, read
 from kvplan.check.measure import measure
-from kvplan.check.results import LimitResult
+from kvplan.compare.results import Candidate, Choice, Comparison, ShapeLoad, Verdict
 from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.errors import InputError, KvplanError, UnsupportedModelError
 from kvplan.model import ModelSpec
@@ -21,104 +19,13 @@ from kvplan.profiles.kinds import GpuProfile
 from kvplan.sweep import Progress, sweep
 from kvplan.traffic.kinds import Limit, Traffic
 
+__all__ = ["DEFAULT_LIMITS", "DEFAULT_SEEDS", "TENSOR_PARALLEL", "Comparison", "ShapeLoad", "compare"]
+
 TENSOR_PARALLEL = (1, 2, 4, 8)
 DEFAULT_SEEDS = 5
 DEFAULT_LIMITS = (Limit(name="refused_share", maximum=0.01), Limit(name="gave_up_share", maximum=0.001))
 """What traffic is held to where its file has no limits of its own."""
 _WINDOW_STEP_TOKENS = 1024
-
-Verdict = Literal["carries", "limits_broken", "too_small", "does_not_fit", "impossible", "cannot_tell"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShapeLoad:
-    """``concurrency`` worst-case requests of one shape at once; without a shape, one request of the whole window."""
-
-    prompt_tokens: int | None = None
-    max_output_tokens: int | None = None
-    concurrency: int = 1
-    safety_fraction: Fraction = Fraction(1)
-
-    @property
-    def shapes(self) -> tuple[RequestShape, ...]:
-        """The shape as the plan takes it."""
-        if self.prompt_tokens is None:
-            return ()
-        shape = RequestShape(
-            name="the load", prompt_tokens=self.prompt_tokens, max_output_tokens=self.max_output_tokens
-        )
-        return (shape,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """One candidate as it is asked about. ``max_model_len`` None: the engine's default, or the traffic file's."""
-
-    model: ModelSpec
-    gpu: GpuProfile
-    tensor_parallel: int
-    kv_dtype: str
-    max_model_len: int | None
-    replicas: int
-    engine: EngineVersion = field(default_factory=EngineVersion)
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of all replicas."""
-        return self.tensor_parallel * self.replicas
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of all GPUs together: how large the candidate is."""
-        return self.gpu.memory_bytes * self.gpus
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Candidate:
-    """A choice and what became of it. ``detail`` says why it cannot serve; ``broken`` are the limits it breaks.
-
-    ``sequences``: worst-case requests of the shape that fit, over all replicas. ``figures``: what a check measures.
-    """
-
-    choice: Choice
-    verdict: Verdict
-    detail: str = ""
-    max_model_len: int | None = None
-    kv_pool_bytes: int | None = None
-    longest_window_tokens: int | None = None
-    concurrency_at_max_model_len: float | None = None
-    sequences: int | None = None
-    figures: Mapping[str, float | None] = field(default_factory=dict)
-    broken: tuple[LimitResult, ...] = ()
-    price_per_hour: float | None = None
-
-    @property
-    def carries(self) -> bool:
-        """Whether it serves the load."""
-        return self.verdict == "carries"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Comparison:
-    """All candidates: those that carry the load first, smallest first in each part.
-
-    ``by_price``: smallest means cheapest, since every candidate that carries has a price; else least memory.
-    """
-
-    load: ShapeLoad | Traffic
-    candidates: tuple[Candidate, ...]
-    by_price: bool
-    notes: tuple[str, ...] = ()
-
-    @property
-    def smallest(self) -> Candidate | None:
-        """The answer; None where nothing carries the load."""
-        first = self.candidates[0]
-        return first if first.carries else None
-
-    def smallest_of(self, model_id: str) -> Candidate | None:
-        """The answer for one of several models."""
-        return next((one for one in self.candidates if one.carries and one.choice.model.id == model_id), None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
