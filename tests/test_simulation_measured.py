@@ -81,7 +81,7 @@ def test_a_run_of_another_unit_or_size_is_refused() -> None:
         fit_efficiency(replace(run, finish_s=run.first_token_s), plant)
     with pytest.raises(InputError, match="do not fit the window of 1,024"):
         fit_efficiency(run, planned("gpu: h100, max_model_len: 1024"))
-    with pytest.raises(InputError, match="holds 12 requests"):
+    with pytest.raises(InputError, match="in the run: 12, too few"):
         fit_efficiency(served(plant, 0.7, count=12), plant)
 
 

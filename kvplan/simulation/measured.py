@@ -192,7 +192,7 @@ def fit_efficiency(run: MeasuredRun, plant: Plant) -> EfficiencyFit:
     """
     if len(run) < FEWEST_REQUESTS:
         raise InputError(
-            f"the run holds {len(run)} requests, too few to fit on a third of them",
+            f"requests in the run: {len(run)}, too few to fit on a third of them",
             hint=f"record {FEWEST_REQUESTS} or more",
         )
     part = round(len(run) * FITTED_SHARE)
