@@ -280,10 +280,22 @@ def test_a_kept_answer_is_a_baseline(measured: Measured, tmp_path: Path) -> None
     kept = Check(traffic=measured.traffic, measured=measured, limits=limits, strict=False, figures=figures(measured))
     path = tmp_path / "plan.json"
     path.write_text(json_text(kept), encoding="utf-8")
-    assert read_baseline(path) == figures(measured)
+    assert read_baseline(path) == (figures(measured), True)
     again = check(measured.traffic, baseline=path, seeds=3, workers=1)
     assert again.comparison is not None
     assert all(one.before == one.after for one in again.comparison.changes)
+
+
+def test_a_plan_as_a_baseline_is_silent_on_what_it_does_not_hold(measured: Measured, tmp_path: Path) -> None:
+    """Half the window of today: of a fit's figures these are told, and nothing of times."""
+    document = {"schema": "kvplan.fit", "pool": {"tokens": 6400}, "capacity": {"max_model_len": 1024}}
+    (tmp_path / "fit.json").write_text(json.dumps(document), encoding="utf-8")
+    found = check(measured.traffic, baseline=tmp_path / "fit.json", seeds=3, workers=1)
+    assert found.comparison is not None
+    assert found.comparison.changes == (
+        Change(name="max_model_len", before=1024, after=2048),
+        Change(name="kv_pool_tokens", before=6400, after=6400),
+    )
 
 
 @pytest.mark.parametrize(

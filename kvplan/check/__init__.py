@@ -5,7 +5,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
-from kvplan.check.against import changes, figures, read_baseline, settings
+from kvplan.check.against import changes, changes_since, figures, read_baseline, settings
 from kvplan.check.judge import judge_limits
 from kvplan.check.measure import measure
 from kvplan.check.results import Check, Comparison
@@ -73,7 +73,9 @@ def check(
             base_limits=base.limits,
         )
     elif kept is not None:
-        comparison = Comparison(base=str(baseline), settings=(), changes=changes(kept, result.figures))
+        figures_then, complete = kept
+        found = changes_since(figures_then, result.figures, complete=complete)
+        comparison = Comparison(base=str(baseline), settings=(), changes=found)
     if comparison is None:
         return result
     return replace(result, comparison=comparison)

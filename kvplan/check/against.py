@@ -84,8 +84,16 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:
         yield key, f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def read_baseline(path: Path) -> dict[str, float | None]:
-    """The figures kept in the JSON of an earlier ``check``, or those of a ``fit`` or ``simulate`` that they share."""
+def changes_since(
+    kept: Mapping[str, float | None], after: Mapping[str, float | None], *, complete: bool
+) -> tuple[Change, ...]:
+    """``changes`` against figures that were kept; an answer that is not complete says nothing of the others."""
+    return changes(kept, after if complete else {name: value for name, value in after.items() if name in kept})
+
+
+def read_baseline(path: Path) -> tuple[dict[str, float | None], bool]:
+    """The figures kept in the JSON of an earlier ``check``, or those of a ``fit`` or ``simulate`` that they share; and
+    whether these are all that a check has."""
     file = str(path)
     try:
         if path.stat().st_size > _LARGEST_BYTES:
@@ -104,7 +112,7 @@ def read_baseline(path: Path) -> dict[str, float | None]:
     found = {name: value for name, value in reader(document).items() if _is_number(value)}
     if not found:
         raise InputError(f"{file} holds none of the figures of a {schema} document", hint=_HOW, file=file)
-    return found
+    return found, schema == "kvplan.check"
 
 
 _HOW = "kvplan check TRAFFIC --format json --output plan.json writes one"

@@ -111,7 +111,16 @@ def rest(found: Comparison) -> str:
 def _next(check: Check) -> tuple[str, ...]:
     name = file_name(check.traffic.file)
     if check.measured.trouble is not None:
-        return ("kvplan fit MODEL --gpu GPU (where the memory goes)", "kvplan explain budget")
+        wanted = check.traffic.deployment
+        model, gpu = check.traffic.model or "MODEL", wanted.gpu or "GPU"
+        ranks = f" --tp {wanted.tensor_parallel}" if wanted.tensor_parallel > 1 else ""
+        window = f" --max-model-len {wanted.max_model_len}" if wanted.max_model_len else ""
+        return (f"kvplan fit {model} --gpu {gpu}{ranks}{window}", "kvplan explain budget")
+    seeds = check.measured.simulation.inputs.seeds if check.measured.simulation is not None else 0
+    surer = tuple(
+        f"kvplan check {name} --seeds {4 * seeds}"
+        for _ in range(any(limit.certainty == "within_noise" for limit in check.limits))
+    )
     if check.passed:
-        return (f"kvplan check {name} --format junit --output kvplan.xml", "kvplan explain ci")
-    return (f"kvplan simulate {name}", f"kvplan recommend {name}")
+        return (*surer, f"kvplan check {name} --format junit --output kvplan.xml", "kvplan explain ci")
+    return (*surer, f"kvplan simulate {name}", f"kvplan recommend {name}")

@@ -76,7 +76,7 @@ def interval(limit: LimitResult) -> str:
     low, high = limit.reading.low, limit.reading.high
     if low is None or high is None or low == high:
         return ""
-    low = max(low, 0.0)
+    low, high = max(low, 0.0), min(high, 1.0) if limit.name.endswith("_share") else high
     return f"{figure_beside(limit.name, low, limit.limit)} … {figure_beside(limit.name, high, limit.limit)}"
 
 
@@ -122,8 +122,9 @@ def summary(check: Check) -> str:
     if broken:
         return f"fails: {broken} of {total} limit{'s' * (total > 1)} {'is' if broken == 1 else 'are'} broken"
     unsure = sum(limit.certainty == "within_noise" for limit in check.limits)
-    noise = f", {unsure} of them within noise" if unsure else ""
-    return f"passes: {f'all {total} limits hold' if total > 1 else 'its limit holds'}{noise}"
+    if unsure:
+        return f"passes: {total - unsure} of {total} limit{'s' * (total > 1)} hold, {unsure} within noise"
+    return f"passes: {f'all {total} limits hold' if total > 1 else 'its limit holds'}"
 
 
 def change(found: Change) -> str:
