@@ -1,7 +1,8 @@
 """A small OpenAI-compatible server with scripted faults: what a test's upstream is told to do stands in the body.
 
 ``fake`` in a request's body: ``tokens`` to write, ``wait_s`` before the head, ``gap_s`` between tokens, ``die_after``
-tokens (the connection is cut; -2: before the head), ``pad`` bytes in each, ``usage`` to report, ``status`` instead. It counts requests that are running and those whose client left.
+tokens (the connection is cut; -2: before the head), ``pad`` bytes in each, ``usage`` to report, ``status`` instead. It
+counts requests that are running and those whose client left.
 """
 
 import asyncio
