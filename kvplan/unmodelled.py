@@ -1,4 +1,5 @@
-"""Options that no engine room prices yet: the plan is made without them, and the verdict becomes "cannot tell"."""
+"""Options that no engine room prices yet, or not for this model: the plan is made without them, and the verdict becomes
+"cannot tell"."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,9 +25,18 @@ UNMODELLED: dict[str, Unmodelled] = {
 }
 
 
+def _prices_adapters(fit: Fit) -> bool:
+    """Whether the plan holds the adapters' slots: on vLLM, for dense models of a known class."""
+    if fit.deployment.engine.name != "vllm":
+        return False
+    from kvplan.engines.vllm.lora import adapters_are_priced
+
+    return adapters_are_priced(fit.model)
+
+
 def with_unmodelled(fit: Fit, asked: Mapping[str, object]) -> Fit:
     """``fit`` with a finding for every option in ``asked`` that was given (is neither None nor 0)."""
-    given = [name for name, value in asked.items() if value]
+    given = [name for name, value in asked.items() if value and not (name == "max_loras" and _prices_adapters(fit))]
     if not given:
         return fit
     surely_not = fit.verdict == DOES_NOT_FIT and all(UNMODELLED[name].only_takes for name in given)

@@ -189,9 +189,9 @@ def test_the_last_pipeline_stage_samples() -> None:
 
 def test_lora_slots_by_hand() -> None:
     """Rank 16 at TP 2: A over the whole input of q, k, v, gate and up, B over half their outputs; o and down the other
-    way round. Per layer 16 × 2 B × (7 × hidden + (q + 2 kv + o + 3 MLP widths) / 2)."""
+    way round. Per layer 16 × 2 B × (7 × hidden + (q + 2 kv + o + 3 MLP widths) / 2); embedding and head are whole."""
     model = spec(LLAMA_8B)
-    by_hand = 32 * 16 * 2 * (7 * 4096 + (4096 + 2 * 1024 + 4096 + 3 * 14336) // 2)
+    by_hand = 32 * 16 * 2 * (7 * 4096 + (4096 + 2 * 1024 + 4096 + 3 * 14336) // 2) + 16 * 2 * 2 * (128256 + 4096)
     assert lora_bytes(model.weights.parts, 4096, tensor_parallel=2, slots=1, rank=16) == by_hand
     assert lora_bytes(model.weights.parts, 4096, tensor_parallel=2, slots=4, rank=64) == 16 * by_hand
 

@@ -182,3 +182,21 @@ def test_an_error_of_a_key_names_its_file_once(capsys: pytest.CaptureFixture[str
     _write(Path("config.json"), hidden_size=-4096)
     message = _error(["model", "config.json"], 3, capsys)
     assert message.startswith("error: config.json: hidden_size is -4096, not a whole number above zero\n")
+
+
+def test_adapters_are_priced_where_their_widths_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    """Slots take from the pool of a dense model; experts have adapters of another shape: cannot tell."""
+    plain, _ = _findings(["fit", LLAMA, "--gpu", "h100"], capsys)
+    slots, codes = _findings(["fit", LLAMA, "--gpu", "h100", "--max-loras", "4", "--max-lora-rank", "64"], capsys)
+    assert "max-loras-not-modelled" not in codes
+    taken = next(term["bytes"] for term in slots["budget"]["terms"] if term["name"] == "lora")  # type: ignore[index]
+    assert taken == plain["budget"]["kv_bytes"] - slots["budget"]["kv_bytes"]  # type: ignore[index]
+    assert slots["flags"]["--max-lora-rank"] == 64  # type: ignore[index]
+    experts = ["fit", "Qwen/Qwen3-30B-A3B", "--gpu", "h200", "--max-loras", "4", "--offline", "--format", "json"]
+    assert main(experts) == 5
+    assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "max-loras-not-modelled"
+
+
+@pytest.mark.parametrize("wrong", [["--max-loras", "-1"], ["--max-loras", "1", "--max-lora-rank", "17"]])
+def test_adapters_that_cannot_be(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "try: " in _error(["fit", LLAMA, "--gpu", "h100", *wrong], 3, capsys)

@@ -82,7 +82,10 @@ def run(
         typer.Option("--mamba-full-memory-ratio", metavar="X", help="SGLang: state pool per byte of KV."),
     ] = None,
     draft_model: Annotated[str | None, typer.Option("--draft-model", metavar="MODEL", hidden=True)] = None,
-    max_loras: Annotated[int, typer.Option("--max-loras", metavar="N", hidden=True)] = 0,
+    max_loras: Annotated[
+        int, typer.Option("--max-loras", metavar="N", show_default=False, help="LoRA adapters loaded at once.")
+    ] = 0,
+    max_lora_rank: Annotated[int, typer.Option("--max-lora-rank", metavar="RANK", hidden=True)] = 16,
     kv_offload: Annotated[str | None, typer.Option("--kv-offload", metavar="BYTES", hidden=True)] = None,
     limit_mm_per_prompt: Annotated[
         str | None, typer.Option("--limit-mm-per-prompt", metavar="JSON", hidden=True)
@@ -101,7 +104,7 @@ def run(
 ) -> int:
     """Where the GPU's memory goes, how large the KV pool is, how many worst-case requests fit. Exit 1: it does not.
 
-    Answered with "cannot tell" (exit 5): --draft-model, --max-loras, --kv-offload, --limit-mm-per-prompt, --pp-layers.
+    Answered with "cannot tell" (exit 5): --draft-model, --kv-offload, --limit-mm-per-prompt, --pp-layers.
     """
     from kvplan.calibration_file import apply_calibration, load_calibration
     from kvplan.capacity import fit
@@ -147,6 +150,8 @@ def run(
         block_size=options.positive_or_none(block_size, "--block-size"),
         enforce_eager=enforce_eager,
         speculative_tokens=options.not_negative(speculative_tokens, "--speculative-tokens"),
+        lora_slots=options.not_negative(max_loras, "--max-loras"),
+        lora_rank=options.positive(max_lora_rank, "--max-lora-rank"),
         kv_memory_bytes=None if kv_memory is None else options.parse_amount(kv_memory, "--kv-memory"),
         kv_unified=kv_unified,
         swa_full=swa_full,

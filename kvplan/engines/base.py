@@ -36,7 +36,8 @@ class Deployment:
     ``gpu_memory_bytes`` replaces the profile's figure, one per rank or one for all; ``kv_memory_bytes`` is the KV pool
     of one GPU and skips the budget; ``weight_bytes`` are those of all ranks together. llama.cpp: ``max_num_seqs`` are
     its slots, ``kv_unified`` and ``swa_full`` its switches. SGLang: ``window_pool_ratio`` is the window pool's tokens
-    per token of the full pool, ``state_pool_ratio`` the state pool's memory per byte of KV. ``corrections``
+    per token of the full pool, ``state_pool_ratio`` the state pool's memory per byte of KV. ``lora_slots`` adapters of
+    at most ``lora_rank`` can be loaded at once (vLLM's ``--max-loras``, ``--max-lora-rank``). ``corrections``
     are bytes by which a start-up log's terms differ from the budget's (calibration).
     """
 
@@ -61,6 +62,8 @@ class Deployment:
     block_size: int | None = None
     enforce_eager: bool = False
     speculative_tokens: int = 0
+    lora_slots: int = 0
+    lora_rank: int = 16
     kv_memory_bytes: int | None = None
     weight_bytes: int | None = None
     kv_unified: bool | None = None

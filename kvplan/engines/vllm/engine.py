@@ -4,6 +4,7 @@ from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Fin
 from kvplan.engines.corrections import corrected
 from kvplan.engines.vllm.budget import budget
 from kvplan.engines.vllm.findings import layout_findings, refuse_unmodelled
+from kvplan.engines.vllm.lora import adapters_are_priced
 from kvplan.engines.vllm.pages import cache_layout
 from kvplan.engines.vllm.settings import (
     capability_of,
@@ -58,7 +59,9 @@ def _memory(
     """The smallest rank's budget and its KV memory; no budget where the KV memory was given."""
     if deployment.kv_memory_bytes is not None:
         return None, deployment.kv_memory_bytes
-    answer = corrected(budget(model, deployment, settings, kv, layout), deployment.corrections)
+    slots = deployment.lora_slots if adapters_are_priced(model) else 0
+    terms = budget(model, deployment, settings, kv, layout, lora_slots=slots, lora_rank=deployment.lora_rank)
+    answer = corrected(terms, deployment.corrections)
     return answer, answer.kv_bytes
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from kvplan.engines.base import CacheLayout, Deployment, Finding, Settings
+from kvplan.engines.vllm.lora import check_rank
 from kvplan.engines.vllm.removed import last_release
 from kvplan.engines.vllm.settings import DEFAULT_WINDOW, device_bytes, release_of
 from kvplan.errors import InputError, UnsupportedModelError
@@ -19,6 +20,8 @@ def refuse_unmodelled(deployment: Deployment) -> None:
         raise InputError(
             "vLLM has one type for keys and values", hint="use --kv-dtype; cache types are llama.cpp's", key="kv_dtype"
         )
+    if deployment.lora_slots:
+        check_rank(deployment.lora_rank)
     if deployment.speculative_tokens:
         raise UnsupportedModelError(
             "cannot tell: draft models and speculative tokens change state, windows and weights of a vLLM plan",

@@ -2,10 +2,33 @@
 
 from collections.abc import Iterable
 
-from kvplan.model import WeightPart
+from kvplan.errors import InputError
+from kvplan.layers import RecurrentLayer
+from kvplan.model import ModelSpec, WeightPart
 
 ADAPTER_BYTES = 2
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The ranks that vLLM 0.33 takes (``config/lora.py``)."""
 _MLP_MATRICES = 3
+_TABLES = frozenset({"embed_tokens", "lm_head"})
+
+
+def adapters_are_priced(model: ModelSpec) -> bool:
+    """Whether the slots of adapters can be counted: plain attention and dense MLPs of a known class. Experts and
+    recurrent layers have adapters of their own shape."""
+    kept = [layer for layers in model.layers for layer in layers]
+    plain = not model.shape.experts and not any(isinstance(layer, RecurrentLayer) for layer in kept)
+    return plain and bool(model.weights.parts) and bool(model.shape.hidden)
+
+
+def check_rank(rank: int) -> None:
+    """Refuse a rank that vLLM refuses."""
+    if rank not in RANKS:
+        raise InputError(
+            f"vLLM has no adapters of rank {rank}",
+            hint=f"--max-lora-rank is one of {', '.join(map(str, RANKS))}",
+            key="lora_rank",
+        )
 
 
 def lora_bytes(
@@ -15,7 +38,9 @@ def lora_bytes(
 
     A matrix of inputs × outputs gets A (inputs × rank) and B (rank × outputs); the side that tensor parallelism splits
     is split, the other is whole on every rank. Attention and dense MLP are adapted; vLLM's experts are not counted.
-    ``stage`` names the layers of a pipeline stage. Source: vLLM 0.33, ``lora/layers``.
+    ``stage`` names the layers of a pipeline stage. Embedding and head (those among ``parts``) get rank × (vocabulary +
+    hidden), whole on every rank and counted on every stage; classes that do not adapt them take less. Source: vLLM
+    0.33, ``lora/layers``.
 
     >>> q = WeightPart(name="self_attn.q_proj", parameters=4096 * 4096, split="heads", layer=0)
     >>> lora_bytes([q], 4096, tensor_parallel=1, slots=1, rank=16) == 16 * (4096 + 4096) * 2
@@ -23,6 +48,9 @@ def lora_bytes(
     """
     widths = 0
     for part in parts if hidden else ():
+        if part.name in _TABLES:
+            widths += part.parameters // hidden + hidden
+            continue
         if part.layer is None or (stage is not None and part.layer not in stage) or not part.name.endswith("proj"):
             continue
         if part.split == "none":
