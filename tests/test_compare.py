@@ -160,6 +160,14 @@ def test_traffic_without_limits_is_held_to_few_refusals(llama: ModelSpec) -> Non
     assert any("no limits" in note for note in found.notes)
 
 
+def test_a_mistake_in_the_file_is_no_answer(llama: ModelSpec) -> None:
+    """A limit on costs without a price: no candidate can be judged, and the file is named."""
+    text = TRAFFIC.replace("refused_share: {max: 0.05}", "cost_per_hour: {max: 5}")
+    with pytest.raises(InputError, match="cost_per_hour cannot be judged") as caught:
+        _compare(llama, parse_traffic(text, file="traffic.yaml"), "h100", "l40s", tensor_parallel=[1], seeds=1)
+    assert caught.value.file == "traffic.yaml"
+
+
 def test_processes_give_the_same_answer(llama: ModelSpec, traffic: Traffic) -> None:
     gpus = [load_gpu("h100"), load_gpu("4090")]
     told = [

@@ -85,7 +85,7 @@ def _trouble(planned: Fit | None) -> str | None:
     if planned is None or planned.verdict != DOES_NOT_FIT:
         return None
     said = [finding.message for finding in planned.findings if finding.severity == "error"]
-    if planned.plan.kv_bytes <= 0:
+    if planned.plan.kv_bytes < 0:
         return f"does not fit: {format_bytes(-planned.plan.kv_bytes)} too little on one GPU, before any KV"
     return f"does not fit: {said[0]}" if said else "does not fit"
 

@@ -182,7 +182,9 @@ def _sustainable(measured: Measured, _: str | None) -> Reading:
     assert measured.simulation is not None
     stability = measured.simulation.stability
     value = stability.sustainable_per_s
-    return Reading(value=value if math.isfinite(value) else None, how=f"binds: {stability.binds}")
+    if not math.isfinite(value):
+        return Reading(value=None, detail="nothing limits it: a step takes no time")
+    return Reading(value=value, how=f"binds: {stability.binds}")
 
 
 def _cost(measured: Measured, _: str | None) -> Reading:

@@ -87,6 +87,7 @@ def compare(
         )
     ]
     found = sweep(_answer, questions, workers=workers, cluster=cluster, progress=progress)
+    _check_the_load(load, found)
     carriers = [one for one in found if one.carries]
     by_price = bool(carriers) and all(one.price_per_hour is not None for one in carriers)
     order = partial(_order, by_price=by_price)
@@ -108,6 +109,13 @@ def _comparable(traffic: Traffic) -> tuple[Traffic, tuple[str, ...]]:
     if not traffic.limits:
         notes.append("the file has no limits: held to refused ≤ 1% and gave up ≤ 0.1%")
     return replace(traffic, deployment=deployment, limits=traffic.limits or DEFAULT_LIMITS), tuple(notes)
+
+
+def _check_the_load(load: ShapeLoad | Traffic, found: Sequence[Candidate]) -> None:
+    """What stands in the way of every candidate alike is a mistake in the file, no answer."""
+    details = {one.detail for one in found if one.verdict == "impossible"}
+    if isinstance(load, Traffic) and len(details) == 1 and all(one.verdict == "impossible" for one in found):
+        raise InputError(f"no candidate can be played: {details.pop()}", file=load.file)
 
 
 def _window(load: ShapeLoad | Traffic) -> int | None:

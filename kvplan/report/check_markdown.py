@@ -38,7 +38,17 @@ def _lines(check: Check) -> Iterator[str]:
         if limit.name != "fits"
     ]
     yield from _table(("verdict", "limit", "bound", "measured", "95% interval"), rows, left=3)
-    fresh = newly_broken(check)
+    remarks = list(_remarks(check))
+    yield from remarks
+    if remarks and check.comparison is not None:
+        yield ""
+    if check.comparison is not None:
+        yield from _comparison(check.comparison)
+
+
+def _remarks(check: Check) -> Iterator[str]:
+    """A list of what is broken and what is not sure."""
+    simulation, fresh = check.measured.simulation, newly_broken(check)
     for limit in check.limits:
         if not limit.passed and not (limit.certainty == "not_measured" and check.measured.trouble):
             yield f"- **broken**: {_plain(message(limit))}{'; the base keeps it' if limit in fresh else ''}"
@@ -47,12 +57,9 @@ def _lines(check: Check) -> Iterator[str]:
     share = 0.0 if simulation is None else simulation.inputs.service_band_share
     for warning in filter(None, (band_warning(limit, share) for limit in check.limits)):
         yield f"- unsure: {_plain(warning)}"
-    if check.comparison is not None:
-        yield from _comparison(check.comparison)
 
 
 def _comparison(found: Comparison) -> Iterator[str]:
-    yield ""
     yield f"#### What changes against {_plain(file_name(found.base))}"
     yield ""
     if found.settings:

@@ -45,7 +45,7 @@ def _why_not(candidate: Candidate) -> str:
         more = f", and {len(candidate.broken) - 1} more" if len(candidate.broken) > 1 else ""
         return f"{title(broken)} {measured(broken)}, limit {bound(broken)}{more}"
     if candidate.verdict == "does_not_fit":
-        if candidate.kv_pool_bytes is not None and candidate.kv_pool_bytes <= 0:
+        if candidate.kv_pool_bytes is not None and candidate.kv_pool_bytes < 0:
             return f"does not fit: {format_bytes(-candidate.kv_pool_bytes)} too little a GPU, before any KV"
         return f"does not fit: {candidate.detail}"
     if candidate.verdict == "cannot_tell":
