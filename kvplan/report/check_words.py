@@ -124,7 +124,8 @@ def summary(check: Check) -> str:
     unsure = sum(limit.certainty == "within_noise" for limit in check.limits)
     if unsure:
         return f"passes: {total - unsure} of {total} limit{'s' * (total > 1)} hold, {unsure} within noise"
-    return f"passes: {f'all {total} limits hold' if total > 1 else 'its limit holds'}"
+    words = {1: "its limit holds", 2: "both limits hold"}
+    return f"passes: {words.get(total, f'all {total} limits hold')}"
 
 
 def change(found: Change) -> str:
