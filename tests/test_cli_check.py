@@ -110,6 +110,11 @@ def test_junit_is_a_case_per_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert "below its limit ≥ 3" in (failures[-1].get("message") or "")
 
 
+def test_junit_survives_any_encoding(capsys: pytest.CaptureFixture[str]) -> None:
+    """``≤`` must not become ``<=`` on the way through an old code page: that would end the document."""
+    assert _run(capsys, 0, "traffic.yaml", "--format", "junit").isascii()
+
+
 def test_github_annotates_the_limit_s_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = _run(capsys, 1, "changed.yaml", "--format", "github").splitlines()
     commands = [line for line in lines if line.startswith("::")]

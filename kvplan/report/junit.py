@@ -29,7 +29,8 @@ def text(check: Check) -> str:
             ET.SubElement(case, "system-out").text = said
     ET.SubElement(suite, "system-out").text = _clean(summary(check))
     ET.indent(suites)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
+    # Signs beyond ASCII are written as references, so that no terminal's encoding can spoil the document.
+    return ET.tostring(suites, encoding="us-ascii", xml_declaration=True).decode("ascii") + "\n"
 
 
 def _clean(text: str) -> str:
