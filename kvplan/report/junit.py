@@ -30,7 +30,8 @@ def text(check: Check) -> str:
     ET.SubElement(suite, "system-out").text = _clean(summary(check))
     ET.indent(suites)
     # Signs beyond ASCII are written as references, so that no terminal's encoding can spoil the document.
-    return ET.tostring(suites, encoding="us-ascii", xml_declaration=True).decode("ascii") + "\n"
+    written: bytes = ET.tostring(suites, encoding="us-ascii", xml_declaration=True)
+    return f"{written.decode('ascii')}\n"
 
 
 def _clean(text: str) -> str:
