@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -200,3 +201,28 @@ def test_adapters_are_priced_where_their_widths_are_known(capsys: pytest.Capture
 @pytest.mark.parametrize("wrong", [["--max-loras", "-1"], ["--max-loras", "1", "--max-lora-rank", "17"]])
 def test_adapters_that_cannot_be(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "try: " in _error(["fit", LLAMA, "--gpu", "h100", *wrong], 3, capsys)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+@pytest.mark.parametrize(
+    ("redirected", "code"),
+    [(">/dev/full", 3), (">&-", 0), ("2>&-", 0), (">/dev/full 2>&1", 3), ("<&-", 0), (">&- 2>&-", 0)],
+)
+def test_streams_that_take_nothing(redirected: str, code: int) -> None:
+    """A full disk or a closed stream ended with a traceback and 1, the code of "does not fit"."""
+    if "/dev/full" in redirected and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    program = "'import sys; from kvplan.cli import main; sys.exit(main())'"
+    call = f"exec {sys.executable} -c {program} fit {LLAMA} --kv-memory 40GiB --offline {redirected}"
+    ran = subprocess.run(["/bin/sh", "-c", call], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == code
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps a folder that a process works in")
+def test_a_working_folder_that_is_gone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("gone").mkdir()
+    monkeypatch.chdir("gone")
+    Path.cwd().rmdir()
+    _error(["model", "nowhere.json"], 3, capsys)
+    _error(["model", "."], 3, capsys)

@@ -6,6 +6,7 @@ Only the module of the command that was asked for is imported, so ``kvplan --hel
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from kvplan.errors import KvplanError
 
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every exception into 1, and a crash must never look like a failed check.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _open_closed_streams()
     try:
         code = _run(given)
     except KeyboardInterrupt:
@@ -59,6 +61,18 @@ def _flush(code: int) -> int:
     """Hand over what is still buffered; a reader that has left (``| head``) changes neither answer nor code."""
     from kvplan.cli.output import quietly
 
-    with quietly():
-        sys.stdout.flush()
+    try:
+        with quietly():
+            sys.stdout.flush()
+    except KvplanError as error:
+        from kvplan.cli.failures import report_error
+
+        return report_error(error, ())
     return code
+
+
+def _open_closed_streams() -> None:
+    """Started with stdout or stderr closed (``>&-``), Python has None there: what is said then goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end

@@ -93,8 +93,12 @@ def _place(error: KvplanError) -> str:
 
 def _short(file: str) -> str:
     """``file`` relative to the working folder where it lies inside."""
+    try:
+        here = Path.cwd()
+    except OSError:  # the folder was deleted under us
+        return file
     path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
 def error_document(error: KvplanError, code: int) -> dict[str, object]:

@@ -20,15 +20,20 @@ _ASCII = str.maketrans({"×": "x", "±": "+/-", "·": "-", "−": "-", "≤": "<
 def quietly(stream: TextIO | None = None) -> Iterator[None]:
     """Let a reader leave early: on a broken pipe ``stream`` (stdout by default) is pointed at nothing.
 
-    What is still buffered would otherwise raise once more when the interpreter closes the stream.
+    What is still buffered would otherwise raise once more when the interpreter closes the stream. An answer that cannot
+    be written for another reason (a full disk) is an InputError; talk that cannot is lost.
     """
     target = sys.stdout if stream is None else stream
     try:
         yield
-    except BrokenPipeError:
+    except OSError as error:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, target.fileno())
         os.close(nowhere)
+        if not isinstance(error, BrokenPipeError) and target is not sys.stderr:
+            raise InputError(
+                f"the answer cannot be written: {error.strerror or error}", hint="free some space, or write elsewhere"
+            ) from error
 
 
 def write_data(text: str) -> None:
