@@ -7,6 +7,7 @@ counts requests that are running and those whose client left.
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from aiohttp import web
@@ -17,6 +18,7 @@ class FakeEngine:
 
     def __init__(self, *, blocks: int = 1000, block_tokens: int = 16) -> None:
         self.running = 0
+        self.on_write: Callable[[dict[str, Any]], Awaitable[None]] | None = None
         self.aborted = 0
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -103,6 +105,8 @@ class FakeEngine:
                 return response
             if streamed:
                 await response.write(b"data: " + json.dumps(_chunk(f"t{index} {pad}")).encode() + b"\n\n")
+            if self.on_write is not None:
+                await self.on_write({"bytes": len(pad)})
             if gap_s:
                 await asyncio.sleep(gap_s)
         usage = {"usage": {"total_tokens": script["usage"]}} if "usage" in script else {}

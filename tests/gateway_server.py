@@ -1,6 +1,7 @@
 """A gateway on a real server in front of a fake engine, for tests: at the end nothing may be reserved or running."""
 
 import asyncio
+import functools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -90,6 +91,7 @@ async def served(
     count: bool = False,
     server: str = "uvicorn",
     engine_blocks: int = 1000,
+    http: str = "auto",
     **wishes: Any,
 ) -> AsyncIterator[Served]:
     """A gateway in front of a fake engine."""
@@ -103,7 +105,7 @@ async def served(
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
         stop = asyncio.Event()
-        run_on = run_on_granian if server == "granian" else run_on_uvicorn
+        run_on = run_on_granian if server == "granian" else functools.partial(run_on_uvicorn, http=http)
         running = asyncio.create_task(run_on(gateway.app, listener, stop, lambda: 0))
         url = f"http://127.0.0.1:{port}"
         await _until_up(client, url)

@@ -15,10 +15,12 @@ from kvplan.gateway.application import GatewayApp
 from kvplan.gateway.counting import EngineCounter
 from kvplan.gateway.engine_check import check_pool, fetch_reported_pool
 from kvplan.gateway.engine_watch import EngineWatch
+from kvplan.gateway.framing import BODY_TIMEOUT_S
 from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.middleware import AdmissionMiddleware, draining
 from kvplan.gateway.plan import GatewayPlan, gateway_plan
 from kvplan.gateway.proxy import UpstreamProxy
+from kvplan.gateway.running import STALL_S
 from kvplan.gateway.serve import SERVERS, Drain, listen, serve
 from kvplan.gateway.shared_ledger import LEDGER_DOWN_POLICIES, SharedLedger
 from kvplan.simulation.plant import build_plant
@@ -45,6 +47,8 @@ class Wish:
     too_long_status: int = 400
     grace_s: float = 30.0
     upstream_timeout_s: float = 600.0
+    body_timeout_s: float = BODY_TIMEOUT_S
+    stall_s: float = STALL_S
     trust_plan: bool = False
     overrides: Mapping[str, object]
     offline: bool = False
@@ -169,6 +173,8 @@ class Gateway:
             count=self._counter,
             metrics=metrics,
             body_limit_bytes=wish.body_limit_bytes,
+            body_timeout_s=wish.body_timeout_s,
+            stall_s=wish.stall_s,
             too_long_status=wish.too_long_status,
             why_closed=self._why_closed,
         )

@@ -127,9 +127,9 @@ async def _finished(running: Callable[[], int], grace_s: float) -> None:
 
 
 async def run_on_uvicorn(
-    app: AsgiApp, listener: socket.socket, stop: asyncio.Event, running: Callable[[], int]
+    app: AsgiApp, listener: socket.socket, stop: asyncio.Event, running: Callable[[], int], *, http: str = "auto"
 ) -> None:
-    """Serve on uvicorn until ``stop``; what is ``running`` then is cut off."""
+    """Serve on uvicorn until ``stop``; what is ``running`` then is cut off. ``http``: auto, h11 or httptools."""
     quiet = _QuietAboutPeers()
     log = logging.getLogger("uvicorn.error")
     log.addFilter(quiet)
@@ -137,6 +137,7 @@ async def run_on_uvicorn(
         app,
         log_level="warning",
         access_log=False,
+        http=http,
         lifespan="on",
         ws="none",
         timeout_keep_alive=_KEEP_ALIVE_S,

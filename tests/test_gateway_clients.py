@@ -1,0 +1,246 @@
+"""Clients that people really use, and clients that misbehave, on both servers."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import socket
+from typing import Any
+
+import pytest
+
+from tests.gateway_server import CHAT, Served, promise, run
+
+SERVERS = ("uvicorn", "granian")
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_openai_python_streams_retries_and_gives_up(server: str) -> None:
+    openai = pytest.importorskip("openai", reason="openai is not installed (pip install 'kvplan[dev]')")
+
+    async def case(gateway: Served) -> None:
+        base = gateway.url + "/v1"
+        async with openai.AsyncOpenAI(base_url=base, api_key="k") as client:
+            answer = await client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=4)
+            assert answer.choices[0].message.content == "t0 t1 t2 t3 "
+            stream = await client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=4, stream=True)
+            assert "".join([part.choices[0].delta.content async for part in stream]) == "t0 t1 t2 t3 "
+            assert gateway.engine.headers[-1]["Authorization"] == "Bearer k"
+
+            before = len(gateway.engine.bodies)
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=4, n=500)
+            assert refused.value.code == "context_length_exceeded"
+            assert len(gateway.engine.bodies) == before
+
+            slow = asyncio.create_task(gateway.chat(fake={"tokens": 8, "gap_s": 0.1}))
+            await gateway.until_running(1)
+            with pytest.raises(openai.RateLimitError) as full:
+                await client.with_options(max_retries=0).chat.completions.create(model="fake", messages=MESSAGES)
+            assert full.value.code == "server_at_capacity"
+            retried = await client.chat.completions.with_raw_response.create(model="fake", messages=MESSAGES)
+            assert retried.retries_taken >= 1, "it came back after Retry-After"
+            assert (await slow)[0] == 200
+
+            broken = await client.chat.completions.create(
+                model="fake", messages=MESSAGES, stream=True, extra_body={"fake": {"tokens": 9, "die_after": 2}}
+            )
+            with pytest.raises(openai.APIError):
+                [part async for part in broken]
+        text = await asyncio.to_thread(_sync_openai, openai, base)
+        assert text == ("t0 t1 t2 t3 ", "t0 t1 ")
+        assert await gateway.is_idle()
+
+    run(case, promise(capacity=80, retry_after_constant_s=1.0), server=server)
+
+
+def _sync_openai(openai: Any, base: str) -> tuple[str, str]:
+    """A whole answer, and a stream left early."""
+    with openai.OpenAI(base_url=base, api_key="k") as client:
+        whole = client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=4)
+        parts = []
+        with client.chat.completions.create(
+            model="fake", messages=MESSAGES, stream=True, extra_body={"fake": {"tokens": 900, "gap_s": 0.01}}
+        ) as stream:
+            for part in stream:
+                parts.append(part.choices[0].delta.content)
+                if len(parts) == 2:
+                    break
+        return whole.choices[0].message.content, "".join(parts)
+
+
+def test_anthropic_python_is_served_on_messages() -> None:
+    anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed (pip install 'kvplan[dev]')")
+
+    async def case(gateway: Served) -> None:
+        async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key="k") as client:
+            raw = await client.messages.with_raw_response.create(model="fake", messages=MESSAGES, max_tokens=4)
+            assert int(raw.headers["x-kvplan-reserved-tokens"]) > 4
+            with pytest.raises(anthropic.BadRequestError):
+                await client.messages.create(model="fake", messages=MESSAGES, max_tokens=-4)
+        assert gateway.engine.headers[-1]["anthropic-version"]
+
+    run(case)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("server", SERVERS)
+def test_curl(server: str) -> None:
+    async def curl(*arguments: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            "curl", "-sS", "--max-time", "10", *arguments, stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await process.communicate()
+        return out.decode()
+
+    async def case(gateway: Served) -> None:
+        body = json.dumps({"messages": MESSAGES, "max_tokens": 4, "stream": True})
+        told = await curl("-i", "-H", "content-type: application/json", "-d", body, gateway.url + CHAT)
+        assert "x-kvplan-reserved-tokens" in told
+        assert "data: [DONE]" in told
+        large = json.dumps({"messages": [{"role": "user", "content": "y" * 100_000}]})
+        told = await curl("-i", "-H", "Expect: 100-continue", "-d", large, gateway.url + CHAT)
+        assert " 413" in told
+        chunked = await curl("-i", "-H", "Transfer-Encoding: chunked", "-d", body, gateway.url + CHAT)
+        assert " 200" in chunked
+        zipped = await curl("-i", "-H", "Content-Encoding: gzip", "-d", body, gateway.url + CHAT)
+        assert " 415" in zipped
+
+    run(case, server=server)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_client_that_stops_reading_stops_the_engine_too(server: str) -> None:
+    """64 MiB are wanted and none is read: what the gateway buffers stays small, for it stops reading upstream."""
+
+    async def case(gateway: Served) -> None:
+        written = 0
+
+        async def count(fields: dict[str, Any]) -> None:
+            nonlocal written
+            written += fields["bytes"]
+
+        gateway.engine.on_write = count
+        body = json.dumps(
+            {"messages": MESSAGES, "max_tokens": 1000, "stream": True, "fake": {"tokens": 1000, "pad": 65536}}
+        )
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", gateway.port))
+        await asyncio.get_running_loop().sock_sendall(raw, _post(body.encode()))
+        last = -1
+        while written != last:
+            last = written
+            await asyncio.sleep(0.4)
+        assert 0 < written < 32 * 2**20, "kernel buffers and a few chunks, not the whole answer"
+        assert gateway.ledger.holders == 1
+        raw.close()
+        assert await gateway.is_idle()
+
+    run(case, server=server)
+
+
+def test_a_client_that_stays_deaf_loses_its_reservation() -> None:
+    async def case(gateway: Served) -> None:
+        body = json.dumps(
+            {"messages": MESSAGES, "max_tokens": 1000, "stream": True, "fake": {"tokens": 1000, "pad": 65536}}
+        )
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
+        writer.write(_post(body.encode()))
+        assert await reader.read(100)
+        await gateway.until_running(1)
+        assert await gateway.is_idle(within_s=5)
+        async with gateway.client.get(gateway.url + "/metrics") as response:
+            assert 'kvplan_ended_early_total{cause="client_stalled"} 1.0' in await response.text()
+        writer.transport.abort()
+
+    run(case, stall_s=0.5)
+
+
+def _post(body: bytes, *extra: bytes) -> bytes:
+    lines = [b"POST " + CHAT.encode() + b" HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body), *extra]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_body_a_byte_at_a_time_holds_no_reservation_and_is_cut_off(server: str) -> None:
+    async def case(gateway: Served) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        request = _post(json.dumps({"messages": MESSAGES, "max_tokens": 4}).encode())
+        writer.write(request[:-30])
+        told = asyncio.create_task(reader.readline())
+        for byte in request[-30:]:
+            if told.done():
+                break
+            assert gateway.ledger.holders == 0
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.03)
+        assert b" 408 " in await told
+        writer.close()
+
+    run(case, server=server, body_timeout_s=0.4)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_keep_alive_and_pipelining(server: str) -> None:
+    async def case(gateway: Served) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        bodies = [
+            json.dumps({"messages": MESSAGES, "max_tokens": n, "fake": {"tokens": n}}).encode() for n in (1, 2, 3)
+        ]
+        writer.write(b"".join(_post(body) for body in bodies[:-1]) + _post(bodies[-1], b"Connection: close"))
+        answers = (await reader.read()).split(b"HTTP/1.1 ")[1:]
+        assert [answer[:3] for answer in answers] == [b"200"] * 3
+        assert [answer.count(b"t0") + answer.count(b"t1 ") + answer.count(b"t2 ") for answer in answers] == [1, 2, 3]
+        writer.close()
+        assert await gateway.is_idle()
+
+    run(case, server=server)
+
+
+SMUGGLED = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+INNER = b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}'
+
+
+@pytest.mark.parametrize("server", ["uvicorn-h11", "uvicorn-httptools", "granian"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n" % (len(INNER) + 10),
+        b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+        b"Content-Length: 4\r\nContent-Length: 66\r\n",
+        b"Content-Length: 4, 66\r\n",
+        b"Content-Length: +66\r\n",
+        b"Content-Length: 66\r\n X-Folded: 1\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding : chunked\r\n",
+        b"Content-Length: 66\r\nX: a\x00b\r\n",
+    ],
+    ids=["cl-te", "te-cl", "two-cl", "list-cl", "plus-cl", "obs-fold", "odd-te", "te-list", "space-te", "nul"],
+)
+def test_a_request_with_two_lengths_reaches_no_engine(server: str, head: bytes) -> None:
+    """Whatever the server makes of it, at most an error is answered, and nothing is forwarded as a second request."""
+    kind, _, http = server.partition("-")
+
+    async def case(gateway: Served) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        chunked = b"%x\r\n" % len(INNER) + INNER + b"\r\n0\r\n\r\n"
+        body = chunked if b"chunked" in head else INNER
+        writer.write(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n" + body + SMUGGLED)
+        answer = b""
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(1.0):
+                while piece := await reader.read(65536):
+                    answer += piece
+        writer.close()
+        statuses = [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]]
+        assert b"kvplan_admitted" not in answer or statuses[0] == b"400", (statuses, answer[:300])
+        forwarded = gateway.engine.headers
+        for headers in forwarded:  # a server that resolves the conflict itself hands on one length, never two
+            assert ("Content-Length" in headers) != ("Transfer-Encoding" in headers)
+        assert len(forwarded) <= (1 if kind == "granian" else 0), statuses
+
+    run(case, server=kind, http=http or "auto")
