@@ -61,10 +61,11 @@ def compare(
     """
     if not models or not gpus:
         raise InputError("nothing to compare: at least one model and one GPU are needed", hint="--gpu h100 --gpu l40s")
+    prices = prices_per_hour or {}
     notes: tuple[str, ...] = ()
     if isinstance(load, Traffic):
         load, notes = _comparable(load)
-    prices = prices_per_hour or {}
+        _check_prices(load, [gpu.name for gpu in gpus if prices.get(gpu.name, gpu.price_per_hour) is None])
     asked: Sequence[int | None] = tuple(windows) or (_window(load),)
     questions = [
         _Question(
@@ -109,6 +110,19 @@ def _comparable(traffic: Traffic) -> tuple[Traffic, tuple[str, ...]]:
     if not traffic.limits:
         notes.append("the file has no limits: held to refused ≤ 1% and gave up ≤ 0.1%")
     return replace(traffic, deployment=deployment, limits=traffic.limits or DEFAULT_LIMITS), tuple(notes)
+
+
+def _check_prices(traffic: Traffic, unpriced: Sequence[str]) -> None:
+    """A limit on costs judges every candidate or none."""
+    limit = next((one for one in traffic.limits if one.name == "cost_per_hour"), None)
+    if limit is not None and unpriced:
+        raise InputError(
+            f"limits.cost_per_hour cannot be judged: no price is known of {', '.join(unpriced)}",
+            hint=" ".join(f"--price {name}=2.50" for name in unpriced),
+            file=traffic.file,
+            line=limit.line,
+            key="limits.cost_per_hour",
+        )
 
 
 def _check_the_load(load: ShapeLoad | Traffic, found: Sequence[Candidate]) -> None:
