@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "model": "What one token and one sequence of a model cost.",
     "fit": "Where a GPU's memory goes and how many worst-case requests fit.",
     "simulate": "What happens when this traffic meets that pool.",
+    "recommend": "Which settings keep the promises, and what they cost.",
     "check": "Do the limits of a traffic file hold? For CI.",
     "compare": "Which GPU and parallelism is the smallest that carries it.",
     "calibrate": "What an engine's start-up log teaches the plan.",

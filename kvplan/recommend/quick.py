@@ -1,10 +1,12 @@
-"""From a simulation to two settings: the share of the pool to promise, and the cap for clients that send none."""
+"""What one simulation can recommend: the share of the pool to promise, and a cap for clients that send none."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from kvplan.recommend.caps import truncated_share, truncation_curve
+from kvplan.recommend.safety import safety_fraction
 from kvplan.simulation.bounds import round_caps, unset_share
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import ClassRecommendation, Recommendation, Simulation, StrategyResult
@@ -24,7 +26,7 @@ def with_recommendation(
     count_error_share: float = 0.0,
 ) -> Simulation:
     """The simulation with its recommendation filled in."""
-    answer = recommend(
+    answer = quick_recommendation(
         simulation,
         max_truncated_share=max_truncated_share,
         max_refused_share=max_refused_share,
@@ -33,7 +35,7 @@ def with_recommendation(
     return replace(simulation, recommendation=answer)
 
 
-def recommend(
+def quick_recommendation(
     simulation: Simulation,
     *,
     max_truncated_share: float = MAX_TRUNCATED_SHARE,
@@ -62,39 +64,6 @@ def recommend(
         reason=_reason(simulation, arrivals, cap, truncated, refused, least, max_refused_share),
         terms=terms,
     )
-
-
-def safety_fraction(plant: Plant, *, count_error_share: float = 0.0) -> tuple[float, dict[str, float], str]:
-    """(1 − the pool's band) × (1 − the counting error), rounded down to whole percents; its terms; what binds.
-
-    Block rounding and look-ahead take nothing: the ledger charges the engine's own blocks for prompt + cap, and no
-    token beyond the cap is ever stored. The band is how far the pool may be below the plan; 0 for a measured pool.
-    """
-    terms = {
-        "block_rounding_share": 0.0,
-        "budget_band_share": plant.band_share,
-        "token_count_share": count_error_share,
-    }
-    product = (1.0 - plant.band_share) * (1.0 - count_error_share)
-    fraction = int(product * 100 + 1e-9) / 100
-    largest = max(terms, key=lambda name: terms[name])
-    words = {
-        "budget_band_share": f"the budget's band, {plant.band_share:.1%} of the pool; kvplan calibrate takes it away",
-        "token_count_share": f"the token count, up to {count_error_share:.1%} below the engine's",
-        "block_rounding_share": "nothing: the pool was measured and the ledger counts the engine's blocks",
-    }
-    return fraction, terms, words[largest if terms[largest] > 0 else "block_rounding_share"]
-
-
-def truncated_share(arrivals: Arrivals, cap_tokens: int) -> float:
-    """Share of all requests that send no cap and whose answer is longer than ``cap_tokens``."""
-    cut = (arrivals.max_tokens == 0) & (arrivals.output_tokens > cap_tokens)
-    return float(cut.sum()) / len(arrivals) if len(arrivals) else 0.0
-
-
-def truncation_curve(arrivals: Arrivals, window_tokens: int) -> list[tuple[int, float]]:
-    """What each round cap cuts off: (cap, share of all requests)."""
-    return [(cap, truncated_share(arrivals, cap)) for cap in round_caps(window_tokens)]
 
 
 def _per_class(arrivals: Arrivals, plant: Plant, max_truncated_share: float) -> list[ClassRecommendation]:

@@ -1,263 +1,307 @@
-"""The search behind a recommendation: the cap against truncation and refusal, the fraction against risk."""
+"""The search behind a recommendation: fraction against risk, cap against truncation and refusal, and what it costs."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 from kvplan.admission import STRATEGIES
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
-from kvplan.recommend.quick import MAX_REFUSED_SHARE, MAX_TRUNCATED_SHARE, recommend, truncated_share
-from kvplan.simulation.bounds import judged_strategy, round_caps, unset_share
-from kvplan.simulation.plant import build_plant
-from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
-from kvplan.simulation.run import DEFAULT_SEEDS, simulate
+from kvplan.recommend.advice import charges, engine_advice, price, retry_advice, scaling_rules
+from kvplan.recommend.caps import (
+    broken,
+    candidates,
+    failures,
+    keeps,
+    knee,
+    mean_truncated,
+    own_cap_truncated,
+    per_class,
+)
+from kvplan.recommend.constraints import constraints
+from kvplan.recommend.fleet import fleet
+from kvplan.recommend.observed import observe
+from kvplan.recommend.player import Player, Setting, played
+from kvplan.recommend.results import Advice, CapPoint, Constraints, FractionPoint, SafetyAnswer
+from kvplan.recommend.safety import largest_safe_fraction, look_ahead_share, safety_fraction
+from kvplan.recommend.sensitivity import sensitivity
+from kvplan.simulation.bounds import judged_strategy, provisional_cap, reservations, unset_share
+from kvplan.simulation.clients import client_table
+from kvplan.simulation.gather import describe_inputs
+from kvplan.simulation.plant import Plant, build_plant
+from kvplan.simulation.run import DEFAULT_SEEDS, WARMUP_SHARE, is_random
 from kvplan.simulation.tasks import Progress
 from kvplan.traffic.kinds import Arrivals, Traffic
 from kvplan.traffic.sample import sample
 
+SAFE_POLICY = "worst_case_default_cap"
 CURVE_SEEDS = 4
-_MOST_CAPS = 8
-_STEP_SHARE = 0.05
-_LEAST_FRACTION = 0.30
-_DEFAULT_CAP = "worst_case_default_cap"
+PRICE_SEEDS = 5
+_FRACTIONS = (0.5, 0.7, 0.9, 1.0, 1.25, 1.5)
+_EXPECTED_RUNS = 180
 
 
-@dataclass(frozen=True, kw_only=True)
-class CapPoint:
-    """One default cap: what it cuts off, and what the front door then does. Intervals are 95 % over seeds."""
-
-    default_max_tokens: int
-    truncated_share: float
-    refused_share: float
-    refused_interval: tuple[float, float]
-    gave_up_share: float
-    e2e_p99_s: float | None
-    output_tokens_per_s: float
-    sustainable_per_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class FractionPoint:
-    """One safety fraction under the file's own policy: what it lets happen inside the engine, over all seeds."""
-
-    safety_fraction: float
-    preemptions: int
-    over_capacity_events: int
-    refused_share: float
-    output_tokens_per_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    """What safety costs: requests that surely fit against those that fit as they usually are, the share of the pool
-    that is promised and never filled, and output against admitting everything."""
-
-    worst_case_sequences: int
-    expected_sequences: int
-    idle_share: float
-    output_share_of_none: float | None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Search:
-    """A recommendation with its evidence. ``simulation`` is the run with the recommended settings."""
-
-    recommendation: Recommendation
-    caps: tuple[CapPoint, ...]
-    fractions: tuple[FractionPoint, ...]
-    price: Price
-    simulation: Simulation
-    max_truncated_share: float
-    max_refused_share: float
-    is_met: bool
-
-
-def search(
+def recommend(
     traffic: Traffic,
     *,
     model: ModelSpec | None = None,
-    max_truncated_share: float = MAX_TRUNCATED_SHARE,
-    max_refused_share: float = MAX_REFUSED_SHARE,
+    max_truncated_share: float | None = None,
+    max_refused_share: float | None = None,
+    max_e2e_p99_s: float | None = None,
     count_error_share: float = 0.0,
+    observed: Path | None = None,
     seeds: int | None = None,
+    seed: int | None = None,
+    scale: float = 1.0,
     workers: int | None = None,
     executor: Executor | None = None,
     offline: bool = False,
     profiles_folder: str | Path | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
-) -> Search:
-    """The cap and the fraction for this traffic.
+) -> Advice:
+    """The safety fraction and the default cap for this traffic, with the search, its evidence and its price.
 
-    The cap: of round caps around what answers really take, the one that keeps both bounds with the fewest refusals;
-    where none keeps both, the knee (the least sum of the two shares, each over its bound). The fraction: the pool less
-    its band for worst-case policies, which never preempt; for the others the largest at which no seed preempts.
+    A constraint that is not given is read from the file's ``limits``, else it is 1 % (no bound for the time). The
+    policy is the file's, where it counts blocks, else worst case with a default cap. ``count_error_share``: how far
+    whoever counts a prompt's tokens may be below the engine. ``observed``: a scrape of the running engine.
     """
-    for name, share in (("max_truncated", max_truncated_share), ("max_refused", max_refused_share)):
-        if not 0 <= share <= 1:
-            raise InputError(f"{name} is a share between 0 and 1, not {share:g}", key=name)
+    limits, sources = constraints(
+        traffic,
+        {"truncated_share": max_truncated_share, "refused_share": max_refused_share, "e2e_p99_s": max_e2e_p99_s},
+    )
+    if not 0 <= count_error_share < 1:
+        raise InputError(f"a counting error of {count_error_share:g} is no share below 1", key="count_error")
+    if not (scale > 0 and isfinite(scale)):
+        raise InputError(f"a scale of {scale:g} is not above zero", key="scale")
     plant = build_plant(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
-    arrivals = sample(traffic, traffic.seed)
-    window = plant.settings.max_model_len
-
-    def run(asked: Traffic, names: Sequence[str], count: int | None) -> Simulation:
-        return simulate(
-            asked,
-            model=plant.model,
-            strategies=names,
-            seeds=count,
-            workers=workers,
-            executor=executor,
-            offline=offline,
-            profiles_folder=profiles_folder,
-            progress=progress,
-            say=say,
-        )
-
-    few = None if seeds is None else min(seeds, CURVE_SEEDS)
-    points = []
-    for cap in _candidates(traffic, arrivals, window):
-        result = run(_with_cap(traffic, cap), [_DEFAULT_CAP], few or CURVE_SEEDS).strategy(_DEFAULT_CAP)
-        points.append(_cap_point(cap, truncated_share(arrivals, cap), result))
-    chosen = _choose(points, max_truncated_share, max_refused_share)
-    settled = _with_cap(traffic, chosen.default_max_tokens) if chosen is not None else traffic
-    policy = STRATEGIES[judged_strategy(settled).name]
-    names = tuple(dict.fromkeys([policy.name, "worst_case", _DEFAULT_CAP, "none"]))
-    final = run(settled, names, seeds)
-    advice = recommend(
-        final,
-        max_truncated_share=max_truncated_share,
-        max_refused_share=max_refused_share,
-        count_error_share=count_error_share,
+    first_seed = traffic.seed if seed is None else seed
+    count = seeds if seeds is not None else DEFAULT_SEEDS if is_random(traffic) else 1
+    if count < 1:
+        raise InputError("at least one seed is needed", key="seeds")
+    drawings = [sample(traffic, first_seed + turn, scale=scale) for turn in range(count)]
+    if not all(len(one) for one in drawings):
+        raise InputError("no request arrives in a run", hint="raise the rate or the duration", file=traffic.file)
+    player = Player(
+        workers=workers,
+        executor=executor,
+        profiles_folder=profiles_folder,
+        progress=progress,
+        say=say,
+        planned=_EXPECTED_RUNS + 3 * count,
     )
-    fractions: tuple[FractionPoint, ...] = ()
-    if policy.counts == "blocks" and policy.name not in ("worst_case", _DEFAULT_CAP):
-        fractions, advice = _search_fraction(settled, policy.name, advice, run, seeds or DEFAULT_SEEDS)
-    met = chosen is None or (
-        chosen.truncated_share <= max_truncated_share and chosen.refused_share <= max_refused_share
+    judged = judged_strategy(traffic).name
+    start = Setting(
+        traffic=traffic,
+        plant=plant,
+        strategy=judged if STRATEGIES[judged].counts == "blocks" and judged != "worst_case" else SAFE_POLICY,
+        cap=provisional_cap(drawings[0], plant, max_truncated_share=limits.max_truncated_share),
+        fraction=1.0,
+        first_seed=first_seed,
+        seeds=count,
+        scale=scale,
     )
-    return Search(
-        recommendation=advice,
-        caps=tuple(points),
-        fractions=fractions,
-        price=_price(final, policy.name),
-        simulation=replace(final, recommendation=advice),
-        max_truncated_share=max_truncated_share,
-        max_refused_share=max_refused_share,
-        is_met=met,
-    )
-
-
-def _with_cap(traffic: Traffic, cap: int) -> Traffic:
-    return replace(traffic, admission=replace(traffic.admission, default_max_tokens=cap))
-
-
-def _candidates(traffic: Traffic, arrivals: Arrivals, window: int) -> list[int]:
-    """Round caps from the one that cuts off half of the answers without a cap to the first that cuts off none of them,
-    thinned to a few; none where every request sends a cap; the file's own among them."""
-    if not unset_share([arrivals]):
-        return []
-    outputs = arrivals.output_tokens[arrivals.max_tokens == 0]
-    caps = round_caps(window)
-    cut = [float((outputs > cap).mean()) for cap in caps]
-    low = next((place for place, share in enumerate(cut) if share <= 0.5), len(caps) - 1)
-    high = next((place for place, share in enumerate(cut) if share <= 0.0), len(caps) - 1)
-    between = caps[low : max(high, low + 2) + 1]
-    stride = max(1, -(-len(between) // _MOST_CAPS))
-    chosen = between[::stride] + ([between[-1]] if (len(between) - 1) % stride else [])
-    own = traffic.admission.default_max_tokens
-    return sorted({*chosen, *([min(own, window)] if own is not None else [])})
-
-
-def _cap_point(cap: int, truncated: float, result: StrategyResult) -> CapPoint:
-    return CapPoint(
-        default_max_tokens=cap,
-        truncated_share=truncated,
-        refused_share=result.shares["refused_share"],
-        refused_interval=result.intervals["refused_share"],
-        gave_up_share=result.shares["gave_up_share"],
-        e2e_p99_s=result.e2e_s.p99,
-        output_tokens_per_s=result.output_tokens_per_s,
-        sustainable_per_s=result.sustainable_per_s,
-    )
-
-
-def _choose(points: Sequence[CapPoint], max_truncated_share: float, max_refused_share: float) -> CapPoint | None:
-    """The cap that keeps both bounds with the fewest refusals, then truncations; else the knee; None of no points."""
-    if not points:
-        return None
-    keeping = [
-        point
-        for point in points
-        if point.truncated_share <= max_truncated_share and point.refused_share <= max_refused_share
-    ]
-    if keeping:
-        return min(keeping, key=lambda point: (round(point.refused_share, 4), point.truncated_share))
-    least = 1e-4  # a bound of zero still has to be weighed against the other
-
-    def excess(point: CapPoint) -> float:
-        truncated = max(0.0, point.truncated_share - max_truncated_share) / max(max_truncated_share, least)
-        refused = max(0.0, point.refused_share - max_refused_share) / max(max_refused_share, least)
-        return truncated + refused
-
-    return min(points, key=lambda point: (excess(point), point.default_max_tokens))
-
-
-def _search_fraction(
-    traffic: Traffic,
-    policy: str,
-    advice: Recommendation,
-    run: Callable[[Traffic, Sequence[str], int | None], Simulation],
-    seeds: int,
-) -> tuple[tuple[FractionPoint, ...], Recommendation]:
-    """The largest fraction, in steps of 5 %, at which no seed preempts, times what the band and the count leave."""
-    points: list[FractionPoint] = []
+    safety = _safety(start, drawings[0], player, count_error_share)
     found = None
-    fraction = 1.0
-    while fraction >= _LEAST_FRACTION - 1e-9:
-        asked = replace(traffic, admission=replace(traffic.admission, safety_fraction=round(fraction, 2)))
-        result = run(asked, [policy], seeds).strategy(policy)
-        points.append(
-            FractionPoint(
-                safety_fraction=round(fraction, 2),
-                preemptions=result.preemptions,
-                over_capacity_events=result.over_capacity_events,
-                refused_share=result.shares["refused_share"],
-                output_tokens_per_s=result.output_tokens_per_s,
-            )
+    if observed is not None:
+        usual = charges(start, drawings[0])
+        fits = start.opened().capacity // max(int(usual.mean()) if len(usual) else 1, 1)
+        found = observe(observed, plant=plant, safety=safety, limits=limits, worst_case_sequences=fits)
+    start = replace(start, fraction=safety.safety_fraction if found is None else found.safety_fraction)
+    if start.fraction <= 0:
+        raise InputError(
+            f"{start.strategy} preempts at every share of this pool, so no safety fraction can be recommended",
+            hint="set admission.policy: worst_case_default_cap",
+            file=traffic.file,
+            key="admission.policy",
         )
-        if not result.preemptions and not result.over_capacity_events:
-            found = round(fraction, 2)
-            break
-        fraction -= _STEP_SHARE
-    if found is None:
-        why = f"{policy} preempts even at {_LEAST_FRACTION:.2f} of the pool: it promises less than requests may take"
-        return tuple(points), replace(advice, safety_fraction=points[-1].safety_fraction, binds=why)
-    if found == 1.0:
-        return tuple(points), advice
-    why = f"preemptions under {policy}: none in {seeds} seeds at {found:.2f}, some at {points[-2].safety_fraction:.2f}"
-    settled = int(found * advice.safety_fraction * 100 + 1e-9) / 100
-    return tuple(points), replace(advice, safety_fraction=settled, binds=why)
-
-
-def _price(final: Simulation, policy: str) -> Price:
-    """What the judged policy gives away: see ``Price``."""
-    judged = final.strategy(policy)
-    rows = [row for row in final.reservations if row.share > 0]
-    usable = final.plant.usable * final.plant.replicas
-    arrivals = sample(final.traffic, final.inputs.seed, scale=final.inputs.scale)
-    layout = final.plant.layout
-    room = max(final.plant.settings.max_model_len - 1, 1)
-    held = int((arrivals.prompt_tokens + arrivals.output_tokens).clip(max=room).mean())
-    none = next((one for one in final.strategies if one.name == "none"), None)
-    reserved = judged.kv.reserved_mean_share
-    return Price(
-        worst_case_sequences=min((row.sequences for row in rows), default=0),
-        expected_sequences=usable // max(layout.request_blocks(max(held, 1)), 1),
-        idle_share=max(0.0, reserved - judged.kv.used_mean_share) if reserved is not None else 0.0,
-        output_share_of_none=None
-        if none is None or none.output_tokens_per_s <= 0
-        else judged.output_tokens_per_s / none.output_tokens_per_s,
+    points, chosen = _search_caps(start, drawings, limits, player)
+    answer = replace(start, cap=chosen.default_max_tokens, takes_samples=True)
+    feasible = chosen.feasible
+    (final,) = player.play([answer])
+    figures = played(final)
+    few = min(count, PRICE_SEEDS)
+    none, plain, fresh = player.play(
+        [
+            replace(answer, strategy="none", seeds=few, takes_samples=False, fills_default_cap=False),
+            replace(answer, strategy="worst_case", seeds=few, takes_samples=False, fills_default_cap=False),
+            replace(answer, first_seed=first_seed + count, takes_samples=False),
+        ]
     )
+    fresh_drawings = [sample(traffic, first_seed + count + turn, scale=scale) for turn in range(count)]
+    unset = unset_share(drawings)
+    charged = charges(answer, drawings[0])
+    rules, _ = client_table(drawings[0].clients, profiles_folder=profiles_folder)
+    window = plant.settings.max_model_len
+    classes, unbounded = per_class(drawings, window, limits, answer.cap)
+    settled = replace(
+        traffic,
+        admission=replace(traffic.admission, safety_fraction=answer.fraction, default_max_tokens=answer.cap),
+    )
+    return Advice(
+        traffic=traffic,
+        plant=plant,
+        policy=answer.strategy,
+        seed=first_seed,
+        seeds=count,
+        scale=scale,
+        constraints=limits,
+        constraint_sources=sources,
+        feasible=feasible,
+        failed=() if feasible else failures(points, chosen, limits),
+        safety=safety,
+        default_max_tokens=answer.cap if unset else None,
+        truncated_share=chosen.truncated_share,
+        own_cap_truncated_share=own_cap_truncated(drawings),
+        unset_share=unset,
+        answer=figures,
+        knee=_knee_words(points, chosen, limits, unset),
+        per_class=classes,
+        per_class_unbounded=unbounded,
+        caps=points if unset else (),
+        fractions=_fractions(answer, player),
+        check=played(fresh),
+        check_truncated_share=mean_truncated(fresh_drawings, answer.cap),
+        check_seed=first_seed + count,
+        sensitivity=sensitivity(
+            replace(answer, takes_samples=False),
+            has_default=unset > 0,
+            limits=limits,
+            player=player,
+            window_tokens=window,
+        ),
+        reservations=reservations(settled, drawings[0], plant, answer.cap),
+        price=price(answer, drawings, charged, answer=figures, none=played(none), worst_case=played(plain)),
+        engine=engine_advice(plant, final),
+        retry=retry_advice(answer, charged, figures, rules, traffic.admission.retry_after.jitter_share),
+        fleet=fleet(
+            replace(answer, takes_samples=False),
+            points=points,
+            kept=feasible,
+            drawings=drawings,
+            limits=limits,
+            player=player,
+        ),
+        scaling=scaling_rules(plant, answer.fraction, figures),
+        observed=found,
+        runs=player.runs,
+        assumptions=_assumptions(answer, drawings[0], judged),
+    )
+
+
+def _safety(start: Setting, arrivals: Arrivals, player: Player, count_error_share: float) -> SafetyAnswer:
+    """The largest fraction at which no seed preempts on the planned pool, less the terms."""
+
+    def is_safe(fraction: float) -> bool:
+        (result,) = player.play([replace(start, fraction=fraction)])
+        return not result.preemptions and not result.over_capacity_events
+
+    risk_free = largest_safe_fraction(is_safe)
+    usual = charges(start, arrivals)
+    ahead = look_ahead_share(
+        start.plant, start.traffic.deployment.speculative_tokens, float(usual.mean()) if len(usual) else 0.0
+    )
+    fraction, terms, binds = safety_fraction(
+        start.plant, count_error_share=count_error_share, look_ahead_share=ahead, risk_free=risk_free
+    )
+    if risk_free == 1.0:
+        reason = f"the whole planned pool promised: no preemption in {start.seeds} seeds"
+    else:
+        reason = f"{start.strategy} first preempts above {risk_free:.2f} of the planned pool, {start.seeds} seeds"
+    return SafetyAnswer(
+        safety_fraction=fraction,
+        risk_free_fraction=risk_free,
+        terms=terms,
+        binds=binds,
+        reason=reason,
+        seeds=start.seeds,
+    )
+
+
+def _search_caps(
+    start: Setting, drawings: Sequence[Arrivals], limits: Constraints, player: Player
+) -> tuple[tuple[CapPoint, ...], CapPoint]:
+    """Both curves on a few seeds, then on all seeds around the knee until the knee itself was played on all."""
+    window = start.plant.settings.max_model_len
+    caps = candidates(drawings, window, limits) or [window]
+    truncated = {cap: mean_truncated(drawings, cap) for cap in caps}
+
+    def measured(some: Sequence[int], seeds: int) -> dict[int, CapPoint]:
+        results = player.play([replace(start, cap=cap, seeds=seeds) for cap in some])
+        found = {}
+        for cap, result in zip(some, results, strict=True):
+            figures = played(result)
+            found[cap] = CapPoint(
+                default_max_tokens=cap,
+                truncated_share=truncated[cap],
+                played=figures,
+                feasible=keeps(figures, truncated[cap], limits),
+            )
+        return found
+
+    points = measured(caps, min(start.seeds, CURVE_SEEDS) if len(caps) > 1 else start.seeds)
+    while True:
+        chosen = knee(list(points.values()), limits)
+        place = caps.index(chosen.default_max_tokens)
+        around = [cap for cap in caps[max(0, place - 1) : place + 2] if points[cap].played.seeds < start.seeds]
+        if not around:
+            return tuple(points[cap] for cap in caps), chosen
+        points |= measured(around, start.seeds)
+
+
+def _fractions(answer: Setting, player: Player) -> tuple[FractionPoint, ...]:
+    """Other shares promised, the engine having only the pool at the low end of its band."""
+    low = _low_plant(answer.plant)
+    tried = sorted({*_FRACTIONS, answer.fraction})
+    settings = [
+        replace(answer, fraction=fraction, engine_plant=low, seeds=min(answer.seeds, CURVE_SEEDS), takes_samples=False)
+        for fraction in tried
+    ]
+    return tuple(
+        FractionPoint(safety_fraction=fraction, played=played(result))
+        for fraction, result in zip(tried, player.play(settings), strict=True)
+    )
+
+
+def _low_plant(plant: Plant) -> Plant:
+    """The plant with the smallest pool that its band allows; at least what one request of the whole window takes."""
+    low = plant.layout.reserved_blocks + int(plant.usable * (1.0 - plant.band_share))
+    least = plant.layout.reserved_blocks + plant.layout.request_blocks(plant.settings.max_model_len)
+    return replace(plant, blocks=max(low, least))
+
+
+def _knee_words(points: Sequence[CapPoint], chosen: CapPoint, limits: Constraints, unset: float) -> str:
+    """Why this cap, in a sentence."""
+    if not unset:
+        return "every request sends its own cap, so a default changes nothing"
+    kept = [point.default_max_tokens for point in points if point.feasible]
+    if len(kept) > 1:
+        return (
+            f"caps from {kept[0]:,} to {kept[-1]:,} keep the constraints; here truncated / limit + refused / limit is "
+            "least"
+        )
+    if kept:
+        return "the only round cap that keeps the constraints"
+    names = " and ".join(name for name, _, _ in broken(chosen.played, chosen.truncated_share, limits))
+    return f"no cap keeps all constraints; this one misses {names} by least"
+
+
+def _assumptions(answer: Setting, arrivals: Arrivals, judged: str) -> tuple[str, ...]:
+    traffic = answer.traffic
+    inputs = describe_inputs(
+        traffic,
+        answer.plant,
+        arrivals,
+        names=(answer.strategy,),
+        seed=answer.first_seed,
+        seeds=answer.seeds,
+        scale=answer.scale,
+        warmup_s=0.0 if traffic.duration_s is None else WARMUP_SHARE * traffic.duration_s,
+        default_cap=answer.cap,
+        default_cap_source="recommended",
+    )
+    if STRATEGIES[judged].counts == "blocks":
+        return inputs.assumptions
+    return (f"the file's policy is {judged}, which promises nothing: {SAFE_POLICY} was searched", *inputs.assumptions)

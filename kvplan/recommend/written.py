@@ -3,28 +3,25 @@
 import re
 
 from kvplan.errors import InputError
-from kvplan.simulation.results import Recommendation
 from kvplan.traffic.yaml_text import parse_mapping
 
 _INDENT = "  "
 
 
-def recommended_text(text: str, file: str, advice: Recommendation) -> str:
-    r"""``text`` with ``admission.safety_fraction`` and ``admission.default_max_tokens`` set to what was recommended.
+def recommended_text(text: str, file: str, *, safety_fraction: float, default_max_tokens: int | None) -> str:
+    r"""``text`` with ``admission.safety_fraction`` and ``admission.default_max_tokens`` set; None leaves the latter.
 
-    >>> advice = Recommendation(safety_fraction=0.98, default_max_tokens=1024, truncated_share=0, refused_share=None,
-    ...                         per_class=(), binds="", reason="")
-    >>> print(recommended_text("admission:  # the door\n  safety_fraction: 0.9  # was\ntraffic: {}\n", "x", advice))
+    >>> old = "admission:  # the door\n  safety_fraction: 0.9  # was\ntraffic: {}\n"
+    >>> print(recommended_text(old, "x", safety_fraction=0.98, default_max_tokens=1024))
     admission:  # the door
       default_max_tokens: 1024
       safety_fraction: 0.98  # was
     traffic: {}
     <BLANKLINE>
     """
-    settings = {
-        "safety_fraction": f"{advice.safety_fraction:g}",
-        "default_max_tokens": str(advice.default_max_tokens),
-    }
+    settings = {"safety_fraction": f"{safety_fraction:g}"}
+    if default_max_tokens is not None:
+        settings["default_max_tokens"] = str(default_max_tokens)
     parse_mapping(text, file)
     try:
         for key, value in settings.items():

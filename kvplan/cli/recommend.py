@@ -1,0 +1,176 @@
+"""``kvplan recommend``: which settings, found by playing the traffic, with the evidence and the price."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvplan.cli import options, overrides
+from kvplan.cli.output import check_free, show, show_above, talk, write_data, write_file
+from kvplan.cli.progress import progress_bar
+from kvplan.errors import InputError
+
+if TYPE_CHECKING:
+    from kvplan.recommend import Advice
+
+NEEDS_ARGUMENTS = True
+EXAMPLE = """Example:
+
+\b
+  kvplan recommend chat --max-refused 2% --write --output traffic.yaml"""
+
+
+def run(
+    traffic: Annotated[
+        str, typer.Argument(metavar="TRAFFIC", help="A traffic file, or a bundled mix (kvplan list traffic).")
+    ],
+    max_truncated: Annotated[
+        str | None, typer.Option("--max-truncated", metavar="SHARE", help="Answers that the default may cut off: 1%.")
+    ] = None,
+    max_refused: Annotated[
+        str | None, typer.Option("--max-refused", metavar="SHARE", help="Requests refused at least once: 1%.")
+    ] = None,
+    max_e2e_p99: Annotated[
+        str | None, typer.Option("--max-e2e-p99", metavar="TIME", help="From first attempt to last token: 30s.")
+    ] = None,
+    count_error: Annotated[
+        str | None,
+        typer.Option("--count-error", metavar="SHARE", help="How far the front door may count too few tokens: 5%."),
+    ] = None,
+    observed: Annotated[
+        Path | None,
+        typer.Option("--observed", metavar="METRICS.txt", help="What /metrics of the engine or the gateway said."),
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the answer into the traffic file's text.")] = False,
+    output: options.Output = None,
+    force: options.Force = False,
+    seeds: Annotated[int | None, typer.Option("--seeds", metavar="N", help="Runs, each with its own seed.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The first seed.")] = None,
+    scale: Annotated[float, typer.Option("--scale", metavar="X", show_default=False, help="Traffic × X.")] = 1.0,
+    duration: overrides.Duration = None,
+    workers: Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; all cores.")] = None,
+    model: overrides.Model = None,
+    gpu: overrides.Gpu = None,
+    tensor_parallel: overrides.TensorParallel = None,
+    replicas: overrides.Replicas = None,
+    max_model_len: options.MaxModelLen = None,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", metavar="FILE", help="What kvplan calibrate wrote.")
+    ] = None,
+    set_keys: overrides.Set = None,
+    format: options.Format = "text",
+    offline: options.Offline = False,
+    profiles: options.Profiles = None,
+) -> int:
+    """Which safety fraction, which max_tokens default, and what they cost. Exit 0: the constraints hold; 1: they can't.
+
+    Constraints that are not given are the file's limits, else 1 %.
+    """
+    from kvplan.recommend import recommend
+    from kvplan.traffic.load import load_traffic
+
+    if output is not None and not write:
+        raise InputError("--output is where --write puts the traffic file", hint="add --write", key="output")
+    if output is not None:
+        check_free(output, force=force)
+    folder = options.profiles_folder(profiles)
+    mix = load_traffic(
+        traffic,
+        profiles_folder=folder,
+        overrides=overrides.overrides(
+            set_keys,
+            duration=duration,
+            model=model,
+            gpu=gpu,
+            tensor_parallel=tensor_parallel,
+            replicas=replicas,
+            max_model_len=max_model_len,
+            calibration=None if calibration is None else str(calibration.resolve()),
+        ),
+    )
+    with progress_bar("searching") as step:
+        advice = recommend(
+            mix,
+            max_truncated_share=_share(max_truncated, "--max-truncated"),
+            max_refused_share=_share(max_refused, "--max-refused"),
+            max_e2e_p99_s=_seconds(max_e2e_p99, "--max-e2e-p99"),
+            count_error_share=_share(count_error, "--count-error") or 0.0,
+            observed=observed,
+            seeds=options.positive_or_none(seeds, "--seeds"),
+            seed=seed,
+            scale=scale,
+            workers=options.positive_or_none(workers, "--workers"),
+            offline=offline,
+            profiles_folder=folder,
+            progress=step,
+            say=talk,
+        )
+    written = _written(advice) if write and advice.feasible else None
+    if write and written is None:
+        talk("nothing is written: no setting keeps the constraints")
+    if written is not None and output is not None:
+        write_file(output, written, force=force)
+        _warn_of_traces(advice, output)
+    _print(advice, format, written if output is None else None)
+    return 0 if advice.feasible else 1
+
+
+def _print(advice: "Advice", format: str, written: str | None) -> None:
+    if format == "json":
+        from kvplan.report.recommend_json import text as json_text
+
+        write_data(json_text(advice, written))
+        return
+    from kvplan.report.recommend_text import text
+
+    if written is None:
+        show(text(advice))
+    else:
+        show_above(text(advice), written)
+
+
+def _written(advice: "Advice") -> str:
+    """The traffic file's own text with the answer in it."""
+    from kvplan.recommend import recommended_text
+    from kvplan.traffic.yaml_text import read_text
+
+    file = advice.traffic.file
+    return recommended_text(
+        read_text(Path(file)),
+        file,
+        safety_fraction=advice.safety_fraction,
+        default_max_tokens=advice.default_max_tokens,
+    )
+
+
+def _warn_of_traces(advice: "Advice", output: Path) -> None:
+    """A trace is looked for beside the file that names it."""
+    replays = any(entry.trace is not None for entry in advice.traffic.classes)
+    if replays and output.resolve().parent != Path(advice.traffic.file).resolve().parent:
+        talk(f"the traces that {output} names are looked for beside it")
+
+
+def _share(text: str | None, option: str) -> float | None:
+    """A share as ``1%`` or ``0.01``."""
+    if text is None:
+        return None
+    number, percent, rest = text.strip().partition("%")
+    try:
+        value = float(number) / 100 if percent else float(number)
+    except ValueError:
+        value = -1.0
+    if rest or not 0 <= value <= 1:
+        raise InputError(f"{option} {text} is no share", hint=f"{option} 1% or {option} 0.01", key=option)
+    return value
+
+
+def _seconds(text: str | None, option: str) -> float | None:
+    """A time with its unit; a plain number is seconds."""
+    if text is None:
+        return None
+    from kvplan.units import parse_seconds
+
+    try:
+        return float(text)
+    except ValueError:
+        return parse_seconds(text)

@@ -1,0 +1,159 @@
+"""The default cap: what each round cap cuts off, what is refused under it, and the knee between the two."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kvplan.recommend.results import CapPoint, Constraints, FailedConstraint, Played
+from kvplan.simulation.bounds import round_caps
+from kvplan.simulation.results import ClassRecommendation
+from kvplan.traffic.distributions import Choice, Choices, Constant
+from kvplan.traffic.kinds import Arrivals, Traffic
+
+_MOST_TRUNCATED_FACTOR = 25
+_TINY_SHARE = 1e-4
+
+
+def truncated_share(arrivals: Arrivals, cap_tokens: int) -> float:
+    """Share of all requests that send no cap and whose answer is longer than ``cap_tokens``."""
+    cut = (arrivals.max_tokens == 0) & (arrivals.output_tokens > cap_tokens)
+    return float(cut.sum()) / len(arrivals) if len(arrivals) else 0.0
+
+
+def truncation_curve(arrivals: Arrivals, window_tokens: int) -> list[tuple[int, float]]:
+    """What each round cap cuts off: (cap, share of all requests)."""
+    return [(cap, truncated_share(arrivals, cap)) for cap in round_caps(window_tokens)]
+
+
+def mean_truncated(drawings: Sequence[Arrivals], cap_tokens: int) -> float:
+    """The truncated share over several drawings of the traffic."""
+    total = sum(len(one) for one in drawings)
+    return sum(truncated_share(one, cap_tokens) * len(one) for one in drawings) / total if total else 0.0
+
+
+def own_cap_truncated(drawings: Sequence[Arrivals]) -> float:
+    """Share of all requests whose answer is longer than the cap that their client sent: no default changes it."""
+    total = sum(len(one) for one in drawings)
+    cut = sum(int(((one.max_tokens > 0) & (one.output_tokens > one.max_tokens)).sum()) for one in drawings)
+    return cut / total if total else 0.0
+
+
+def candidates(drawings: Sequence[Arrivals], window_tokens: int, limits: Constraints) -> list[int]:
+    """The round caps worth playing: from the first that cuts off at most 25 × the limit, to the first that cuts off
+    no more than the longest of them does. None where every client sends a cap."""
+    if not any((one.max_tokens == 0).any() for one in drawings):
+        return []
+    caps = round_caps(window_tokens)
+    shares = [mean_truncated(drawings, cap) for cap in caps]
+    most = max(_MOST_TRUNCATED_FACTOR * limits.max_truncated_share, shares[-1])
+    last = next(place for place, share in enumerate(shares) if share <= shares[-1])
+    kept = [cap for place, cap in enumerate(caps) if shares[place] <= most and place <= last]
+    return kept or [caps[last]]
+
+
+def keeps(played: Played, truncated: float, limits: Constraints) -> bool:
+    """Whether a setting keeps all constraints."""
+    return not broken(played, truncated, limits)
+
+
+def broken(played: Played, truncated: float, limits: Constraints) -> list[tuple[str, float, float | None]]:
+    """The constraints that a setting breaks: (name, limit, measured). A time of no completed request breaks its own."""
+    found: list[tuple[str, float, float | None]] = []
+    if truncated > limits.max_truncated_share:
+        found.append(("truncated_share", limits.max_truncated_share, truncated))
+    if played.refused_share + played.rejected_permanently_share > limits.max_refused_share:
+        measured = played.refused_share + played.rejected_permanently_share
+        found.append(("refused_share", limits.max_refused_share, measured))
+    if limits.max_e2e_p99_s is not None and (played.e2e_p99_s is None or played.e2e_p99_s > limits.max_e2e_p99_s):
+        found.append(("e2e_p99_s", limits.max_e2e_p99_s, played.e2e_p99_s))
+    return found
+
+
+def knee(points: Sequence[CapPoint], limits: Constraints) -> CapPoint:
+    """Among the caps that keep all constraints the one where truncated / limit + refused / limit is least, the smaller
+    of equals; where none does, the one whose worst miss is smallest."""
+    feasible = [point for point in points if point.feasible]
+    if feasible:
+        return min(feasible, key=lambda point: (sum(_ratios(point, limits)[:2]), point.default_max_tokens))
+    return min(points, key=lambda point: (max(_ratios(point, limits)), point.default_max_tokens))
+
+
+def _ratios(point: CapPoint, limits: Constraints) -> tuple[float, float, float]:
+    played = point.played
+    refused = played.refused_share + played.rejected_permanently_share
+    late = 0.0
+    if limits.max_e2e_p99_s is not None:
+        late = float("inf") if played.e2e_p99_s is None else played.e2e_p99_s / limits.max_e2e_p99_s
+    return (
+        point.truncated_share / max(limits.max_truncated_share, _TINY_SHARE),
+        refused / max(limits.max_refused_share, _TINY_SHARE),
+        late,
+    )
+
+
+def failures(points: Sequence[CapPoint], nearest: CapPoint, limits: Constraints) -> tuple[FailedConstraint, ...]:
+    """Why no cap will do: each constraint that the nearest one breaks, and which caps would keep it alone."""
+    found = []
+    for name, limit, measured in broken(nearest.played, nearest.truncated_share, limits):
+        alone = [
+            point.default_max_tokens
+            for point in points
+            if name not in [other for other, _, _ in broken(point.played, point.truncated_share, limits)]
+        ]
+        if not alone:
+            needs = "no cap keeps it"
+        elif name == "truncated_share":
+            needs = f"kept from a cap of {min(alone):,} on"
+        else:
+            needs = f"kept up to a cap of {max(alone):,}"
+        found.append(FailedConstraint(name=name, limit=limit, measured=measured, needs=needs))
+    return tuple(found)
+
+
+def per_class(
+    drawings: Sequence[Arrivals], window_tokens: int, limits: Constraints, overall: int | None
+) -> tuple[tuple[ClassRecommendation, ...], tuple[str, ...]]:
+    """For each class with requests that send no cap: the least round cap that cuts off at most the limit of this
+    class. Where no cap does (answers that never end), the overall one, and the class's name in the second result."""
+    found, unbounded = [], []
+    for index, name in enumerate(drawings[0].classes):
+        total, cut = 0, np.zeros(len(round_caps(window_tokens)), np.int64)
+        unset = False
+        for one in drawings:
+            chosen = one.class_index == index
+            outputs = one.output_tokens[chosen & (one.max_tokens == 0)]
+            unset = unset or bool(len(outputs))
+            total += int(chosen.sum())
+            cut += np.array([np.count_nonzero(outputs > cap) for cap in round_caps(window_tokens)])
+        if not unset:
+            continue
+        caps, shares = round_caps(window_tokens), cut / total
+        place = next((place for place, share in enumerate(shares) if share <= limits.max_truncated_share), None)
+        if place is None:
+            unbounded.append(name)
+            cap = overall if overall is not None else caps[-1]
+            place = max(place for place, known in enumerate(caps) if known <= max(cap, caps[0]))
+        found.append(
+            ClassRecommendation(name=name, default_max_tokens=caps[place], truncated_share=float(shares[place]))
+        )
+    return tuple(found), tuple(unbounded)
+
+
+def with_class_caps(traffic: Traffic, caps: Sequence[ClassRecommendation]) -> Traffic:
+    """The traffic as if each class's own default were filled in where its clients send no cap."""
+    known = {one.name.partition("/")[0]: one.default_max_tokens for one in caps}
+    return replace(
+        traffic,
+        classes=tuple(
+            replace(entry, max_tokens=_filled(entry.max_tokens, known[entry.name])) if entry.name in known else entry
+            for entry in traffic.classes
+        ),
+    )
+
+
+def _filled(law: object, cap: int) -> Choices | Constant:
+    if isinstance(law, Choices):
+        return Choices(choices=tuple(Choice(value=one.value or cap, share=one.share) for one in law.choices))
+    assert isinstance(law, Constant), "only these two can send no cap"
+    return Constant(value=law.value or cap)

@@ -1,0 +1,131 @@
+"""Plays settings: the same requests and random numbers meet every one of them, so that they differ by nothing else."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kvplan.admission import STRATEGIES
+from kvplan.recommend.results import Played
+from kvplan.simulation.bounds import expected_outputs
+from kvplan.simulation.clients import client_table
+from kvplan.simulation.doors import Door, door
+from kvplan.simulation.gather import gather
+from kvplan.simulation.plant import Plant
+from kvplan.simulation.results import StrategyResult
+from kvplan.simulation.run import WARMUP_SHARE
+from kvplan.simulation.tasks import Progress, Task, run_tasks
+from kvplan.traffic.kinds import Arrivals, Traffic
+from kvplan.traffic.sample import sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One thing to play: a traffic on a plant behind a front door, on seeds ``first_seed``, + 1, ….
+
+    ``engine_plant`` is the plant that really stands there, where it is not the one that was planned.
+    """
+
+    traffic: Traffic
+    plant: Plant
+    strategy: str
+    cap: int
+    fraction: float
+    first_seed: int
+    seeds: int
+    scale: float = 1.0
+    fills_default_cap: bool = True
+    engine_plant: Plant | None = None
+    takes_samples: bool = False
+
+    def opened(self) -> Door:
+        """The front door of this setting."""
+        strategy = STRATEGIES[self.strategy]
+        if self.fills_default_cap and strategy.counts == "blocks":
+            strategy = replace(strategy, fills_default_cap=True)
+        admission = replace(self.traffic.admission, safety_fraction=self.fraction)
+        return door(strategy, self.plant, admission, self.traffic.deployment, self.cap)
+
+
+@dataclass(kw_only=True)
+class Player:
+    """Turns settings into results over the cores, counting the runs. ``planned`` is how many the search expects."""
+
+    workers: int | None = None
+    executor: Executor | None = None
+    profiles_folder: str | Path | None = None
+    progress: Progress | None = None
+    say: Callable[[str], None] | None = None
+    planned: int = 0
+    runs: int = 0
+
+    def play(self, settings: Sequence[Setting]) -> list[StrategyResult]:
+        """The results of ``settings``, in their order."""
+        groups = [self._tasks(one) for one in settings]
+        tasks = [task for group, _, _ in groups for task in group]
+        before = self.runs
+
+        def step(done: int, _total: int) -> None:
+            if self.progress is not None:
+                self.progress(before + done, max(self.planned, before + len(tasks)))
+
+        requests = max((len(first) for _, first, _ in groups), default=0)
+        results = iter(
+            run_tasks(
+                tasks, requests=requests, workers=self.workers, executor=self.executor, progress=step, say=self.say
+            )
+        )
+        self.runs += len(tasks)
+        gathered = []
+        for group, first, watched_s in groups:
+            runs = [next(results) for _ in group]
+            gathered.append(gather(group[0].opened, runs, first.classes, watched_s=watched_s))
+        return gathered
+
+    def _tasks(self, setting: Setting) -> tuple[list[Task], Arrivals, float]:
+        traffic, opened = setting.traffic, setting.opened()
+        first = sample(traffic, setting.first_seed, scale=setting.scale)
+        clients, timeouts_s = client_table(first.clients, profiles_folder=self.profiles_folder)
+        warmup_s = 0.0 if traffic.duration_s is None else WARMUP_SHARE * traffic.duration_s
+        expected = expected_outputs(traffic, first)
+        tasks = [
+            Task(
+                traffic=traffic,
+                plant=setting.engine_plant or setting.plant,
+                opened=opened,
+                seed=setting.first_seed + turn,
+                scale=setting.scale,
+                warmup_s=warmup_s,
+                clients=clients,
+                client_timeouts_s=timeouts_s,
+                expected_output_tokens=expected,
+                keeps_rows=False,
+                takes_samples=setting.takes_samples and turn == 0,
+                compiled=None,
+            )
+            for turn in range(setting.seeds)
+        ]
+        return tasks, first, (traffic.duration_s or first.duration_s) - warmup_s
+
+
+def played(result: StrategyResult) -> Played:
+    """The figures that a search looks at."""
+    return Played(
+        seeds=len(result.seeds),
+        refused_share=result.shares["refused_share"],
+        refused_interval=result.intervals["refused_share"],
+        gave_up_share=result.shares["gave_up_share"],
+        rejected_permanently_share=result.shares["rejected_permanently_share"],
+        preemptions=result.preemptions,
+        over_capacity_events=result.over_capacity_events,
+        ttft_p99_s=result.ttft_s.p99,
+        e2e_p50_s=result.e2e_s.p50,
+        e2e_p99_s=result.e2e_s.p99,
+        output_tokens_per_s=result.output_tokens_per_s,
+        kv_used_mean_share=result.kv.used_mean_share,
+        kv_used_peak_share=result.kv.used_peak_share,
+        kv_reserved_mean_share=result.kv.reserved_mean_share,
+        offered_per_s=sum(one.offered_per_s for one in result.seeds) / len(result.seeds),
+        sustainable_per_s=result.sustainable_per_s,
+        steady=result.steady,
+    )

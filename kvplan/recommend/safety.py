@@ -1,0 +1,75 @@
+"""The safety fraction: what runs without preemption, less everything by which plan and engine may differ."""
+
+from collections.abc import Callable, Mapping
+
+from kvplan.simulation.plant import Plant
+
+ROUNDING, BAND, COUNT = "block_rounding_share", "budget_band_share", "token_count_share"
+
+
+def safety_fraction(
+    plant: Plant,
+    *,
+    count_error_share: float = 0.0,
+    look_ahead_share: float = 0.0,
+    risk_free: float = 1.0,
+    band_share: float | None = None,
+) -> tuple[float, dict[str, float], str]:
+    """risk_free × (1 − look-ahead) × (1 − the pool's band) × (1 − the counting error), rounded down to whole percents;
+    its terms; what binds.
+
+    Block rounding takes nothing: the ledger charges the engine's own blocks for prompt + cap, and no token beyond the
+    cap is stored. The look-ahead is that of speculative tokens. The band is how far the pool may be below the plan; 0
+    for a measured or calibrated pool.
+    """
+    band = plant.band_share if band_share is None else band_share
+    terms = {ROUNDING: look_ahead_share, BAND: band, COUNT: count_error_share}
+    product = risk_free
+    for taken in terms.values():
+        product *= 1.0 - taken
+    return int(product * 100 + 1e-9) / 100, terms, binding(terms, risk_free)
+
+
+def binding(terms: Mapping[str, float], risk_free: float) -> str:
+    """The term that takes most, in words."""
+    words = {
+        BAND: f"the budget's band, {terms[BAND]:.1%} of the pool; kvplan calibrate takes it away",
+        COUNT: f"the token count, up to {terms[COUNT]:.1%} below the engine's",
+        ROUNDING: f"look-ahead, {terms[ROUNDING]:.1%} of a reservation",
+        "": "nothing: the pool was measured and the ledger counts the engine's blocks",
+    }
+    largest = max(terms, key=lambda name: terms[name])
+    if risk_free < 1.0 and 1.0 - risk_free > terms[largest]:
+        return f"the runs: above {risk_free:.2f} this policy preempts on this traffic"
+    return words[largest if terms[largest] > 0 else ""]
+
+
+def look_ahead_share(plant: Plant, speculative_tokens: int, mean_charge_blocks: float) -> float:
+    """Blocks that draft tokens may take beyond prompt + cap, over the blocks of a usual reservation.
+
+    ceil(drafts / block) / mean charge: an engine that speculates sets slots aside for drafts past the last token.
+    """
+    if not speculative_tokens or mean_charge_blocks <= 0:
+        return 0.0
+    extra = -(-speculative_tokens // plant.layout.block_tokens)
+    return extra / (mean_charge_blocks + extra)
+
+
+def largest_safe_fraction(is_safe: Callable[[float], bool]) -> float:
+    """The largest of 1.00, 0.99, … 0.05 at which nothing is preempted, by halving; 0 where even 0.05 is not safe.
+
+    >>> largest_safe_fraction(lambda fraction: fraction <= 0.37)
+    0.37
+    >>> largest_safe_fraction(lambda fraction: True)
+    1.0
+    """
+    if is_safe(1.0):
+        return 1.0
+    low, high = 4, 100
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_safe(middle / 100):
+            low = middle
+        else:
+            high = middle
+    return low / 100 if low >= 5 else 0.0

@@ -1,0 +1,148 @@
+"""How far the answer depends on what was only assumed: the unset share, the rate, the length of long answers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kvplan.recommend.caps import keeps, knee, mean_truncated
+from kvplan.recommend.player import Player, Setting, played
+from kvplan.recommend.results import CapPoint, Constraints, SensitivityRow
+from kvplan.simulation.bounds import round_caps
+from kvplan.traffic.distributions import Choice, Choices, Constant, Distribution, Exponential, Lognormal, Quantiles
+from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.sample import sample
+
+FACTORS = (0.8, 1.2)
+SEEDS = 3
+REACH = 2
+"""How many round caps on either side of the answer are tried too."""
+_USUAL_SENT_TOKENS = 4096
+"""What clients send that would rather set a cap, where the file names no other: agents and IDE tools start there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variation:
+    """One assumption, off by a factor."""
+
+    what: str
+    factor: float
+    traffic: Traffic
+    scale: float
+
+
+def variations(traffic: Traffic, scale: float) -> Iterator[Variation]:
+    """The traffic with one assumption off at a time; assumptions that it does not make are left out."""
+    for factor in FACTORS:
+        changed = _with_unset(traffic, factor)
+        if changed.classes != traffic.classes:
+            yield Variation(what="share without max_tokens", factor=factor, traffic=changed, scale=scale)
+    for factor in FACTORS:
+        yield Variation(what="rate", factor=factor, traffic=traffic, scale=scale * factor)
+    for factor in FACTORS:
+        changed = _with_long_answers(traffic, factor)
+        if changed.classes != traffic.classes:
+            yield Variation(what="p95 of answers", factor=factor, traffic=changed, scale=scale)
+
+
+def _with_unset(traffic: Traffic, factor: float) -> Traffic:
+    """Every class's unset share times ``factor``, at most all; the caps sent share the rest as before."""
+    classes = tuple(
+        replace(entry, max_tokens=_more_unset(entry.max_tokens, factor)) if _may_be_unset(entry.max_tokens) else entry
+        for entry in traffic.classes
+    )
+    return replace(traffic, classes=classes)
+
+
+def _may_be_unset(law: Distribution) -> bool:
+    if isinstance(law, Choices):
+        return any(one.value == 0 and one.share for one in law.choices)
+    return isinstance(law, Constant) and law.value == 0
+
+
+def _more_unset(law: Distribution, factor: float) -> Distribution:
+    choices = law.choices if isinstance(law, Choices) else (Choice(value=0, share=1.0),)
+    unset = sum(one.share for one in choices if one.value == 0)
+    wanted = min(1.0, unset * factor)
+    if wanted == unset:
+        return law
+    sent = [one for one in choices if one.value] or [Choice(value=_USUAL_SENT_TOKENS, share=1.0)]
+    rest = sum(one.share for one in sent)
+    filled = [Choice(value=one.value, share=(1.0 - wanted) * one.share / rest) for one in sent]
+    return Choices(choices=(Choice(value=0, share=wanted), *filled))
+
+
+def _with_long_answers(traffic: Traffic, factor: float) -> Traffic:
+    classes = tuple(
+        entry if entry.output_tokens is None else replace(entry, output_tokens=_longer(entry.output_tokens, factor))
+        for entry in traffic.classes
+    )
+    return replace(traffic, classes=classes)
+
+
+def _longer(law: Distribution, factor: float) -> Distribution:
+    """The law with its p95 moved by ``factor`` and its median kept, where it has both; answers of one length stay."""
+    if isinstance(law, Lognormal):
+        return replace(law, p95=max(law.p95 * factor, law.p50))
+    if isinstance(law, Exponential):
+        return replace(law, average=law.average * factor)
+    if isinstance(law, Quantiles):
+        middle = law.quantile(0.5)
+        points = [
+            (at, tokens if at <= 0.5 else max(middle + (tokens - middle) * factor, middle)) for at, tokens in law.points
+        ]
+        return Quantiles(points=tuple(points))
+    return law
+
+
+def sensitivity(
+    answer: Setting, *, has_default: bool, limits: Constraints, player: Player, window_tokens: int
+) -> tuple[SensitivityRow, ...]:
+    """The answer's figures with each assumption off, and the cap that would be chosen then from those around it."""
+    varied = list(variations(answer.traffic, answer.scale))
+    tried = nearby(answer.cap, window_tokens) if has_default else [answer.cap]
+    settings = [
+        replace(answer, traffic=one.traffic, scale=one.scale, cap=cap, seeds=min(SEEDS, answer.seeds))
+        for one in varied
+        for cap in tried
+    ]
+    results = iter(player.play(settings))
+    rows = []
+    for one in varied:
+        seeds = range(answer.first_seed, answer.first_seed + min(SEEDS, answer.seeds))
+        drawings = [sample(one.traffic, seed, scale=one.scale) for seed in seeds]
+        points = []
+        for cap in tried:
+            figures, truncated = played(next(results)), mean_truncated(drawings, cap)
+            points.append(
+                CapPoint(
+                    default_max_tokens=cap,
+                    truncated_share=truncated,
+                    played=figures,
+                    feasible=keeps(figures, truncated, limits),
+                )
+            )
+        kept = points[tried.index(answer.cap)]
+        best = knee(points, limits)
+        rows.append(
+            SensitivityRow(
+                what=one.what,
+                factor=one.factor,
+                truncated_share=kept.truncated_share,
+                refused_share=kept.played.refused_share,
+                e2e_p99_s=kept.played.e2e_p99_s,
+                holds=kept.feasible,
+                default_max_tokens=best.default_max_tokens if best.feasible and has_default else None,
+                seeds=len(drawings),
+            )
+        )
+    return tuple(rows)
+
+
+def nearby(cap: int, window_tokens: int) -> Sequence[int]:
+    """The round caps around ``cap``, itself among them.
+
+    >>> nearby(512, 100_000)
+    [256, 384, 512, 768, 1024]
+    """
+    caps = sorted({*round_caps(window_tokens), cap})
+    place = caps.index(cap)
+    return caps[max(0, place - REACH) : place + REACH + 1]

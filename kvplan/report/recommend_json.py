@@ -1,0 +1,82 @@
+"""``kvplan recommend`` as JSON (``kvplan.recommendation``)."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+
+from kvplan.recommend import Advice
+from kvplan.report.json_text import document
+from kvplan.report.model_json import model_object
+
+
+def text(advice: Advice, written: str | None = None) -> str:
+    """The document; ``written`` is the traffic file's new text, where it was asked for and goes nowhere else."""
+    return document("recommendation", advice_object(advice, written))
+
+
+def advice_object(advice: Advice, written: str | None = None) -> dict[str, object]:
+    """What the document holds besides its frame."""
+    plant = advice.plant
+    return {
+        "feasible": advice.feasible,
+        "failed": _plain(advice.failed),
+        "recommendation": {
+            "safety_fraction": advice.safety_fraction,
+            "default_max_tokens": advice.default_max_tokens,
+            "truncated_share": advice.truncated_share,
+            "refused_share": advice.answer.refused_share,
+            "e2e_p99_s": advice.answer.e2e_p99_s,
+            "per_class": _plain(advice.per_class),
+            "per_class_unbounded": list(advice.per_class_unbounded),
+            "binds": advice.safety.binds if advice.observed is None else advice.observed.binds,
+            "reason": advice.knee,
+        },
+        "constraints": {**asdict(advice.constraints), "sources": dict(advice.constraint_sources)},
+        "safety": _plain(advice.safety),
+        "curves": {"caps": _plain(advice.caps), "fractions": _plain(advice.fractions)},
+        "answer": _plain(advice.answer),
+        "check": {
+            "first_seed": advice.check_seed,
+            "truncated_share": advice.check_truncated_share,
+            **asdict(advice.check),
+        },
+        "sensitivity": _plain(advice.sensitivity),
+        "price": _plain(advice.price),
+        "reservations": _plain(advice.reservations),
+        "engine": _plain(advice.engine),
+        "retry_after": _plain(advice.retry),
+        "replicas": _plain(advice.fleet),
+        "autoscaling": _plain(advice.scaling),
+        "observed": _plain(advice.observed),
+        "inputs": {
+            "traffic_file": advice.traffic.file,
+            "policy": advice.policy,
+            "seed": advice.seed,
+            "seeds": advice.seeds,
+            "scale": advice.scale,
+            "runs": advice.runs,
+            "unset_share": advice.unset_share,
+            "own_cap_truncated_share": advice.own_cap_truncated_share,
+            "assumptions": list(advice.assumptions),
+        },
+        "model": None if plant.model is None else model_object(plant.model),
+        "pool": {
+            "blocks": plant.blocks,
+            "usable_blocks": plant.usable,
+            "block_tokens": plant.layout.block_tokens,
+            "kv_bytes": plant.kv_bytes,
+            "kv_bytes_low": plant.kv_bytes_low,
+            "kv_bytes_high": plant.kv_bytes_high,
+            "replicas": plant.replicas,
+            "max_model_len": plant.settings.max_model_len,
+        },
+        "traffic_yaml": written,
+    }
+
+
+def _plain(value: object) -> object:
+    """Frozen values as dictionaries and lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: _plain(inner) for name, inner in vars(value).items()}
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value

@@ -1,0 +1,288 @@
+"""``kvplan recommend`` as text: what to set, the search that led there, what it costs, and what else to set."""
+
+from collections.abc import Iterator
+
+from kvplan.recommend.results import Advice, FailedConstraint, Played, SensitivityRow
+from kvplan.report.numbers import count, percent, plain_seconds, ratio, seconds
+from kvplan.report.page import ACTION, BLANK, Part, answer, columns, labelled, next_steps
+
+CAPS = ("default cap", "cuts off", "refused", "95 %", "gave up", "p99 s", "")
+FRACTIONS = ("fraction", "refused", "gave up", "preempts", "peak KV", "p99 s", "")
+SENSITIVITY = ("if this is off", "by", "cuts off", "refused", "p99 s", "keeps", "then set")
+PRICE = ("", "done tokens/s", "refused", "preempts", "KV", "p50 s", "p99 s")
+_BAR = 10
+_NAMES = {"truncated_share": "truncated", "refused_share": "refused", "e2e_p99_s": "p99 to the last token"}
+
+
+def text(advice: Advice) -> Iterator[Part]:
+    """The whole answer."""
+    yield from _headline(advice)
+    yield BLANK
+    if advice.caps:
+        yield columns(CAPS, [_cap_row(advice, place) for place in range(len(advice.caps))], marked=_marked_cap(advice))
+        yield BLANK
+    yield columns(
+        FRACTIONS,
+        [_fraction_row(advice, place) for place in range(len(advice.fractions))],
+        marked=[place for place, one in enumerate(advice.fractions) if one.safety_fraction == advice.safety_fraction],
+    )
+    yield BLANK
+    yield columns(SENSITIVITY, [_sensitivity_row(one, advice) for one in advice.sensitivity])
+    yield BLANK
+    yield from _price(advice)
+    yield BLANK
+    yield from _settings(advice)
+    yield from _observed(advice)
+    for number, assumption in enumerate(advice.assumptions):
+        yield labelled("" if number else "Assumed", assumption)
+    yield labelled("Search", _search(advice))
+    yield labelled("Columns", _columns_said(advice))
+    yield from next_steps(*_next(advice))
+
+
+def _headline(advice: Advice) -> Iterator[Part]:
+    cap = advice.default_max_tokens
+    default = "no max_tokens default needed" if cap is None else f"max_tokens default {cap:,}"
+    if advice.feasible:
+        yield answer(f"Recommended   safety fraction {advice.safety_fraction:.2f}, {default}")
+    else:
+        yield answer(f"No setting keeps the constraints; the nearest: {advice.safety_fraction:.2f}, {default}")
+        for failed in advice.failed:
+            yield labelled("fails", _failure(failed), style=ACTION)
+        yield labelled("replicas", _replicas(advice), style=ACTION)
+    yield labelled("for", _setting(advice))
+    yield labelled("fraction", f"binds: {advice.safety.binds if advice.observed is None else advice.observed.binds}")
+    yield labelled("default", advice.knee)
+    if len(advice.per_class) > 1:
+        caps = [
+            f"{one.name} {one.default_max_tokens:,}"
+            + (" (no cap is enough)" if one.name in advice.per_class_unbounded else "")
+            for one in advice.per_class
+        ]
+        yield labelled("by class", ", ".join(caps))
+    check = advice.check
+    low, high = check.refused_interval
+    yield labelled(
+        "checked",
+        f"on seeds {advice.check_seed} to {advice.check_seed + check.seeds - 1}, which the search never saw: refused "
+        f"{percent(check.refused_share)} ({percent(max(0.0, low))} to {percent(high)}), cuts off "
+        f"{percent(advice.check_truncated_share)}, {count(check.preemptions)} preemptions, p99 "
+        f"{seconds(check.e2e_p99_s)}{_doubt(advice)}",
+    )
+
+
+def _doubt(advice: Advice) -> str:
+    """Where fresh seeds refuse more than is allowed: whether that is surely so."""
+    limit, check = advice.constraints.max_refused_share, advice.check
+    if not advice.feasible or check.refused_share <= limit:
+        return ""
+    within = check.refused_interval[0] <= limit
+    return "; within noise of the limit" if within else "; more than is allowed: a cap below this one is safer"
+
+
+def _setting(advice: Advice) -> str:
+    """What it is recommended for: the model, the engine, the pool."""
+    plant = advice.plant
+    name = plant.model.id.rpartition("/")[2] if plant.model is not None else "a measured pool"
+    gpu = f" on {plant.gpu}" if plant.gpu else ""
+    replicas = f", {plant.replicas} replicas" if plant.replicas > 1 else ""
+    return (
+        f"{name}{gpu}, {plant.engine.replace('@', ' ')}, window {plant.settings.max_model_len:,}, pool of "
+        f"{plant.blocks:,} blocks{replicas}"
+    )
+
+
+def _failure(failed: FailedConstraint) -> str:
+    if failed.name == "e2e_p99_s":
+        return f"{_NAMES[failed.name]} {seconds(failed.measured)}, allowed {seconds(failed.limit)}: {failed.needs}"
+    return f"{_NAMES[failed.name]} {percent(failed.measured or 0.0)}, allowed {percent(failed.limit)}: {failed.needs}"
+
+
+def _bar(share: float, limit: float) -> str:
+    """A curve drawn sideways: ten signs are three times the limit, a line stands at the limit."""
+    scale = 3.0 * max(limit, 1e-4)
+    length = min(_BAR, round(share / scale * _BAR + 0.4999) if share > 0 else 0)
+    cells = ["#" if place < length else "." for place in range(_BAR)]
+    cells.insert(round(_BAR / 3), "|")
+    return "".join(cells)
+
+
+def _cap_row(advice: Advice, place: int) -> tuple[str, ...]:
+    point = advice.caps[place]
+    played, limits = point.played, advice.constraints
+    low, high = played.refused_interval
+    curve = f"{_bar(point.truncated_share, limits.max_truncated_share)} "
+    curve += _bar(played.refused_share, limits.max_refused_share)
+    return (
+        count(point.default_max_tokens),
+        percent(point.truncated_share),
+        percent(played.refused_share),
+        f"{percent(max(0.0, low))}-{percent(high)}",
+        percent(played.gave_up_share),
+        plain_seconds(played.e2e_p99_s),
+        curve,
+    )
+
+
+def _marked_cap(advice: Advice) -> list[int]:
+    return [place for place, one in enumerate(advice.caps) if one.default_max_tokens == advice.default_max_tokens]
+
+
+def _fraction_row(advice: Advice, place: int) -> tuple[str, ...]:
+    point = advice.fractions[place]
+    played = point.played
+    over = "" if point.safety_fraction <= 1 else "promises more than there is"
+    return (
+        f"{point.safety_fraction:.2f}",
+        percent(played.refused_share),
+        percent(played.gave_up_share),
+        count(played.preemptions),
+        percent(played.kv_used_peak_share),
+        plain_seconds(played.e2e_p99_s),
+        over,
+    )
+
+
+def _sensitivity_row(row: SensitivityRow, advice: Advice) -> tuple[str, ...]:
+    then = "-" if row.default_max_tokens is None else count(row.default_max_tokens)
+    if advice.default_max_tokens is None:
+        then = ""
+    return (
+        row.what,
+        f"{row.factor - 1:+.0%}",
+        percent(row.truncated_share),
+        percent(row.refused_share),
+        plain_seconds(row.e2e_p99_s),
+        "yes" if row.holds else "no",
+        then,
+    )
+
+
+def _price_row(name: str, played: Played) -> tuple[str, ...]:
+    return (
+        name,
+        f"{played.output_tokens_per_s:,.0f}",
+        percent(played.refused_share),
+        count(played.preemptions),
+        percent(played.kv_used_mean_share),
+        plain_seconds(played.e2e_p50_s),
+        plain_seconds(played.e2e_p99_s),
+    )
+
+
+def _price(advice: Advice) -> Iterator[Part]:
+    price = advice.price
+    yield columns(
+        PRICE,
+        [
+            _price_row("this answer", price.answer),
+            _price_row("worst_case, no default", price.worst_case),
+            _price_row("none", price.none),
+        ],
+        marked=[0],
+    )
+    full = price.pool_idle_when_full_share
+    idle = "" if full is None else f"; with the ledger full {percent(full)} of the pool is promised and idle"
+    yield labelled(
+        "Price",
+        f"{count(price.worst_case_sequences)} worst cases fit at once, {ratio(price.expected_sequences, 0)} requests "
+        f"by what they really hold{idle}",
+    )
+
+
+def _settings(advice: Advice) -> Iterator[Part]:
+    engine, retry = advice.engine, advice.retry
+    yield labelled(
+        "Engine",
+        f"max_num_seqs {engine.max_num_seqs:,} (now {engine.max_num_seqs_now:,}; at most {engine.running_peak:,} were "
+        "inside at once)",
+    )
+    yield labelled(
+        "",
+        f"max_num_batched_tokens {engine.max_num_batched_tokens:,}: a full step takes {seconds(engine.full_step_s)}"
+        + (
+            ""
+            if engine.max_num_batched_tokens == engine.max_num_batched_tokens_now
+            else f" (now {engine.max_num_batched_tokens_now:,}: {seconds(engine.full_step_now_s)})"
+        ),
+    )
+    honoured = "" if retry.least_honoured_s is None else f"; clients honour at most {seconds(retry.least_honoured_s)}"
+    yield labelled(
+        "Retry",
+        f"Retry-After by the ledger's drain, jitter {retry.jitter_share:g}: usually {seconds(retry.typical_s)}, long "
+        f"{seconds(retry.long_s)}; a fixed one: {retry.fixed_s} s{honoured}",
+    )
+    if advice.feasible:
+        yield labelled("Replicas", _replicas(advice))
+    for number, rule in enumerate(advice.scaling):
+        sign = ">" if rule.direction == "out" else "<"
+        yield labelled(
+            "" if number else "Scale",
+            f"{rule.direction}: {rule.metric} {sign} {rule.threshold:g} for {rule.for_s} s ({rule.meaning})",
+        )
+
+
+def _replicas(advice: Advice) -> str:
+    fleet = advice.fleet
+    if fleet.needed is None:
+        return f"no number of replicas helps: {fleet.reason}"
+    if advice.feasible:
+        return f"{fleet.needed} of {fleet.now}: {fleet.reason}"
+    refused = "" if fleet.played is None else f", refused {percent(fleet.played.refused_share)}"
+    return f"{fleet.needed} would do (now {fleet.now}): {fleet.reason}{refused}"
+
+
+def _observed(advice: Advice) -> Iterator[Part]:
+    found = advice.observed
+    if found is None:
+        return
+    share = "" if found.used_share is None else f", {percent(found.used_share)} of what is reserved is used"
+    yield labelled("Observed", f"{found.source}, {found.requests:,} requests{share} ({found.reserved_source})")
+    if found.pool_blocks is not None:
+        yield labelled("", f"the engine has {found.pool_blocks:,} blocks, planned were {advice.plant.blocks:,}")
+    if found.overbooking_fraction is not None:
+        yield labelled(
+            "",
+            f"live requests would fill the pool at a fraction of {found.overbooking_fraction:.2f}, three deviations "
+            "up; above 1 that is overbooking and no promise",
+        )
+    if found.output_cap_tokens is not None:
+        yield labelled(
+            "",
+            f"answers longer than {found.output_cap_tokens:,} tokens: at most "
+            f"{percent(advice.constraints.max_truncated_share)} of those served",
+        )
+    for note in found.notes:
+        yield labelled("", note)
+
+
+def _search(advice: Advice) -> str:
+    limits, sources = advice.constraints, advice.constraint_sources
+    bounds = [
+        f"truncated ≤ {percent(limits.max_truncated_share)} ({sources['truncated_share']})",
+        f"refused ≤ {percent(limits.max_refused_share)} ({sources['refused_share']})",
+    ]
+    if limits.max_e2e_p99_s is not None:
+        bounds.append(f"p99 ≤ {seconds(limits.max_e2e_p99_s)} ({sources['e2e_p99_s']})")
+    seeds = f"seed {advice.seed}" if advice.seeds == 1 else f"seeds {advice.seed} to {advice.seed + advice.seeds - 1}"
+    return f"{advice.policy}, {', '.join(bounds)}; {advice.runs} runs, the same requests in all, {seeds}"
+
+
+def _columns_said(advice: Advice) -> str:
+    own = advice.own_cap_truncated_share
+    also = f" ({percent(own)} more end at the cap that their client sent)" if own else ""
+    return (
+        f"cuts off: answers that the default ends, of all requests{also}; refused: at least once; the curves are cuts "
+        "off and refused, | is the limit; fractions are of the planned pool while the engine has the least that its "
+        "band allows; then set: the cap that would keep the constraints, - none near"
+    )
+
+
+def _next(advice: Advice) -> tuple[str, ...]:
+    file = advice.traffic.file
+    name = file.rpartition("/")[2].removesuffix(".yaml") if "profiles/traffic/" in file else file
+    if not advice.feasible:
+        if advice.fleet.needed is not None:
+            return (f"kvplan recommend {name} --replicas {advice.fleet.needed}",)
+        return (f"kvplan recommend {name} --max-refused 5%", "kvplan explain safety-fraction")
+    return (f"kvplan recommend {name} --write --output traffic.yaml", "kvplan explain safety-fraction")
