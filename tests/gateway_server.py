@@ -106,7 +106,7 @@ async def served(
         port = listener.getsockname()[1]
         stop = asyncio.Event()
         run_on = run_on_granian if server == "granian" else functools.partial(run_on_uvicorn, http=http)
-        running = asyncio.create_task(run_on(gateway.app, listener, stop, lambda: 0))
+        running = asyncio.create_task(run_on(gateway.app, listener, stop))
         url = f"http://127.0.0.1:{port}"
         await _until_up(client, url)
         try:

@@ -138,15 +138,19 @@ async def _run(wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, listener: 
     units = {"blocks": f"of {plan.blocks:,} blocks", "requests": "requests"}.get(plan.promise.strategy.counts)
     promised = "everything is admitted" if units is None else f"{plan.promise.capacity:,} {units} may be promised"
     say(f"listening on http://{where}:{port}, {plan.promise.strategy.name}: {promised}")
-    await serve(
-        gateway.app,
-        listener,
-        drain,
-        running=lambda: gateway.admission.running,
-        server=wish.server,
-        grace_s=wish.grace_s,
-    )
-    say("stopped" if not gateway.admission.running else f"stopped with {gateway.admission.running} requests cut off")
+    try:
+        broken = await serve(
+            gateway.app,
+            listener,
+            drain,
+            running=lambda: gateway.admission.running,
+            cut_off=gateway.cut_off,
+            server=wish.server,
+            grace_s=wish.grace_s,
+        )
+    finally:
+        await gateway.close()
+    say("stopped" if not broken else f"stopped; {broken} running requests were cut off")
 
 
 class Gateway:
@@ -178,12 +182,13 @@ class Gateway:
             too_long_status=wish.too_long_status,
             why_closed=self._why_closed,
         )
+        self.cut_off = admitted.cut_off
         self.app = GatewayApp(
             admitted,
             metrics,
             why_unready=self._why_unready,
             open_all=self._proxy.open,
-            close_all=self._close,
+            close_all=self.close,
         )
 
     def _why_closed(self) -> Refusal | None:
@@ -197,7 +202,8 @@ class Gateway:
             return "ledger_unavailable"
         return None if await self.watch.answers() else "upstream_unavailable"
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
+        """End every connection of its own; once more does no harm, where a server was cut off without its farewell."""
         await self.watch.close()
         await self._proxy.close()
         if self._counter is not None:

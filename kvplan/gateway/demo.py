@@ -94,8 +94,8 @@ async def _side(policy: str, seed: int) -> AsyncIterator[Callable[[float], SideF
         listener = listen("127.0.0.1", 0)
         stop, tally = asyncio.Event(), _Tally()
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/completions"
-        serving = loop.create_task(run_on_uvicorn(gateway.app, listener, stop, lambda: 0))
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        serving = loop.create_task(run_on_uvicorn(gateway.app, listener, stop))
+        async with _served(serving, stop), aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             arrivals = [
                 loop.create_task(_arrive(session, address, load_client(name), random.Random(f"{seed} {name}"), tally))  # noqa: S311
                 for name in CLIENTS
@@ -123,6 +123,13 @@ async def _side(policy: str, seed: int) -> AsyncIterator[Callable[[float], SideF
                 for task in arrivals:
                     task.cancel()
                 await asyncio.gather(*arrivals, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _served(serving: "asyncio.Task[None]", stop: asyncio.Event) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
         stop.set()
         await serving
 

@@ -17,7 +17,7 @@ from kvplan.gateway.asks import PRICED_ROUTES, Ask, Route, read_ask
 from kvplan.gateway.bodies import BadRequestError, Body, read_body, with_cap
 from kvplan.gateway.framing import BODY_LIMIT_BYTES, BODY_TIMEOUT_S, ClientGoneError, whole_body
 from kvplan.gateway.metrics import GatewayMetrics
-from kvplan.gateway.running import STALL_S, ClientStalledError, Running, StallGuard, watch
+from kvplan.gateway.running import STALL_S, AnswerCutError, Running, StallGuard, watch
 from kvplan.gateway.usage import read_usage
 
 
@@ -113,6 +113,10 @@ class AdmissionMiddleware:
             return
         await self._run(scope, receive, send, priced)
 
+    def cut_off(self) -> int:
+        """Break off every running answer, at the end of a grace; how many there were."""
+        return self._stalls.end_all("cut_off")
+
     async def _read(self, scope: Scope, receive: Receive, route: Route) -> _Priced:
         """Body, fields and price; the exact prompt where its bound alone would refuse it and a counter can tell."""
         promise = self.admission.promise
@@ -164,8 +168,8 @@ class AdmissionMiddleware:
         except asyncio.CancelledError:
             if running.ended_by is None or task.uncancel() > 0:
                 raise
-            if running.ended_by == "client_stalled":
-                raise ClientStalledError from None
+            if running.ended_by != "client_gone":
+                raise AnswerCutError from None
         finally:
             for helper in helpers:
                 helper.cancel()

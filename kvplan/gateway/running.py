@@ -7,8 +7,8 @@ from kvplan.gateway.answers import Message, Receive, Send
 STALL_S = 60.0
 
 
-class ClientStalledError(Exception):
-    """The client took none of its answer for too long; its connection must not end cleanly."""
+class AnswerCutError(Exception):
+    """An answer was broken off here (a client that reads nothing, a grace that is over); it must not end cleanly."""
 
 
 class Running:
@@ -78,6 +78,13 @@ class StallGuard:
     def discard(self, running: Running) -> None:
         """Stop watching ``running``."""
         self._watched.discard(running)
+
+    def end_all(self, reason: str) -> int:
+        """End every request that runs; how many there were."""
+        running = list(self._watched)
+        for one in running:
+            one.end(reason)
+        return len(running)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = loop.call_later(self._longest_s / 4, self._look, loop)

@@ -14,7 +14,7 @@ import uvicorn
 from kvplan.errors import InputError
 from kvplan.gateway.answers import AsgiApp
 from kvplan.gateway.proxy import UpstreamDiedError
-from kvplan.gateway.running import STALL_S, ClientStalledError
+from kvplan.gateway.running import STALL_S, AnswerCutError
 
 SERVERS = ("uvicorn", "granian")
 _LOOK_AGAIN_S = 0.02
@@ -40,7 +40,7 @@ class _QuietAboutPeers(logging.Filter):
     """An answer that broke off is aborted by an exception on purpose; it is counted, not logged as a bug."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.exc_info is None or not isinstance(record.exc_info[1], (UpstreamDiedError, ClientStalledError))
+        return record.exc_info is None or not isinstance(record.exc_info[1], (UpstreamDiedError, AnswerCutError))
 
 
 class _Server(uvicorn.Server):
@@ -86,12 +86,13 @@ async def serve(
     drain: Drain,
     *,
     running: Callable[[], int],
+    cut_off: Callable[[], int],
     server: str = "uvicorn",
     grace_s: float = 30.0,
-) -> None:
+) -> int:
     """Serve until SIGTERM or SIGINT; then refuse new work, let the ``running`` requests finish for ``grace_s``, stop.
 
-    A second signal ends the grace.
+    A second signal ends the grace. Returns how many requests were ``cut_off`` at its end.
     """
     loop = asyncio.get_running_loop()
     signals = asyncio.Semaphore(0)
@@ -99,17 +100,20 @@ async def serve(
         loop.add_signal_handler(number, signals.release)
     run = run_on_granian if server == "granian" else run_on_uvicorn
     stop = asyncio.Event()
-    serving = loop.create_task(run(app, listener, stop, running))
+    serving = loop.create_task(run(app, listener, stop))
     try:
         await _first(serving, signals.acquire())
         drain.is_draining = True
         if not serving.done():
             await _first(serving, _finished(running, grace_s), signals.acquire())
+        broken = cut_off()
+        await _finished(running, _CUT_OFF_S)
         stop.set()
         await serving
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+    return broken
 
 
 async def _first(serving: "asyncio.Task[None]", *others: object) -> None:
@@ -126,10 +130,8 @@ async def _finished(running: Callable[[], int], grace_s: float) -> None:
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-async def run_on_uvicorn(
-    app: AsgiApp, listener: socket.socket, stop: asyncio.Event, running: Callable[[], int], *, http: str = "auto"
-) -> None:
-    """Serve on uvicorn until ``stop``; what is ``running`` then is cut off. ``http``: auto, h11 or httptools."""
+async def run_on_uvicorn(app: AsgiApp, listener: socket.socket, stop: asyncio.Event, *, http: str = "auto") -> None:
+    """Serve on uvicorn until ``stop``. ``http``: auto, h11 or httptools."""
     quiet = _QuietAboutPeers()
     log = logging.getLogger("uvicorn.error")
     log.addFilter(quiet)
@@ -150,16 +152,13 @@ async def run_on_uvicorn(
     try:
         await _first(serving, stop.wait())
         server.should_exit = True
-        server.force_exit = running() > 0
         await serving
     finally:
         log.removeFilter(quiet)
 
 
-async def run_on_granian(
-    app: AsgiApp, listener: socket.socket, stop: asyncio.Event, running: Callable[[], int]
-) -> None:
-    """Serve on granian until ``stop``; what is ``running`` then is cut off."""
+async def run_on_granian(app: AsgiApp, listener: socket.socket, stop: asyncio.Event) -> None:
+    """Serve on granian until ``stop``."""
     from granian.constants import Interfaces
     from granian.http import HTTP1Settings
     from granian.log import LogLevels
@@ -181,4 +180,4 @@ async def run_on_granian(
     await _first(serving, stop.wait())
     if not serving.done():
         server.stop()  # type: ignore[no-untyped-call]
-    await asyncio.wait({serving}, timeout=_CUT_OFF_S if running() else None)
+    await serving

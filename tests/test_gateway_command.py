@@ -1,0 +1,255 @@
+"""``kvplan gateway`` as a person runs it: what it refuses, how it starts, and how it goes down."""
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from kvplan.cli import main
+from tests.fake_engine import FakeEngine
+from tests.gateway_server import CHAT
+
+KVPLAN = str(Path(sys.executable).with_name("kvplan"))
+TRAFFIC = """\
+deployment:
+  max_model_len: 1024
+  kv_pool: {blocks: 129, block_tokens: 16}
+  service: {base_s: 0.008, prefill_token_s: 2.5e-5, decode_sequence_s: 4.0e-5, kv_token_s: 4.0e-8}
+admission: {policy: worst_case, safety_fraction: 1.0}
+traffic:
+  duration: 1m
+  classes: [{name: chat, rate: 1/s, prompt_tokens: 100, output_tokens: 10}]
+"""
+
+
+@pytest.fixture
+def traffic(tmp_path: Path) -> str:
+    """A plan of 128 usable blocks."""
+    path = tmp_path / "traffic.yaml"
+    path.write_text(TRAFFIC)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "the engine and the plan"),
+        (["--upstream", "127.0.0.1:8000"], "not the address of a server"),
+        (["--upstream", "ftp://x"], "not the address of a server"),
+        (["--upstream", "http://"], "not the address of a server"),
+        (["--upstream", "http://x:99999"], "not the address of a server"),
+        (["--server", "nginx"], "uvicorn or granian"),
+        (["--ledger-down", "hope"], "refuse or admit-local"),
+        (["--too-long-status", "200"], "400 or 413"),
+        (["--grace", "soon"], "not a duration"),
+        (["--body-limit", "many"], "not an amount of memory"),
+        (["--image-tokens", "0"], "image-tokens"),
+        (["--upstream", "http://127.0.0.1:9"], "does not answer"),
+        (["--trust-plan", "--host", "no.such.host.invalid"], "no address of this machine"),
+        (["--trust-plan", "--ledger", "http://x"], "not the address of a Redis server"),
+        (["--trust-plan", "--ledger", "redis://127.0.0.1:9"], "does not answer"),
+        (["--traffic", "/no/such/file.yaml"], "/no/such/file.yaml"),
+    ],
+)
+def test_a_wrong_wish_is_one_clear_sentence(
+    traffic: str, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"--upstream": "http://127.0.0.1:8000", "--traffic": traffic} if arguments else {}
+    rest = list(arguments)
+    for name in list(given):
+        if name in rest:
+            del given[name]
+    pairs = [word for pair in given.items() for word in pair]
+    assert main(["gateway", "--offline", *pairs, *rest]) == 3 if arguments else main(["gateway", "--port", "1"]) == 3
+    error = capsys.readouterr().err
+    assert told in error
+    assert "Traceback" not in error
+
+
+def test_a_port_in_use_is_said(traffic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = str(taken.getsockname()[1])
+        arguments = [
+            "gateway",
+            "--upstream",
+            "http://127.0.0.1:9",
+            "--traffic",
+            traffic,
+            "--trust-plan",
+            "--port",
+            port,
+        ]
+        assert main(arguments) == 3
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+@asynccontextmanager
+async def started(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, list[str]]]:
+    """The command as a process of its own, once it listens; its address and what it said."""
+    process = await asyncio.create_subprocess_exec(
+        KVPLAN, "gateway", "--port", "0", *arguments, stderr=asyncio.subprocess.PIPE
+    )
+    said: list[str] = []
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(30):
+            while line := (await process.stderr.readline()).decode():
+                said.append(line.strip())
+                if found := re.search(r"listening on (http://\S+?),", line):
+                    yield process, found[1], said
+                    break
+            else:
+                yield process, "", said
+        said += (await process.stderr.read()).decode().splitlines()
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await process.wait()
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "granian"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_goes_down_without_breaking_what_runs(traffic: str, server: str, number: signal.Signals) -> None:
+    async def whole() -> None:
+        async with (
+            FakeEngine(blocks=129) as engine,
+            started("--upstream", engine.url, "--traffic", traffic, "--server", server) as (process, url, said),
+            aiohttp.ClientSession() as client,
+        ):
+            assert said[0] == "the engine has 129 blocks, the plan uses 129"
+            assert url.startswith("http://127.0.0.1:")
+            await _until_ready(client, url)
+            body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 10}
+            slow = {**body, "fake": {"tokens": 10, "gap_s": 0.15}}
+            async with client.post(url + CHAT, json=slow) as running:
+                assert running.status == 200
+                process.send_signal(number)
+                await asyncio.sleep(0.4)
+                async with client.post(url + CHAT, json=body) as late:
+                    assert late.status == 503
+                    assert (await late.json())["error"]["code"] == "draining"
+                assert (await running.read()).endswith(b"data: [DONE]\n\n")
+            assert await asyncio.wait_for(process.wait(), 10) == 0
+            assert len(engine.bodies) == 1
+        assert said[-1] == "stopped", said
+
+    asyncio.run(whole())
+
+
+async def _until_ready(client: aiohttp.ClientSession, url: str) -> None:
+    for _ in range(300):
+        with contextlib.suppress(aiohttp.ClientConnectionError):
+            async with client.get(url + "/readyz") as response:
+                if response.status == 200:
+                    return
+        await asyncio.sleep(0.02)
+    raise AssertionError("not ready")
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "granian"])
+def test_the_grace_ends(traffic: str, server: str) -> None:
+    async def whole() -> None:
+        async with (
+            FakeEngine(blocks=129) as engine,
+            started(
+                "--upstream", engine.url, "--traffic", traffic, "--server", server, "--grace", "300ms", "--trust-plan"
+            ) as (process, url, said),
+            aiohttp.ClientSession() as client,
+        ):
+            await _until_ready(client, url)
+            body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 1000}
+            async with client.post(url + CHAT, json={**body, "fake": {"tokens": 1000, "gap_s": 0.1}}) as running:
+                process.send_signal(signal.SIGTERM)
+                with pytest.raises(aiohttp.ClientError):
+                    await running.read()
+            assert await asyncio.wait_for(process.wait(), 10) == 0
+            for _ in range(200):
+                if not engine.running:
+                    break
+                await asyncio.sleep(0.01)
+            assert engine.running == 0
+        assert "1 running requests were cut off" in said[-1]
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize(("blocks", "starts"), [(129, True), (128, False)])
+def test_it_starts_only_where_the_engine_has_what_was_planned(traffic: str, blocks: int, starts: bool) -> None:
+    async def whole() -> None:
+        async with FakeEngine(blocks=blocks) as engine:
+            async with started("--upstream", engine.url, "--traffic", traffic) as (process, url, said):
+                assert bool(url) == starts
+                process.terminate()
+                code = await process.wait()
+            assert code == (0 if starts else 3)
+            if not starts:
+                assert "the plan promises 129 blocks; the engine has 128" in said[0]
+                async with started("--upstream", engine.url, "--traffic", traffic, "--trust-plan") as found:
+                    process, url, said = found
+                    assert url
+                    process.terminate()
+                    assert said[0] == "the plan is trusted: the engine was not asked for its pool"
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("sglang_tokens", [2064, 2063, None])
+def test_sglang_is_asked_in_its_own_words(traffic: str, sglang_tokens: int | None) -> None:
+    async def whole() -> None:
+        async with FakeEngine(sglang_tokens=sglang_tokens, blocks=0) as engine:
+            async with started("--upstream", engine.url, "--traffic", traffic) as (process, url, said):
+                assert bool(url) == (sglang_tokens == 2064)
+                process.terminate()
+                await process.wait()
+            if sglang_tokens is None:
+                assert "does not say how large its KV pool is" in said[0]
+
+    asyncio.run(whole())
+
+
+def test_the_demo_shows_one_policy_running_out_and_the_other_holding(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gateway", "--demo", "--demo-time", "12s"]) == 0
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines() if "worst_case " in line or "prompt_only " in line]
+    last = {words[1]: words for words in lines}
+    assert int(last["prompt_only"][-1]) > 0, out
+    assert int(last["worst_case"][-1]) == 0, out
+    assert int(last["worst_case"][-3]) > 0, "refused instead"
+
+
+def test_the_demo_ends_at_once_on_ctrl_c() -> None:
+    process = subprocess.Popen([KVPLAN, "gateway", "--demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "policy" in process.stdout.readline()
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "Traceback" not in error
+
+
+PLANNER = (
+    "import kvplan.api, kvplan.cli.app, kvplan.simulation.run, kvplan.recommend, kvplan.capacity",
+    "from kvplan.cli import main; main(['fit', 'meta-llama/Llama-3.1-8B-Instruct', '--gpu', 'h100', '--offline'])",
+    "from kvplan.cli import main; main(['gateway', '--help'])",
+    "import kvplan.gateway",
+)
+
+
+@pytest.mark.parametrize("code", PLANNER)
+def test_the_planner_does_not_pay_for_the_gateway(code: str) -> None:
+    heavy = ["aiohttp", "uvicorn", "prometheus_client", "redis", "granian", "uvloop", "yarl"]
+    script = f"import sys, json\n{code}\nprint(json.dumps([m for m in {heavy!r} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == []
