@@ -193,8 +193,15 @@ def read_safetensors_header(path: Path) -> dict[str, int]:
     elements: dict[str, int] = {}
     for name, tensor in parse_json_object(body, str(path)).items():
         if name != "__metadata__" and isinstance(tensor, dict):
-            stored = str(tensor.get("dtype"))
-            elements[stored] = elements.get(stored, 0) + math.prod(tensor.get("shape", ()))
+            stored, shape = str(tensor.get("dtype")), tensor.get("shape")
+            if not isinstance(shape, list) or not all(isinstance(side, int) and side >= 0 for side in shape):
+                raise InputError(
+                    f"the tensor {name} has no shape: {str(shape)[:80]}",
+                    hint="download it again",
+                    file=str(path),
+                    key=name,
+                )
+            elements[stored] = elements.get(stored, 0) + math.prod(shape)
     return elements
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from kvplan.checkpoint import LARGEST_JSON_BYTES, read_json_object, require_file
 from kvplan.cli import main
 from kvplan.errors import InputError
+from tests.gguf_files import ARRAY, STRING, gguf_bytes, text
 
+TEXTS = text("tokens") + struct.pack("<IIQ", ARRAY, STRING, 2**29)
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 CONFIG: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],
@@ -226,3 +229,57 @@ def test_a_working_folder_that_is_gone(capsys: pytest.CaptureFixture[str], monke
     Path.cwd().rmdir()
     _error(["model", "nowhere.json"], 3, capsys)
     _error(["model", "."], 3, capsys)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+@pytest.mark.parametrize(("arguments", "code"), [("fit --help", 0), ("list", 2)])
+def test_a_reader_that_has_seen_enough_of_a_help_text(arguments: str, code: int) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = "import sys; from kvplan.cli import main; sys.exit(main())"
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-c", program, *arguments.split()], stdout=writing, stderr=writing, timeout=60, check=False
+        )
+    finally:
+        os.close(writing)
+    assert ran.returncode == code
+
+
+def test_an_explanation_is_found_in_any_case(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "MLA"]) == 0
+    assert capsys.readouterr().out.startswith("Latent attention (MLA)")
+
+
+@pytest.mark.parametrize("shape", ["x", [1.5], [None], [[2]], [-5, 3], 5, None])
+def test_a_weight_file_whose_shapes_are_none(shape: object, capsys: pytest.CaptureFixture[str]) -> None:
+    _write(Path("config.json"))
+    header = json.dumps({"a.weight": {"dtype": "BF16", "shape": shape}}).encode()
+    Path("model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert "the tensor a.weight has no shape" in _error(["model", "."], 3, capsys)
+
+
+def test_a_quantisation_file_about_the_cache_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """ModelOpt writes ``quant_algo`` null where only the KV cache is quantised: the weights are what they are."""
+    _write(Path("config.json"))
+    words = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
+    Path("hf_quant_config.json").write_text(json.dumps(words), encoding="utf-8")
+    document, _ = _findings(["fit", ".", "--gpu", "h100"], capsys)
+    assert document["budget"]["weight_bytes"] == 2 * 8_030_261_248  # type: ignore[index]
+    assert document["pool"]["bytes_per_block"] == 16 * 32 * 2 * 8 * 128  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "claims", [struct.pack("<QQ", 0, 1) + TEXTS, struct.pack("<QQ", 2**20, 0)], ids=["texts", "tensors"]
+)
+def test_a_header_that_claims_more_than_any_model_has(claims: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    """Half a billion texts, or a million tensors, in a file of zeros that seems large enough: half a minute of work."""
+    with Path("sparse.gguf").open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<I", 3) + claims)
+        file.truncate(6 * 2**30)
+    assert "it claims" in _error(["model", "sparse.gguf"], 3, capsys)
+
+
+def test_the_projector_of_a_vision_model(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mmproj.gguf").write_bytes(gguf_bytes({"general.architecture": "clip"}))
+    assert "projector" in _error(["model", "mmproj.gguf"], 5, capsys)

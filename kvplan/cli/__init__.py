@@ -26,6 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(given)
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except BrokenPipeError:  # a reader that has seen enough of a help text
+        from kvplan.cli.output import point_at_nothing
+
+        point_at_nothing(sys.stdout, sys.stderr)
+        code = 0
     except KvplanError as error:
         from kvplan.cli.failures import report_error
 
@@ -54,6 +59,10 @@ def _run(arguments: list[str]) -> int:
         return INTERRUPTED
     except typer.TyperException as error:
         return report_usage(error, arguments)
+    except SystemExit:
+        if completing:
+            raise
+        return 0  # Typer leaves so where the reader of a help text has gone
     return code if isinstance(code, int) else 0
 
 

@@ -31,7 +31,7 @@ def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
     """Say why the command line cannot be parsed. An empty message is Typer's way of showing the help instead."""
     message = error.format_message().replace("\n\t", " ").replace("Value error, ", "").strip()
     if message.startswith("Usage:"):
-        print(message, file=sys.stderr)
+        talk(message)
         return error.exit_code
     named = next((word for word in arguments if not word.startswith("-")), None)
     from kvplan.cli.app import COMMANDS
@@ -87,6 +87,8 @@ def _place(error: KvplanError) -> str:
     """``file:line: key: `` as far as they are known."""
     file = _short(error.file) if error.file else ""
     at = f"{file}:{error.line}" if file and error.line else file
+    if file and error.message.startswith((file, str(error.file))):
+        return ""
     key = "" if error.key and error.message.startswith(error.key) else error.key
     return "".join(f"{part}: " for part in (at, key) if part)
 

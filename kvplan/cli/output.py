@@ -27,13 +27,19 @@ def quietly(stream: TextIO | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, target.fileno())
-        os.close(nowhere)
+        point_at_nothing(target)
         if not isinstance(error, BrokenPipeError) and target is not sys.stderr:
             raise InputError(
                 f"the answer cannot be written: {error.strerror or error}", hint="free some space, or write elsewhere"
             ) from error
+
+
+def point_at_nothing(*streams: TextIO) -> None:
+    """Send what ``streams`` still hold, and all that follows, nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def write_data(text: str) -> None:

@@ -31,6 +31,7 @@ class Page:
 
 def load_page(topic: str) -> Page:
     """The page on ``topic``; InputError names the nearest for one that is not there."""
+    topic = topic.strip().lower()
     if topic not in TOPICS:
         near = get_close_matches(topic, list(TOPICS), 1)
         hint = f"did you mean {near[0]}?" if near else f"topics: {', '.join(TOPICS)}"

@@ -29,8 +29,9 @@ _SCALARS = {
 }
 _STRING, _ARRAY = 8, 9
 _MOST_KEYS = 1 << 16
-_MOST_TENSORS = 1 << 20
+_MOST_TENSORS = 1 << 17
 _MOST_ELEMENTS = 1 << 30
+_MOST_TEXTS = 1 << 22
 _LONGEST_KEPT_ARRAY = 4096
 _FIRST_READ_BYTES = 8 << 20
 _LARGEST_HEADER_BYTES = 512 << 20
@@ -213,7 +214,7 @@ def _value(cursor: _Cursor, type_number: int, key: str) -> object:
     if type_number != _ARRAY:
         raise cursor.fail(f"the key {key!r} has the unknown type {type_number}", key=key)
     element_type = int(cursor.number("<I"))
-    count = cursor.count("<Q", f"elements in {key}", _MOST_ELEMENTS)
+    count = cursor.count("<Q", f"elements in {key}", _MOST_TEXTS if element_type == _STRING else _MOST_ELEMENTS)
     if element_type == _STRING:
         if count <= _LONGEST_KEPT_ARRAY:
             return [cursor.text(f"an element of {key}") for _ in range(count)]

@@ -45,6 +45,7 @@ _KEEPS_NO_KV = {
     "gemma-embedding",
 }
 _REFUSED = {
+    "clip": "the projector beside a vision model, not the model",
     "deepseek4": "compressed KV",
     "dots3note": "window layers beside an indexer",
     "glm5-next": "pooled index keys",

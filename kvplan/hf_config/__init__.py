@@ -9,7 +9,7 @@ from kvplan.hf_config.described import HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, D
 from kvplan.hf_config.dtype import read_dtype
 from kvplan.hf_config.families import find_family, language_block
 from kvplan.hf_config.fields import Fields
-from kvplan.hf_config.quantization import quantization_block, read_kv_scheme
+from kvplan.hf_config.quantization import quantises_weights, quantization_block, read_kv_scheme
 from kvplan.hf_config.readers import reader_of
 from kvplan.hf_config.shape import query_head_counts, read_shape
 from kvplan.hf_config.weights import read_weights
@@ -67,7 +67,7 @@ def read_config(
         weights=read_weights(
             config,
             text=text.values,
-            quantization=None if block is None else block.values,
+            quantization=block.values if block is not None and quantises_weights(block) else None,
             parameters=parameters,
             stored_bytes=weight_bytes,
         ),

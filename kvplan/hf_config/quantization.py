@@ -40,6 +40,12 @@ def read_kv_scheme(block: Fields | None) -> str | None:
     return None
 
 
+def quantises_weights(block: Fields) -> bool:
+    """Whether ``block`` is about weights: ModelOpt's file with ``quant_algo`` null only quantises the KV cache."""
+    inner = block.section("quantization") or block
+    return "quant_algo" not in inner.values or inner.value("quant_algo") is not None
+
+
 def _method(block: Fields, inner: Fields) -> str:
     """``quant_method``; ModelOpt's own file says its producer instead."""
     said = (block.text("quant_method") or "").lower()
