@@ -18,6 +18,7 @@ class FakeEngine:
 
     def __init__(self, *, blocks: int = 1000, block_tokens: int = 16, sglang_tokens: int | None = None) -> None:
         self.running = 0
+        self.most_running = 0
         self.on_write: Callable[[dict[str, Any]], Awaitable[None]] | None = None
         self.aborted = 0
         self.bodies: list[dict[str, Any]] = []
@@ -77,6 +78,7 @@ class FakeEngine:
         if "status" in script:
             return web.json_response({"error": {"message": "scripted"}}, status=script["status"])
         self.running += 1
+        self.most_running = max(self.most_running, self.running)
         try:
             return await self._write(request, body, script)
         except (asyncio.CancelledError, ConnectionError):
