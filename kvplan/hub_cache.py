@@ -17,18 +17,27 @@ from kvplan.errors import InputError
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
+def _folder(name: str) -> Path:
+    """``name`` with its variables and ``~`` filled in; as it stands for a user who has no home (a container's)."""
+    path = Path(os.path.expandvars(name))
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
 def hub_home() -> Path:
     """``HF_HOME``, as huggingface_hub finds it (its ``constants.py``)."""
     home = os.environ.get("HF_HOME")
     if home is None:
         home = str(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface")
-    return Path(os.path.expandvars(home)).expanduser()
+    return _folder(home)
 
 
 def hub_cache_folder() -> Path:
     """Where the Hub's client keeps repositories: ``HF_HUB_CACHE``, else ``HF_HOME/hub``."""
     given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(os.path.expandvars(given)).expanduser() if given else hub_home() / "hub"
+    return _folder(given) if given else hub_home() / "hub"
 
 
 def is_offline() -> bool:
@@ -77,7 +86,7 @@ def _kept_facts(model_id: str, revision: str | None) -> tuple[Checkpoint, str] |
 
 def _kept_path(model_id: str, revision: str | None) -> Path:
     assets = os.environ.get("HF_ASSETS_CACHE") or os.environ.get("HUGGINGFACE_ASSETS_CACHE")
-    folder = Path(os.path.expandvars(assets)).expanduser() if assets else hub_home() / "assets"
+    folder = _folder(assets) if assets else hub_home() / "assets"
     return folder / "kvplan" / _folder_name(model_id) / f"{quote(revision or 'main', safe='')}.json"
 
 

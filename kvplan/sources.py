@@ -92,6 +92,8 @@ def _read_local(path: Path, reference: str) -> ModelSpec:
     except (InputError, UnsupportedModelError) as error:
         error.file = error.file or str(path / "config.json" if path.is_dir() else path)
         raise
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=error.filename or str(path)) from error
 
 
 def _read_path(path: Path, reference: str) -> ModelSpec:

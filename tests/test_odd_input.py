@@ -283,3 +283,37 @@ def test_a_header_that_claims_more_than_any_model_has(claims: bytes, capsys: pyt
 def test_the_projector_of_a_vision_model(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mmproj.gguf").write_bytes(gguf_bytes({"general.architecture": "clip"}))
     assert "projector" in _error(["model", "mmproj.gguf"], 5, capsys)
+
+
+def _raise_permission(_path: Path, *_arguments: object) -> bool:
+    raise PermissionError(13, "Permission denied")
+
+
+def test_a_folder_that_others_keep_to_themselves(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("closed").mkdir()
+    monkeypatch.setattr(Path, "is_file", _raise_permission)
+    assert "cannot be read: Permission denied" in _error(["model", "closed"], 3, capsys)
+    assert "cannot be read: Permission denied" in _error(["fit", "closed", "--gpu", "h100"], 3, capsys)
+
+
+def test_catalogues_that_others_keep_to_themselves(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "glob", _raise_permission)
+    assert main(["list", "gpus"]) == 3
+    assert "cannot be read: Permission denied" in capsys.readouterr().err
+
+
+def test_a_user_without_a_home(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container run under a user number of its own: no HOME, and no entry that says one."""
+
+    def no_home(_path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    assert main(["model", LLAMA, "--offline"]) == 0
+    capsys.readouterr()
+    assert main(["model", "nobody/nothing", "--offline"]) == 4

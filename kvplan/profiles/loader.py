@@ -58,9 +58,9 @@ def load_model_facts(model_id: str, *, extra_folder: str | Path | None = None) -
     wanted = f"{model_id.replace('/', '--')}.yaml"
     for folder in profile_folders(extra_folder) if len(wanted) <= _LONGEST_NAME else ():
         path = folder / "models" / wanted
-        if not path.is_file():
+        if not _is_file(path):
             path = next((file for file in _files(folder, "models") if file.name.lower() == wanted.lower()), path)
-        if path.is_file():
+        if _is_file(path):
             return _read(BundledModel, path)
     return None
 
@@ -70,7 +70,7 @@ def traffic_path(name: str, *, extra_folder: str | Path | None = None) -> Path |
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         return None
     paths = (folder / "traffic" / f"{name}.yaml" for folder in profile_folders(extra_folder))
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in paths if _is_file(path)), None)
 
 
 def list_names(sort: str, *, extra_folder: str | Path | None = None) -> tuple[str, ...]:
@@ -115,13 +115,24 @@ def alias_table(folder: Path, sort: str) -> dict[str, str]:
 
 
 def _files(folder: Path, sort: str) -> list[Path]:
-    return sorted((folder / sort).glob("*.yaml"))
+    try:
+        return sorted((folder / sort).glob("*.yaml"))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=str(folder / sort)) from error
+
+
+def _is_file(path: Path) -> bool:
+    """Whether ``path`` is a file; InputError for a folder that keeps it to itself."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=str(path.parent)) from error
 
 
 def _aliases(folder: Path, sort: str) -> dict[str, str]:
     """The alias table: kept in a file where the folder is kvplan's own, else read from the user's few files."""
     kept = folder / sort / ALIASES_FILE
-    if kept.is_file() and folder.parent in (_PACKAGE, _PACKAGE.parent):
+    if _is_file(kept) and folder.parent in (_PACKAGE, _PACKAGE.parent):
         table: dict[str, str] = json.loads(kept.read_text(encoding="utf-8"))
         return table
     return alias_table(folder, sort)
@@ -130,9 +141,9 @@ def _aliases(folder: Path, sort: str) -> dict[str, str]:
 def _load(kind: type[Profile], sort: str, plain: str, name: str, extra_folder: str | Path | None) -> Profile:
     for folder in profile_folders(extra_folder) if len(plain) <= _LONGEST_NAME else ():
         path = folder / sort / f"{plain}.yaml"
-        if not path.is_file():
+        if not _is_file(path):
             path = folder / sort / f"{_aliases(folder, sort).get(plain, plain)}.yaml"
-        if path.is_file():
+        if _is_file(path):
             return _read(kind, path)
     thing = {"gpus": "GPU", "clients": "client"}[sort]
     near = ", ".join(nearest_names(sort, plain, extra_folder=extra_folder))
