@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from math import inf
 from multiprocessing.context import BaseContext
+from operator import itemgetter
 
 from kvplan.errors import InputError
 from kvplan.simulation.bounds import sustainable_per_s
@@ -22,6 +25,12 @@ from kvplan.traffic.sample import sample
 _SAMPLES = 240
 _SMALL_RUN_REQUESTS = 4_000
 _LONG_RUN_S = 60.0
+_LOADING_PAYS_S = 4.0
+"""Seconds of playing on each core from which a compiled kernel that lies on disk is loaded (0.7 s)."""
+_COMPILING_PAYS_S = 90.0
+"""The same from which one is compiled (36 s of CPU)."""
+_HARDEST_FIRST = {"nothing": 0, "requests": 1, "blocks": 2}
+"""What admits most meets preemption first, and preemption is what takes time to play."""
 
 Progress = Callable[[int, int], None]
 
@@ -64,21 +73,58 @@ def run_tasks(
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
 ) -> list[TaskResult]:
-    """The tasks' results in their order, over ``executor``, or at most ``workers`` processes (default: the cores)."""
+    """The tasks' results in their order, over ``executor``, or at most ``workers`` processes (default: the cores).
+
+    Of many tasks the hardest is played first, here: it tells how long the rest takes, which ``say`` is told beyond a
+    minute, and whether the compiled kernel pays.
+    """
+    watched = partial(_watched, total=len(tasks), progress=progress)
     if executor is not None:
-        return list(_watched(executor.map(run_task, tasks), len(tasks), len(tasks), progress, say))
+        return list(watched(executor.map(run_task, tasks)))
     cores = workers if workers is not None else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if cores < 1:
         raise InputError("at least one worker is needed", key="workers")
     cores = min(cores, len(tasks))
-    if cores == 1 or requests * len(tasks) < _SMALL_RUN_REQUESTS:
-        return list(_watched(map(run_task, tasks), len(tasks), 1, progress, say))
+    if len(tasks) == 1 or requests * len(tasks) < _SMALL_RUN_REQUESTS:
+        return list(watched(map(run_task, tasks)))
+    order = sorted(range(len(tasks)), key=lambda place: _HARDEST_FIRST[tasks[place].opened.strategy.counts])
+    started_s = time.process_time()
+    first = [run_task(tasks[order[0]])]
+    rest_s = (time.process_time() - started_s) * (len(tasks) - 1) / cores
+    rest = [tasks[place] for place in order[1:]]
+    if _compiling_pays(rest, rest_s):
+        rest = [replace(task, compiled=True) for task in rest]
+        started_s = time.process_time()
+        first.append(run_task(rest.pop(0), say=say))  # compiled or loaded here, so that forked workers have it too
+        rest_s = min(rest_s, (time.process_time() - started_s) * len(rest) / cores)
+    if say is not None and rest_s > _LONG_RUN_S:
+        say(f"this takes about {rest_s / 60:.0f} min; fewer seeds or a shorter duration is faster")
+    played = list(watched(chain(first, _over_cores(rest, cores))))
+    return [result for _, result in sorted(zip(order, played, strict=True), key=itemgetter(0))]
+
+
+def _compiling_pays(tasks: Sequence[Task], plain_s: float) -> bool:
+    """Whether the tasks, which take about ``plain_s`` seconds uncompiled, are worth the compiled kernel."""
+    if any(task.compiled is not None for task in tasks):
+        return False
+    from kvplan.simulation import compiled
+
+    if plain_s < _LOADING_PAYS_S or not compiled.is_available():
+        return False
+    return plain_s > _COMPILING_PAYS_S or compiled.is_kept()
+
+
+def _over_cores(tasks: Sequence[Task], cores: int) -> Iterator[TaskResult]:
+    """The tasks' results in their order, played by ``cores`` processes; here where one is enough."""
+    if cores == 1 or len(tasks) <= 1:
+        yield from map(run_task, tasks)
+        return
     from concurrent.futures import ProcessPoolExecutor
 
     context = _process_context()
     with ProcessPoolExecutor(cores, mp_context=context, initializer=_leave_interrupts_to_the_parent) as pool:
         try:
-            return list(_watched(pool.map(run_task, tasks), len(tasks), cores, progress, say))
+            yield from pool.map(run_task, tasks)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in context.active_children():
@@ -100,23 +146,11 @@ def _process_context() -> BaseContext:
     return multiprocessing.get_context("fork" if can_fork else "spawn")
 
 
-def _watched(
-    results: Iterable[TaskResult],
-    total: int,
-    cores: int,
-    progress: Progress | None,
-    say: Callable[[str], None] | None,
-) -> Iterator[TaskResult]:
-    """The results as they come, with a word of warning once when the whole will take more than a minute."""
-    started_s = time.perf_counter()
+def _watched(results: Iterable[TaskResult], *, total: int, progress: Progress | None) -> Iterator[TaskResult]:
+    """The results as they come, counted aloud."""
     for done, result in enumerate(results, start=1):
         if progress is not None:
             progress(done, total)
-        elapsed_s = time.perf_counter() - started_s
-        if say is not None and done == min(cores, total) and elapsed_s / done * total > _LONG_RUN_S:
-            say(
-                f"this takes about {elapsed_s / done * total / 60:.0f} min; fewer seeds or a shorter duration is faster"
-            )
         yield result
 
 
@@ -137,8 +171,8 @@ def engine_setup(plant: Plant) -> EngineSetup:
     )
 
 
-def run_task(task: Task) -> TaskResult:
-    """Draw the traffic of the task's seed, play it, and measure it."""
+def run_task(task: Task, say: Callable[[str], None] | None = None) -> TaskResult:
+    """Draw the traffic of the task's seed, play it, and measure it; ``say`` hears of a kernel being compiled."""
     from kvplan.simulation.engine import run_kernel
 
     arrivals = sample(task.traffic, task.seed, scale=task.scale)
@@ -164,7 +198,13 @@ def run_task(task: Task) -> TaskResult:
     class_names, class_index = arrivals.classes, arrivals.class_index
     del arrivals  # what the requests do not share of a large drawing is given back before it is played
     run: Run = run_kernel(
-        requests, engine_setup(task.plant), task.opened.front, task.clients, watch=watch, compiled=task.compiled
+        requests,
+        engine_setup(task.plant),
+        task.opened.front,
+        task.clients,
+        watch=watch,
+        compiled=task.compiled,
+        say=say,
     )
     replicas = task.plant.replicas
     limited = task.opened.capacity < UNLIMITED
