@@ -47,17 +47,26 @@ class Setting:
         return door(strategy, self.plant, admission, self.traffic.deployment, self.cap)
 
 
-@dataclass(kw_only=True)
 class Player:
     """Turns settings into results over the cores, counting the runs. ``planned`` is how many the search expects."""
 
-    workers: int | None = None
-    executor: Executor | None = None
-    profiles_folder: str | Path | None = None
-    progress: Progress | None = None
-    say: Callable[[str], None] | None = None
-    planned: int = 0
-    runs: int = 0
+    def __init__(
+        self,
+        *,
+        workers: int | None = None,
+        executor: Executor | None = None,
+        profiles_folder: str | Path | None = None,
+        progress: Progress | None = None,
+        say: Callable[[str], None] | None = None,
+        planned: int = 0,
+    ) -> None:
+        self.workers = workers
+        self.executor = executor
+        self.profiles_folder = profiles_folder
+        self.progress = progress
+        self.say = say
+        self.planned = planned
+        self.runs = 0
 
     def play(self, settings: Sequence[Setting]) -> list[StrategyResult]:
         """The results of ``settings``, in their order."""

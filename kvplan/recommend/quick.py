@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from kvplan.recommend.caps import truncated_share, truncation_curve
+from kvplan.recommend.caps import per_class, truncated_share, truncation_curve
+from kvplan.recommend.results import Constraints
 from kvplan.recommend.safety import safety_fraction
-from kvplan.simulation.bounds import round_caps, unset_share
-from kvplan.simulation.plant import Plant
-from kvplan.simulation.results import ClassRecommendation, Recommendation, Simulation, StrategyResult
+from kvplan.simulation.bounds import unset_share
+from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
 from kvplan.traffic.kinds import Arrivals
 from kvplan.traffic.sample import sample
 
@@ -59,28 +57,16 @@ def quick_recommendation(
         default_max_tokens=cap,
         truncated_share=truncated,
         refused_share=refused,
-        per_class=tuple(_per_class(arrivals, simulation.plant, max_truncated_share)),
+        per_class=per_class(
+            [arrivals],
+            simulation.plant.settings.max_model_len,
+            Constraints(max_truncated_share=max_truncated_share),
+            cap,
+        )[0],
         binds=binds,
         reason=_reason(simulation, arrivals, cap, truncated, refused, least, max_refused_share),
         terms=terms,
     )
-
-
-def _per_class(arrivals: Arrivals, plant: Plant, max_truncated_share: float) -> list[ClassRecommendation]:
-    """For each class with requests that send no cap: the least round cap within the bound, of this class."""
-    found = []
-    for index, name in enumerate(arrivals.classes):
-        chosen = (arrivals.class_index == index) & (arrivals.max_tokens == 0)
-        outputs, total = arrivals.output_tokens[chosen], int((arrivals.class_index == index).sum())
-        if not len(outputs):
-            continue
-        caps = round_caps(plant.settings.max_model_len)
-        shares = [np.count_nonzero(outputs > cap) / total for cap in caps]
-        place = next((place for place, share in enumerate(shares) if share <= max_truncated_share), len(caps) - 1)
-        found.append(
-            ClassRecommendation(name=name, default_max_tokens=caps[place], truncated_share=float(shares[place]))
-        )
-    return found
 
 
 def _run_with_default(strategies: Sequence[StrategyResult]) -> StrategyResult | None:

@@ -6,11 +6,11 @@ from kvplan.recommend.results import Advice, FailedConstraint, Played, Sensitivi
 from kvplan.report.numbers import count, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, Part, answer, columns, labelled, next_steps
 
-CAPS = ("default cap", "cuts off", "refused", "95 %", "gave up", "p99 s", "")
+CAPS = ("cap", "cuts off", "refused", "95 %", "gave up", "p99 s", "")
 FRACTIONS = ("fraction", "refused", "gave up", "preempts", "peak KV", "p99 s", "")
 SENSITIVITY = ("if this is off", "by", "cuts off", "refused", "p99 s", "keeps", "then set")
 PRICE = ("", "done tokens/s", "refused", "preempts", "KV", "p50 s", "p99 s")
-_BAR = 10
+_BAR = 9
 _NAMES = {"truncated_share": "truncated", "refused_share": "refused", "e2e_p99_s": "p99 to the last token"}
 
 
@@ -99,11 +99,11 @@ def _failure(failed: FailedConstraint) -> str:
 
 
 def _bar(share: float, limit: float) -> str:
-    """A curve drawn sideways: ten signs are three times the limit, a line stands at the limit."""
+    """A curve drawn sideways: nine signs are three times the limit, where a line stands at a third."""
     scale = 3.0 * max(limit, 1e-4)
     length = min(_BAR, round(share / scale * _BAR + 0.4999) if share > 0 else 0)
     cells = ["#" if place < length else "." for place in range(_BAR)]
-    cells.insert(round(_BAR / 3), "|")
+    cells.insert(_BAR // 3, "|")
     return "".join(cells)
 
 
@@ -131,7 +131,7 @@ def _marked_cap(advice: Advice) -> list[int]:
 def _fraction_row(advice: Advice, place: int) -> tuple[str, ...]:
     point = advice.fractions[place]
     played = point.played
-    over = "" if point.safety_fraction <= 1 else "promises more than there is"
+    over = "" if point.safety_fraction <= 1 else "over-promised"
     return (
         f"{point.safety_fraction:.2f}",
         percent(played.refused_share),
@@ -272,9 +272,9 @@ def _columns_said(advice: Advice) -> str:
     own = advice.own_cap_truncated_share
     also = f" ({percent(own)} more end at the cap that their client sent)" if own else ""
     return (
-        f"cuts off: answers that the default ends, of all requests{also}; refused: at least once; the curves are cuts "
-        "off and refused, | is the limit; fractions are of the planned pool while the engine has the least that its "
-        "band allows; then set: the cap that would keep the constraints, - none near"
+        f"cap: the max_tokens default; cuts off: answers that it ends, of all requests{also}; refused: at least once; "
+        "the curves are cuts off and refused, | is the limit; fractions are of the planned pool while the engine has "
+        "the least that its band allows; then set: the cap that would keep the constraints, - none near"
     )
 
 
@@ -285,4 +285,5 @@ def _next(advice: Advice) -> tuple[str, ...]:
         if advice.fleet.needed is not None:
             return (f"kvplan recommend {name} --replicas {advice.fleet.needed}",)
         return (f"kvplan recommend {name} --max-refused 5%", "kvplan explain safety-fraction")
-    return (f"kvplan recommend {name} --write --output traffic.yaml", "kvplan explain safety-fraction")
+    output = "traffic.yaml --force" if name == "traffic.yaml" else "traffic.yaml"
+    return (f"kvplan recommend {name} --write --output {output}", "kvplan explain safety-fraction")
