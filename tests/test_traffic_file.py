@@ -283,3 +283,12 @@ def test_bundled_mixes_load(name: str) -> None:
 def test_the_schema_is_the_one_that_is_generated() -> None:
     kept = Path(__file__).resolve().parents[1] / "profiles" / "schema" / "traffic.json"
     assert kept.read_text(encoding="utf-8") == schema_text()
+
+
+def test_periods_too_short_to_draw_are_refused() -> None:
+    text = MINIMAL.replace("rate: 6/s", "rate: 1/h\n      arrivals: {on_off: {on: 1ms, off: 1ms}}").replace(
+        "60s", "30d"
+    )
+    assert "periods in one run" in complaint(text).message
+    text = MINIMAL.replace("rate: 6/s", "rate: 1/h\n      arrivals: {diurnal: {period: 1ms}}").replace("60s", "30d")
+    assert complaint(text).line == 6

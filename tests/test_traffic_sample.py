@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kvplan.errors import InputError
 from kvplan.traffic.arrivals import (
     ArrivalProcess,
     Diurnal,
@@ -162,3 +163,8 @@ def test_classes_are_merged_in_order_of_arrival() -> None:
     assert np.array_equal(arrivals.class_index, arrivals.client_index)
     assert np.array_equal(np.isfinite(arrivals.timeout_s), arrivals.class_index == 1)
     assert float(np.isfinite(arrivals.cancel_draw).mean()) == pytest.approx(0.25, abs=0.03)
+
+
+def test_runs_too_large_for_memory_are_refused() -> None:
+    with pytest.raises(InputError, match="about 300,000,000,000 requests"):
+        sample(mix(), 3, scale=1e8)

@@ -212,3 +212,34 @@ def test_public_traces_read_as_documented(shared_data: Path) -> None:
         assert found.prompt.mean == pytest.approx(stats["in"]["mean"], abs=0.06)
         assert found.output.mean == pytest.approx(stats["out"]["mean"], abs=0.06)
         assert found.output.quantile(0.95) == stats["out"]["p95"]
+
+
+def test_a_mix_of_traces_and_drawn_classes(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(PLAIN + "0,100,20,,,,1 2\n2,100,20,,,,1 3\n")
+    (tmp_path / "b.csv").write_text(PLAIN + "1,50,5,,,,1\n")
+    (tmp_path / "c.jsonl").write_text(SAMPLES["bailian"])
+    file = tmp_path / "mix.yaml"
+    drawn = "{name: d, rate: 1/s, arrivals: constant, prompt_tokens: 7, output_tokens: 3}"
+    file.write_text(
+        f"traffic: {{duration: 3s, classes: [{{name: a, trace: a.csv}}, {{name: b, trace: b.csv}}, {drawn}]}}\n"
+    )
+    mixed = sample(load_traffic(file), 1)
+    assert mixed.arrival_s.tolist() == [0.0, 0.0, 1.0, 2.0, 2.0]
+    assert [mixed.classes[index] for index in mixed.class_index] == ["a", "b", "d", "a", "d"]
+    assert mixed.prefixes is not None
+    assert np.diff(mixed.prefixes.offsets).tolist() == [2, 1, 0, 2, 0]
+    ids = mixed.prefixes.ids.tolist()
+    assert ids[0] == ids[3]  # shared within a trace
+    assert ids[2] not in (ids[0], ids[1], ids[4])  # and never across traces
+    file.write_text("traffic: {classes: [{name: a, trace: a.csv}, {name: c, trace: c.jsonl}]}\n")
+    with pytest.raises(InputError, match="blocks of 16 and 512 tokens"):
+        sample(load_traffic(file), 1)
+
+
+def test_a_ramp_bends_a_replayed_trace(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(PLAIN + "".join(f"{second},10,5,,,,\n" for second in range(200)))
+    file = tmp_path / "mix.yaml"
+    file.write_text("traffic: {duration: 100s, ramp: {start: 1, end: 3}, classes: [{name: r, trace: t.csv}]}\n")
+    drawn = sample(load_traffic(file), 1)
+    assert len(drawn) == 200  # the integral of 1 … 3 over 100 s is 200 s of the trace
+    assert int((drawn.arrival_s < 50).sum()) == 75  # 1 × 50 + 2 × 50² / 200

@@ -37,6 +37,8 @@ def convert(shape: shapes.FileShape, places: Places) -> Traffic:
         raise places.error(("traffic",), "the key 'traffic.duration' is missing", "for how long: 30m, 600s")
     if mix.ramp is not None and duration_s is None:
         raise places.error(("traffic", "ramp"), "a ramp needs a traffic.duration")
+    if duration_s is not None:
+        _check_periods(classes, duration_s, places)
     return Traffic(
         file=places.file,
         classes=classes,
@@ -49,6 +51,23 @@ def convert(shape: shapes.FileShape, places: Places) -> Traffic:
         reservation_quantile=shape.reservation_quantile,
         limits=_limits(shape, names, places),
     )
+
+
+_MOST_PERIODS = 1_000_000
+
+
+def _check_periods(classes: tuple[TrafficClass, ...], duration_s: float, places: Places) -> None:
+    """Rates that change too often for their curve to be drawn are refused."""
+    for index, entry in enumerate(classes):
+        law = entry.arrivals
+        period_s = law.on_s + law.off_s if isinstance(law, processes.OnOff) else None
+        period_s = law.period_s if isinstance(law, processes.Diurnal) else period_s
+        if period_s is not None and duration_s / period_s > _MOST_PERIODS:
+            raise places.error(
+                (*_CLASSES, index, "arrivals"),
+                f"class {entry.name!r}: {duration_s / period_s:,.0f} periods in one run are too many to draw",
+                "make the periods longer, or the duration shorter",
+            )
 
 
 def _positive_seconds(text: str, places: Places, path: KeyPath) -> float:

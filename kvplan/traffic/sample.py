@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from kvplan.errors import InputError
 from kvplan.traffic.arrivals import arrival_times
 from kvplan.traffic.kinds import Arrivals, Prefixes, Traffic, TrafficClass
 
 if TYPE_CHECKING:
     from kvplan.traffic.traces import Trace
 
+MOST_REQUESTS = 50_000_000
+"""What a run may draw: more would not fit into memory."""
 # The place in this tuple is part of a stream's seed: append, never reorder.
 PURPOSES = ("arrivals", "rate", "prompt", "output", "max_tokens", "cancel")
 
@@ -29,6 +32,16 @@ def sample(traffic: Traffic, seed: int, *, scale: float = 1.0) -> Arrivals:
 
     ``scale`` multiplies every rate: gaps shrink, lengths and the order of draws stay.
     """
+    if traffic.duration_s is not None:
+        grown = (traffic.ramp.start + traffic.ramp.end) / 2 if traffic.ramp is not None else 1.0
+        expected = sum(entry.rate_per_s for entry in traffic.classes) * traffic.duration_s * scale * grown
+        if expected > MOST_REQUESTS:
+            raise InputError(
+                f"this run has about {expected:,.0f} requests, more than {MOST_REQUESTS:,}",
+                hint="a shorter duration gives the same shares",
+                file=traffic.file,
+                key="traffic.duration",
+            )
     drawn = [
         _replay(traffic, entry, index, seed, scale)
         if entry.trace is not None
@@ -181,7 +194,13 @@ def _merge_prefixes(parts: Sequence[Arrivals], order: NDArray[np.int64]) -> Pref
     if all(part.prefixes is None for part in parts):
         return None
     block_tokens = {part.prefixes.block_tokens for part in parts if part.prefixes is not None}
-    assert len(block_tokens) == 1
+    if len(block_tokens) > 1:
+        sizes = " and ".join(f"{size}" for size in sorted(block_tokens))
+        raise InputError(
+            f"the traces of this mix mark shared prefixes in blocks of {sizes} tokens, which cannot be played together",
+            hint="set hash_block_tokens of each class to what its trace uses, or simulate them apart",
+            key="hash_block_tokens",
+        )
     lengths, starts, ids, shift, place = [], [], [], 0, 0
     for part in parts:
         if part.prefixes is None:
