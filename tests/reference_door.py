@@ -85,6 +85,9 @@ class ReferenceDoor:
             else:
                 events += self.attempt(i, now_s)
         self.catch_up(self.watch.stop_s)
+        for row in self.rows:
+            if row.left_s > self.watch.stop_s:  # decided when it was refused, but not yet done
+                row.outcome, row.left_s = Outcome.UNFINISHED, nan
         return self.rows
 
     def catch_up(self, now_s: float) -> None:
@@ -110,7 +113,9 @@ class ReferenceDoor:
         row = self.rows[i]
         if row.outcome is not Outcome.UNFINISHED:
             return
-        timed_out = row.admitted_s + self.requests.time_out_s[i] <= self.requests.arrival_s[i] + self.requests.cancel_s[i]
+        timed_out = (
+            row.admitted_s + self.requests.time_out_s[i] <= self.requests.arrival_s[i] + self.requests.cancel_s[i]
+        )
         row.outcome, row.left_s = (Outcome.TIMED_OUT if timed_out else Outcome.CANCELLED), now_s
         side = self.sides[row.replica]
         self.give_back(side, i, now_s)

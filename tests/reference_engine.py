@@ -1,8 +1,8 @@
 """The engine's scheduler, one step at a time, written from the words of vLLM's rules: what the kernel must equal.
 
-Nothing is clever here: every request keeps its own counts (or its own blocks, with prefix caching), every step walks the
-whole running list. Time is counted, not added up: seconds since the engine last stood idle = base × steps + prefill ×
-tokens + decode × sequences + kv × context tokens, so that no rounding depends on how many steps were taken.
+Nothing is clever here: every request keeps its own counts (or its own blocks, with prefix caching), every step walks
+the whole running list. Time is counted, not added up: seconds since the engine last stood idle = base × steps + prefill
+× tokens + decode × sequences + kv × context tokens, so that no rounding depends on how many steps were taken.
 """
 
 from collections import OrderedDict, deque
@@ -232,7 +232,7 @@ class ReferenceEngine:
             self.free_blocks += sum(sequence.taken) - sum(sequence.slid)
             sequence.taken, sequence.slid = [0] * len(self.groups), [0] * len(self.groups)
             return
-        known, unknown = [], []
+        known, unknown = list[int](), list[int]()
         for block in reversed(sequence.blocks):
             self.holders[block] -= 1
             if self.holders[block] == 0:

@@ -183,7 +183,8 @@ def _rows(row: Counts, time: Floats, count: int, stop_s: float) -> RequestRows:
     moments[(moments < 0.0) | (moments > stop_s)] = np.nan
     moments[places.FIRST][moments[places.FIRST] > moments[places.FINISH]] = np.nan  # the client had left by then
     outcome = columns[places.OUTCOME].astype(np.int8)
-    outcome[np.isnan(moments[places.FINISH]) & (outcome == Outcome.COMPLETED)] = Outcome.UNFINISHED
+    ended = (outcome == Outcome.COMPLETED) | (outcome == Outcome.CANCELLED)
+    outcome[ended & np.isnan(moments[places.FINISH])] = Outcome.UNFINISHED
     columns[places.GENERATED][outcome == Outcome.UNFINISHED] = 0
     return RequestRows(
         attempts=columns[places.ATTEMPTS],

@@ -1,0 +1,216 @@
+"""The kernel equals the step-by-step reference: same decisions, same order, and times equal to the bit."""
+
+from dataclasses import fields
+from math import inf
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.simulation.engine import run_kernel
+from kvplan.simulation.types import (
+    UNLIMITED,
+    ClientRule,
+    EngineSetup,
+    FrontDoor,
+    Outcome,
+    Requests,
+    RetryAfter,
+    Router,
+    Run,
+    StepCost,
+    Watch,
+)
+from tests.reference_door import ReferenceDoor
+
+WINDOW_TOKENS = 96
+
+
+def group(rule: str, block_tokens: int, window_tokens: int | None = None) -> CacheGroup:
+    return CacheGroup(
+        kind=rule,
+        layers=1,
+        rule=rule,
+        block_tokens=block_tokens,
+        page_bytes=1,
+        window_tokens=window_tokens,
+        fixed_blocks=1 if rule == "fixed" else 0,
+    )
+
+
+@st.composite
+def layouts(draw: st.DrawFn, in_flight_tokens: int, *, plain: bool) -> CacheLayout:
+    """One full group, or a hybrid of several kinds and sizes of block."""
+    block = draw(st.sampled_from([1, 2, 4, 8]))
+    groups = [group("full", block)]
+    if not plain:
+        groups *= draw(st.integers(0, 2))
+        for _ in range(draw(st.integers(0 if groups else 1, 2))):
+            rule = draw(st.sampled_from(["sliding", "chunked", "fixed"]))
+            size = draw(st.sampled_from([block, 4]))
+            span = draw(st.sampled_from([size, 2 * size, 3 * size + 1])) if rule == "sliding" else 4 * size
+            groups += [group(rule, size, None if rule == "fixed" else span)] * draw(st.integers(1, 2))
+    return CacheLayout(block_tokens=block, bytes_per_block=1, groups=tuple(groups), in_flight_tokens=in_flight_tokens)
+
+
+@st.composite
+def setups(draw: st.DrawFn, *, caching: bool = False) -> EngineSetup:
+    """A small engine whose pool is often too small for its traffic, and always large enough for one request."""
+    tokens = draw(st.sampled_from([6, 16, 64]))
+    is_async = draw(st.booleans())
+    layout = draw(layouts((2 if is_async else 1) * tokens, plain=caching))
+    least = layout.request_blocks(WINDOW_TOKENS) + layout.reserved_blocks
+    return EngineSetup(
+        blocks=least + draw(st.integers(0, least)),
+        layout=layout,
+        max_model_len=WINDOW_TOKENS,
+        max_num_seqs=draw(st.sampled_from([1, 3, 6])),
+        max_num_batched_tokens=tokens,
+        step=StepCost(
+            base_s=draw(st.sampled_from([0.01, 0.1])),
+            prefill_token_s=draw(st.sampled_from([0.0, 0.003])),
+            decode_sequence_s=draw(st.sampled_from([0.0, 0.001])),
+            kv_token_s=draw(st.sampled_from([0.0, 0.0007])),
+        ),
+        async_scheduling=is_async,
+        prefix_caching=caching,
+        watermark_blocks=draw(st.sampled_from([0, 0, 2])),
+        long_prefill_tokens=draw(st.sampled_from([0, 0, 5])),
+        reserves_whole_input=draw(st.booleans()) or caching,
+    )
+
+
+@st.composite
+def traffic(draw: st.DrawFn, *, patient: bool = True, shared: bool = False) -> Requests:
+    """Bursts of requests, of which many are alike."""
+    count = draw(st.integers(1, 24))
+    gaps = st.sampled_from([0.0, 0.0, 0.01, 0.25, 1.7])
+    arrival_s = np.cumsum(draw(st.lists(gaps, min_size=count, max_size=count)))
+    prompts = np.array(draw(st.lists(st.integers(1, WINDOW_TOKENS - 2), min_size=count, max_size=count)))
+    answers = np.array(draw(st.lists(st.sampled_from([1, 2, 9, 40, 95]), min_size=count, max_size=count)))
+    asked = np.array(draw(st.lists(st.sampled_from([1, 9, 40, 95]), min_size=count, max_size=count)))
+    seconds = st.just(inf) if patient else st.sampled_from([inf, 0.05, 0.73, 3.0])
+    chain = start = None
+    if shared:
+        own = [draw(st.lists(st.integers(0, 2), min_size=0, max_size=3)) for _ in range(count)]
+        chain = np.array([link for links in own for link in links], np.int64)
+        start = np.cumsum([0, *map(len, own)])
+    return Requests(
+        arrival_s=arrival_s,
+        prompt_tokens=prompts,
+        output_tokens=answers,
+        cap_tokens=np.minimum(asked, WINDOW_TOKENS - prompts),
+        charge=np.zeros(count, np.int64),
+        refused_for_good=np.zeros(count, np.bool_),
+        client=np.array(draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))),
+        time_out_s=np.array(draw(st.lists(seconds, min_size=count, max_size=count))),
+        cancel_s=np.array(draw(st.lists(seconds, min_size=count, max_size=count))),
+        client_draw=np.linspace(0.0, 0.93, count),
+        server_draw=np.linspace(0.91, 0.02, count),
+        chain=chain,
+        chain_start=start,
+        chain_tokens=16,
+    )
+
+
+CLIENTS = (
+    ClientRule(tries=1),
+    ClientRule(
+        tries=4,
+        honours_retry_after=True,
+        longest_honoured_s=3.0,
+        backoff_base_s=0.5,
+        backoff_max_s=2.0,
+        jitter_share=0.25,
+    ),
+    ClientRule(
+        tries=3,
+        honours_retry_after=True,
+        whole_seconds=True,
+        longest_honoured_s=2.0,
+        gives_up_when_longer=True,
+        jitter_add_s=0.75,
+        jitter_on_header=True,
+    ),
+)
+
+
+def assert_equal(run: Run, requests: Requests, setup: EngineSetup, door: FrontDoor, watch: Watch) -> None:
+    """Row by row and in total; times with ==."""
+    reference = ReferenceDoor(requests, setup, door, CLIENTS, watch)
+    rows = reference.run()
+    for name, expected in {
+        "outcome": [row.outcome for row in rows],
+        "attempts": [row.attempts for row in rows],
+        "refusals": [row.refusals for row in rows],
+        "preemptions": [row.sequence.preemptions for row in rows],
+        "recomputed_tokens": [row.sequence.recomputed for row in rows],
+        "replica": [row.replica for row in rows],
+        "output_tokens": [row.sequence.generated if row.outcome is not Outcome.UNFINISHED else 0 for row in rows],
+        "admitted_s": [row.admitted_s for row in rows],
+        "scheduled_s": [row.sequence.scheduled_s for row in rows],
+        "first_token_s": [row.sequence.first_token_s for row in rows],
+        "finish_s": [row.left_s for row in rows],
+    }.items():
+        np.testing.assert_array_equal(getattr(run.rows, name), expected, err_msg=name)
+    engines = [side.engine for side in reference.sides]
+    if watch.stop_s == inf:
+        assert run.totals.steps == sum(engine.steps for engine in engines)
+        assert run.totals.prefill_tokens == sum(engine.prefill_tokens for engine in engines)
+        assert run.totals.decode_tokens == sum(engine.decode_tokens for engine in engines)
+        assert run.totals.over_capacity_events == sum(engine.over_capacity_events for engine in engines)
+        if all(each.rule == "full" for each in setup.layout.groups):
+            assert run.totals.used_peak_blocks == sum(engine.peak_used for engine in engines)
+
+
+@given(setup=setups(), requests=traffic())
+@settings(max_examples=250, deadline=None)
+def test_counts_equal_the_reference(setup: EngineSetup, requests: Requests) -> None:
+    run = run_kernel(requests, setup, FrontDoor(), CLIENTS)
+    assert run.kernel == "counts"
+    assert_equal(run, requests, setup, FrontDoor(), Watch())
+
+
+@given(setup=setups(caching=True), requests=traffic())
+@settings(max_examples=150, deadline=None)
+def test_identities_equal_the_reference(setup: EngineSetup, requests: Requests) -> None:
+    assert_equal(run_kernel(requests, setup, FrontDoor(), CLIENTS), requests, setup, FrontDoor(), Watch())
+
+
+@given(setup=setups(caching=True), requests=traffic(shared=True))
+@settings(max_examples=150, deadline=None)
+def test_shared_prefixes_equal_the_reference(setup: EngineSetup, requests: Requests) -> None:
+    run = run_kernel(requests, setup, FrontDoor(), CLIENTS)
+    assert run.kernel == "identities"
+    assert_equal(run, requests, setup, FrontDoor(), Watch())
+
+
+@st.composite
+def doors(draw: st.DrawFn) -> FrontDoor:
+    """Small ledgers, the engine's own caps, fixed and computed waits, several replicas."""
+    return FrontDoor(
+        capacity=draw(st.sampled_from([30, 200, UNLIMITED])),
+        max_inside=draw(st.sampled_from([2, 5, UNLIMITED])),
+        max_queued_tokens=draw(st.sampled_from([40, UNLIMITED])),
+        retry_after=RetryAfter(
+            seconds=draw(st.sampled_from([None, 1.0, 2.5])),
+            jitter_share=draw(st.sampled_from([0.0, 0.25])),
+            longest_s=5.0,
+        ),
+        replicas=draw(st.integers(1, 3)),
+        router=draw(st.sampled_from(list(Router))),
+    )
+
+
+@given(setup=setups(), requests=traffic(patient=False), door=doors(), stop_s=st.sampled_from([inf, inf, 1.31]))
+@settings(max_examples=250, deadline=None)
+def test_doors_and_clients_equal_the_reference(
+    setup: EngineSetup, requests: Requests, door: FrontDoor, stop_s: float
+) -> None:
+    charged = Requests(
+        **{each.name: getattr(requests, each.name) for each in fields(requests)}
+        | {"charge": -(-(requests.prompt_tokens + requests.cap_tokens) // 4)}
+    )
+    watch = Watch(stop_s=stop_s)
+    assert_equal(run_kernel(charged, setup, door, CLIENTS, watch=watch), charged, setup, door, watch)
