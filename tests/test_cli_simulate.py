@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kvplan.admission import DEFAULT_STRATEGIES
 from kvplan.cli import main
+from kvplan.cli.files import whole
+from kvplan.report.sparklines import BARS
 from tests.golden_files import check_golden
 
 TRAFFIC = """\
@@ -104,6 +107,16 @@ def test_an_override_is_for_this_run(capsys: pytest.CaptureFixture[str]) -> None
     assert shown["inputs"]["duration_s"] == 60
 
 
+TITLES = (
+    "Memory of one GPU",
+    "Worst-case reservations",
+    "Strategies",
+    "Which default cap",
+    "The pool and the refusals over time",
+    "Assumed",
+)
+
+
 class _Page(HTMLParser):
     """Collects what a page would fetch, and its headings."""
 
@@ -125,16 +138,64 @@ def test_the_page_fetches_nothing(capsys: pytest.CaptureFixture[str], tmp_path: 
     page = _Page()
     page.feed(text)
     assert page.fetched == []
-    assert page.charts == 5
+    assert page.charts == 2 * 5 + 1, "the pool and the refusals of each strategy, and the curves over the cap"
     assert "<script" not in text
-    assert "worst_case_default_cap" in text
+    assert [title for title in TITLES if f"<h2>{title}</h2>" not in text] == []
+    assert "The traffic file gives the KV pool" in text
+
+
+def test_a_foreign_name_is_only_text_on_the_page_and_in_the_ticket(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    name = "<script>alert(1)</script>|$x_1$"
+    text = TRAFFIC.replace("name: chat", f'name: "{name}"')
+    (tmp_path / "traffic.yaml").write_text(text, encoding="utf-8")
+    _run(capsys, "--report", "report.html", "--strategy", "none")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;|$x_1$" in page
+    ticket = _run(capsys, "--report", "report.md", "--strategy", "none", "--format", "markdown")
+    assert "<script" not in ticket
+    assert "&lt;script>alert(1)&lt;/script>\\|$x\\_1$" in ticket
+    assert "| default cap | cuts off |" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_a_planned_pool_has_its_budget(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report = ("--report", "report.html", "--strategy", "none")
+    assert main(["simulate", "chat", "--seeds", "1", "--duration", "60s", "--offline", *report]) == 0
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "the driver reports" in text
+    assert capsys.readouterr().err == "wrote report.html\n"
+
+
+def test_a_report_has_a_known_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "traffic.yaml", "--report", "report.docx"]) == 3
+    assert "name it *.html or *.md" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_said_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "traffic.yaml", "--plot", "nowhere/pool.png"]) == 3
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_drawn_is_said_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "traffic.yaml", "--plot", "pool.bmp"]) == 3
+    assert "pool.bmp is no picture" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_the_picture(kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     _run(capsys, "--plot", f"pool.{kind}", "--strategy", "worst_case")
-    assert (tmp_path / f"pool.{kind}").stat().st_size > 1000
+    drawn = (tmp_path / f"pool.{kind}").read_bytes()
+    assert len(drawn) > 1000
+    if kind == "svg":
+        assert all(
+            word in drawn.decode()
+            for word in ("refusals/min", "% of pool", "s since the start", "max_tokens default, tokens")
+        ), "text stays text"
+    _run(capsys, "--plot", f"pool.{kind}", "--strategy", "worst_case", "--force")
+    assert (tmp_path / f"pool.{kind}").read_bytes() == drawn, "the same run draws the same file"
 
 
 def test_files_are_checked_before_the_work(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -142,6 +203,45 @@ def test_files_are_checked_before_the_work(capsys: pytest.CaptureFixture[str], t
     assert main(["simulate", "traffic.yaml", "--requests", "kept.csv"]) == 3
     assert "kept.csv exists" in capsys.readouterr().err
     assert (tmp_path / "kept.csv").read_text(encoding="utf-8") == "mine\n"
+
+
+def _interrupted(place: Path) -> None:
+    with whole(place) as part:
+        part.write_text("half", encoding="utf-8")
+        raise KeyboardInterrupt
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    place = tmp_path / "kept.csv"
+    place.write_text("old", encoding="utf-8")
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted(place)
+    assert [(file.name, file.read_text()) for file in tmp_path.glob("*kept*")] == [("kept.csv", "old")]
+    with whole(place) as part:
+        part.write_text("new", encoding="utf-8")
+    assert [(file.name, file.read_text()) for file in tmp_path.glob("*kept*")] == [("kept.csv", "new")]
+
+
+def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    assert main(["simulate", "traffic.yaml", "--seeds", "1", "--requests", "/dev/full", "--force"]) == 3
+    assert "cannot write /dev/full: No space left on device" in capsys.readouterr().err
+
+
+def test_a_terminal_gets_the_pool_over_time_and_a_pipe_does_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped = _run(capsys)
+    assert not set(BARS) & set(piped)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = _run(capsys)
+    assert shown.endswith(piped)
+    chart = shown.removesuffix(piped).splitlines()
+    assert max(map(len, chart)) <= 80
+    assert [line.split()[0] for line in chart if set(BARS) & set(line)] == list(DEFAULT_STRATEGIES)
+    assert any(set(line) == {" ", "x"} for line in chart)
 
 
 def test_an_interrupt_in_the_middle_is_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from kvplan.cli.files import check_free, whole
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
     from kvplan.report.page import Part
+
+__all__ = [
+    "check_free",
+    "encodable",
+    "point_at_nothing",
+    "quietly",
+    "show",
+    "show_above",
+    "talk",
+    "terminal_width",
+    "wants_colour",
+    "write_data",
+    "write_file",
+    "write_lines",
+]
 
 _ASCII = str.maketrans({"×": "x", "±": "+/-", "·": "-", "−": "-", "≤": "<=", "≥": ">=", "…": "...", "→": "->"})
 
@@ -71,31 +87,16 @@ def talk(text: str) -> None:
 def write_file(path: Path, text: str, *, force: bool) -> None:
     """Write ``text`` to ``path``; InputError where it exists and ``force`` was not given."""
     check_free(path, force=force)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror}", hint="choose another --output", file=str(path)
-        ) from error
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")
     talk(f"wrote {path}")
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write ``lines`` to ``path``, whose freedom was checked before the work began."""
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(lines)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}", hint="name another file", file=str(path)) from error
+    with whole(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(lines)
     talk(f"wrote {path}")
-
-
-def check_free(path: Path, *, force: bool) -> None:
-    """Refuse to overwrite ``path``; asked before long work, so that nothing is computed in vain."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", hint="name a file", file=str(path))
-    if path.exists() and not force:
-        raise InputError(f"{path} exists", hint="add --force to overwrite it, or name another file", file=str(path))
 
 
 def terminal_width() -> int:

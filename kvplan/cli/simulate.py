@@ -1,16 +1,23 @@
 """``kvplan simulate``: what happens when this traffic meets that pool."""
 
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from kvplan.cli import options, overrides
-from kvplan.cli.output import check_free, show, talk, write_data, write_lines
+from kvplan.cli.files import check_free, whole
+from kvplan.cli.output import encodable, show, talk, terminal_width, write_data, write_lines
 from kvplan.cli.progress import progress_bar
+from kvplan.errors import InputError
 
 if TYPE_CHECKING:
     from kvplan.capacity import Fit
+    from kvplan.recommend.results import CapPoint
+    from kvplan.report.page import Part
     from kvplan.simulation.results import Simulation
 
 NEEDS_ARGUMENTS = True
@@ -18,6 +25,8 @@ EXAMPLE = """Example:
 
 \b
   kvplan simulate chat --default-max-tokens 1024 --scale 1.5"""
+
+_REPORTS = (".html", ".htm", ".md", ".markdown")
 
 TrafficReference = Annotated[
     str, typer.Argument(metavar="TRAFFIC", help="A traffic file, or a bundled mix (kvplan list traffic).")
@@ -52,13 +61,16 @@ def run(
         Path | None, typer.Option("--requests", metavar="FILE.csv", help="Write every request there.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the pool over time (.png, .svg, .pdf).")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the pool and the refusals (.png, .svg, .pdf).")
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE.html", help="Write one self-contained page.")
+        Path | None, typer.Option("--report", metavar="FILE.html", help="One self-contained page (or .md).")
     ] = None,
     force: options.Force = False,
-    format: options.Format = "text",
+    format: Annotated[
+        Literal["text", "json", "markdown"],
+        typer.Option("--format", show_default=False, help="For people, for programs, for a ticket."),
+    ] = "text",
     offline: options.Offline = False,
     profiles: options.Profiles = None,
 ) -> int:
@@ -69,9 +81,7 @@ def run(
     from kvplan.traffic.load import load_traffic
 
     folder = options.profiles_folder(profiles)
-    for path in (requests, plot, report):
-        if path is not None:
-            check_free(path, force=force)
+    _check_files(requests, plot, report, force=force)
     mix = load_traffic(
         traffic,
         profiles_folder=folder,
@@ -106,7 +116,14 @@ def run(
             say=talk,
         )
     result = with_recommendation(result)
-    _write_files(result, requests=requests, plot=plot, report=report)
+    caps: Sequence[CapPoint] = ()
+    if plot is not None or report is not None:
+        from kvplan.recommend.curve import cap_curve
+
+        with progress_bar("curves") as step:
+            caps = cap_curve(result, workers=workers, profiles_folder=folder, progress=step, say=talk)
+    planned = None if report is None else _budgeted(result, folder)
+    _write_files(result, caps, planned, (requests, plot, report))
     _print(result, format)
     return 0
 
@@ -116,13 +133,40 @@ def _print(result: "Simulation", format: str) -> None:
         from kvplan.report.simulation_json import text as json_text
 
         write_data(json_text(result))
+    elif format == "markdown":
+        from kvplan.report.simulation_markdown import text as markdown
+
+        write_data(markdown(result))
     else:
         from kvplan.report.simulation_text import text
 
-        show(text(result))
+        show(chain(_sparklines(result), text(result)))
 
 
-def _write_files(result: "Simulation", *, requests: Path | None, plot: Path | None, report: Path | None) -> None:
+def _sparklines(result: "Simulation") -> "Iterator[Part]":
+    """The pool over time, for a person at a terminal that has the signs; nothing through a pipe."""
+    from kvplan.report.sparklines import BARS, parts
+
+    if sys.stdout.isatty() and encodable(BARS, sys.stdout.encoding or "utf-8") == BARS:
+        yield from parts(result, width=terminal_width())
+
+
+def _check_files(requests: Path | None, plot: Path | None, report: Path | None, *, force: bool) -> None:
+    """What can be known of the files before the work begins."""
+    for path in filter(None, (requests, plot, report)):
+        check_free(path, force=force)
+    if plot is not None:
+        from kvplan.report.plot import check_drawable
+
+        check_drawable(plot)
+    if report is not None and report.suffix.lower() not in _REPORTS:
+        raise InputError(f"{report} is no report", hint="name it *.html or *.md", file=str(report))
+
+
+def _write_files(
+    result: "Simulation", caps: "Sequence[CapPoint]", planned: "Fit | None", files: tuple[Path | None, ...]
+) -> None:
+    requests, plot, report = files
     if requests is not None:
         from kvplan.report.requests_csv import lines
 
@@ -130,20 +174,25 @@ def _write_files(result: "Simulation", *, requests: Path | None, plot: Path | No
     if plot is not None:
         from kvplan.report.plot import draw
 
-        draw(result, plot)
+        with whole(plot) as part:
+            draw(result, caps, part, kind=plot.suffix.lower())
         talk(f"wrote {plot}")
-    if report is not None:
+    if report is not None and report.suffix.lower() in (".md", ".markdown"):
+        from kvplan.report.simulation_markdown import text as markdown
+
+        write_lines(report, [markdown(result, planned, caps)])
+    elif report is not None:
         from kvplan.report.simulation_html import text as html
 
-        write_lines(report, [html(result, _budgeted(result))])
+        write_lines(report, [html(result, planned, caps)])
 
 
-def _budgeted(result: "Simulation") -> "Fit | None":
+def _budgeted(result: "Simulation", profiles_folder: Path | None) -> "Fit | None":
     """The plan behind the pool, where the pool was planned and not given."""
     from kvplan.capacity import fit
     from kvplan.simulation.plant import plan_deployment
 
-    traffic = result.traffic
-    if result.plant.model is None or traffic.deployment.kv_pool is not None:
+    traffic, model = result.traffic, result.plant.model
+    if model is None or traffic.deployment.kv_pool is not None:
         return None
-    return fit(result.plant.model, plan_deployment(traffic.deployment))
+    return fit(model, plan_deployment(traffic.deployment, profiles_folder=profiles_folder, model_id=model.id))

@@ -4,29 +4,46 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 _STYLE = """
-:root { --ink: #1b1f24; --quiet: #5f6b7a; --line: #d5dbe3; --paper: #fff; --accent: #00707f; --warn: #8a5a00; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ee; --quiet: #9aa6b5; --line: #39424e; --paper: #14181d; --accent: #4fc3d4; --warn: #e0b04a; }
-}
+:root { color-scheme: light dark; --ink: #1b1f24; --quiet: #566170; --line: #d5dbe3; --paper: #fff; --accent: #00707f;
+  --warn: #8a5a00; --used: #0072b2; --reserved: #c24f00; --refused: #882255; --cut: #0072b2; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --quiet: #9aa6b5; --line: #39424e; --paper: #14181d;
+  --accent: #4fc3d4; --warn: #e0b04a; --used: #56b4e9; --reserved: #e69f00; --refused: #e58fc0; --cut: #56b4e9; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 62rem; color: var(--ink); background: var(--paper);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-p { margin: .4rem 0; } .quiet { color: var(--quiet); } .answer { color: var(--accent); font-weight: 600; }
-.warn { color: var(--warn); }
-.scroll { overflow-x: auto; }
+  font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.4rem; line-height: 1.25; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+p { margin: .4rem 0; } ul { margin: .4rem 0; padding-left: 1.2rem; } .quiet { color: var(--quiet); }
+.answer { color: var(--accent); font-weight: 600; } .warn { color: var(--warn); }
+.scroll { overflow-x: auto; overflow-wrap: normal; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
-th, td { padding: .3rem .8rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th, td { padding: .3rem .9rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap;
+  vertical-align: top; }
 th { color: var(--quiet); font-weight: 500; } th.text, td.text { text-align: left; }
-td.text { white-space: normal; min-width: 8rem; }
+td.text { white-space: normal; min-width: 9rem; }
 tr.marked td { color: var(--accent); font-weight: 600; }
-figure { margin: .6rem 0 1.2rem; } figcaption { font-size: .92rem; }
+figure { margin: .6rem 0; } figcaption { font-size: .92rem; font-weight: 600; }
+figure { max-width: 30rem; } .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.5rem; }
+@media (max-width: 44rem) { .pair { grid-template-columns: 1fr; gap: 0; } }
 svg { width: 100%; height: auto; display: block; }
-svg text { fill: var(--quiet); font: 11px system-ui, sans-serif; }
-.axis { stroke: var(--line); stroke-width: 1; fill: none; }
-.used { stroke: var(--accent); stroke-width: 1.6; fill: none; }
-.reserved { stroke: var(--quiet); stroke-width: 1.2; stroke-dasharray: 4 3; fill: none; }
-@media print { body { max-width: none; padding: 0; } figure, table { break-inside: avoid; } }
+svg text { fill: var(--quiet); font: 12px system-ui, sans-serif; }
+.axis { stroke: var(--quiet); fill: none; } .grid { stroke: var(--line); stroke-width: .7; fill: none; }
+.upright { stroke: var(--ink); stroke-dasharray: 1 3; fill: none; }
+polyline { stroke-width: 1.6; fill: none; } polyline.refused { stroke-width: 1; }
+.used { stroke: var(--used); } .cut { stroke: var(--cut); } circle.cut { fill: var(--cut); }
+.refused { stroke: var(--refused); } circle.refused { fill: var(--paper); }
+circle ~ polyline.refused { stroke-width: 1.6; stroke-dasharray: 5 3; }
+.reserved { stroke: var(--reserved); stroke-dasharray: 5 3; }
+.under { stroke: none; opacity: .18; } .under.used { fill: var(--used); } .under.refused { fill: var(--refused);
+  opacity: .5; }
+@media print {
+  :root { color-scheme: light; --ink: #000; --quiet: #444; --line: #bbb; --paper: #fff; --accent: #00505c;
+    --warn: #6a4500; --used: #0072b2; --reserved: #c24f00; --refused: #882255; --cut: #0072b2; }
+  @page { margin: 15mm; }
+  body { max-width: none; padding: 0; font-size: 10.5pt; } h2 { break-after: avoid; }
+  .scroll { overflow: visible; } table { font-size: 8.5pt; } .pair { grid-template-columns: 1fr 1fr; }
+  th, td { white-space: normal; padding-right: .6rem; } td.text { min-width: 0; }
+  figure, tr, .pair, .scroll { break-inside: avoid; } h2 + p { break-after: avoid; }
+}
 """
 
 
@@ -66,3 +83,13 @@ def table(
         cells = "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
         lines.append(f'<tr class="marked">{cells}</tr>' if number == marked else f"<tr>{cells}</tr>")
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def items(lines: Iterable[str]) -> str:
+    """A list of sentences."""
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+
+
+def side_by_side(charts: Iterable[str]) -> str:
+    """Charts beside each other, or under each other where there is no room."""
+    return f'<div class="pair">{"".join(charts)}</div>'

@@ -1,71 +1,59 @@
 """``--report``: the whole answer of a simulation as one HTML file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import PurePath
 
 from kvplan.capacity import Fit
+from kvplan.recommend.results import CapPoint
 from kvplan.report import html_page as html
+from kvplan.report.charts import cap_chart, pool_and_refusals
 from kvplan.report.fit_text import budget_rows
-from kvplan.report.numbers import seconds
+from kvplan.report.numbers import count, percent, plain_seconds
+from kvplan.report.over_time import over_time
 from kvplan.report.page import Columns, Headline, Labelled, Part, Prose, Verbatim
 from kvplan.report.simulation_text import (
+    COLUMNS,
     RESERVATIONS,
     STRATEGIES,
+    load_line,
     pool_line,
     reservation_rows,
+    seeds_line,
+    service_band_line,
     setting_line,
     strategy_row,
 )
 from kvplan.report.simulation_text import recommendation as recommendation_parts
-from kvplan.report.svg import Curve, line_chart
-from kvplan.simulation.results import Simulation, StrategyResult
+from kvplan.simulation.results import Simulation
+
+CAPS = ("default cap", "cuts off", "refused", "95% interval", "gave up", "p99 s")
+SUMMARY = "what it does"
 
 
-def text(result: Simulation, planned: Fit | None) -> str:
-    """The document; ``planned`` brings the memory budget, where the pool was planned and not given."""
-    return html.page(f"kvplan: {setting_line(result)}", _body(result, planned))
+def text(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint] = ()) -> str:
+    """The document; ``planned`` brings the memory budget, where the pool was planned and not given, and ``caps`` the
+    curves over the default cap."""
+    return html.page(f"kvplan: {setting_line(result)}", _body(result, planned, caps))
 
 
-def _body(result: Simulation, planned: Fit | None) -> Iterator[str]:
-    inputs = result.inputs
+def _body(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint]) -> Iterator[str]:
     yield f"<h1>{escape(setting_line(result))}</h1>"
     yield html.paragraph(pool_line(result), "quiet")
     if result.recommendation is not None:
         for part in recommendation_parts(result.recommendation):
             yield from _prose(part)
-    if planned is not None and planned.plan.budget is not None:
-        yield html.heading("Memory of one GPU, GiB")
-        yield html.table(
-            ("", "GiB", ""), list(budget_rows(planned.plan.budget, planned.plan.kv_bytes)), texts=frozenset({0, 2})
-        )
+    yield html.paragraph(f"Load: {load_line(result)}")
+    yield from _budget(planned)
     yield html.heading("Worst-case reservations")
     yield html.table(
-        (RESERVATIONS[0], f"prompt p{inputs.reservation_quantile * 100:g}", *RESERVATIONS[2:]),
+        (RESERVATIONS[0], f"prompt p{result.inputs.reservation_quantile * 100:g}", *RESERVATIONS[2:]),
         list(reservation_rows(result)),
     )
-    yield html.heading("Strategies")
-    names = [strategy.name for strategy in result.strategies]
-    yield html.table(
-        STRATEGIES,
-        [strategy_row(strategy, inputs.concurrency) for strategy in result.strategies],
-        marked=names.index(inputs.judged) if inputs.judged in names else None,
-    )
-    for strategy in result.strategies:
-        if not strategy.steady:
-            yield html.paragraph(f"{strategy.name}: {strategy.steady_reason}", "warn")
-    yield html.heading("The pool over time")
-    yield html.paragraph(
-        "First seed. Solid: blocks in use. Dashed: blocks reserved, where the strategy counts blocks.", "quiet"
-    )
-    for strategy in result.strategies:
-        yield from _chart(strategy, result)
-    yield html.heading("Assumed")
-    for line in (
-        *inputs.assumptions,
-        f"seeds {inputs.seed} to {inputs.seed + inputs.seeds - 1}",
-        f"step time: {inputs.service_source}",
-    ):
-        yield html.paragraph(line)
+    yield from _strategies(result)
+    yield from _curves(result, caps)
+    yield from _over_time(result)
+    yield from _assumed(result)
 
 
 def _prose(part: Part) -> Iterator[str]:
@@ -78,19 +66,93 @@ def _prose(part: Part) -> Iterator[str]:
             return
 
 
-def _chart(strategy: StrategyResult, result: Simulation) -> Iterator[str]:
-    samples = strategy.samples
-    if samples is None or len(samples.time_s) < 2:
+def _budget(planned: Fit | None) -> Iterator[str]:
+    yield html.heading("Memory of one GPU")
+    if planned is None or planned.plan.budget is None:
+        yield html.paragraph("The traffic file gives the KV pool, so no memory was planned.")
         return
-    pool = result.plant.usable * result.plant.replicas
-    curves = [Curve(kind="used", values=[float(blocks) for blocks in samples.used_blocks])]
-    if strategy.ledger_capacity is not None and strategy.ledger_capacity <= pool and samples.reserved.any():
-        curves.append(Curve(kind="reserved", values=[float(blocks) for blocks in samples.reserved]))
-    yield line_chart(
-        [float(time_s) for time_s in samples.time_s],
-        curves,
-        top=float(pool),
-        caption=strategy.name,
-        x_labels=("0", seconds(float(samples.time_s[-1]))),
-        y_label=f"{pool:,}",
+    yield html.table(
+        ("", "GiB", "how"), list(budget_rows(planned.plan.budget, planned.plan.kv_bytes)), texts=frozenset({0, 2})
+    )
+    for finding in planned.findings:
+        yield html.paragraph(finding.message, "quiet" if finding.severity == "info" else "warn")
+
+
+def _strategies(result: Simulation) -> Iterator[str]:
+    inputs = result.inputs
+    names = [strategy.name for strategy in result.strategies]
+    yield html.heading("Strategies")
+    yield html.table(
+        (*STRATEGIES, SUMMARY),
+        [(*strategy_row(strategy, inputs.concurrency), strategy.summary) for strategy in result.strategies],
+        texts=frozenset({0, len(STRATEGIES)}),
+        marked=names.index(inputs.judged) if inputs.judged in names else None,
+    )
+    yield html.paragraph(f"{COLUMNS[0].upper()}{COLUMNS[1:]}.", "quiet")
+    for strategy in result.strategies:
+        if not strategy.steady:
+            yield html.paragraph(f"{strategy.name}: {strategy.steady_reason}", "warn")
+    if result.band:
+        yield html.paragraph(f"Band of the step time: {service_band_line(result)}")
+
+
+def _curves(result: Simulation, caps: Sequence[CapPoint]) -> Iterator[str]:
+    yield html.heading("Which default cap")
+    if not caps:
+        yield html.paragraph("Every client sends a max_tokens of its own: a default changes nothing.")
+        return
+    chosen = result.inputs.default_max_tokens
+    if result.recommendation is not None:
+        chosen = result.recommendation.default_max_tokens
+    yield html.paragraph(
+        "A low cap cuts answers off (solid), a high one reserves more and so refuses more (dashed).", "quiet"
+    )
+    yield cap_chart(caps, chosen)
+    places = [place for place, point in enumerate(caps) if point.default_max_tokens == chosen]
+    yield html.table(CAPS, cap_rows(caps), marked=places[0] if places else None)
+
+
+def cap_rows(caps: Sequence[CapPoint]) -> list[tuple[str, ...]]:
+    """A row per default cap, in the columns of ``CAPS``."""
+    return [
+        (
+            count(point.default_max_tokens),
+            percent(point.truncated_share),
+            percent(point.played.refused_share),
+            " to ".join(percent(end) for end in point.played.refused_interval),
+            percent(point.played.gave_up_share),
+            plain_seconds(point.played.e2e_p99_s),
+        )
+        for point in caps
+    ]
+
+
+def _over_time(result: Simulation) -> Iterator[str]:
+    rows = list(over_time(result))
+    if not rows:
+        return
+    yield html.heading("The pool and the refusals over time")
+    yield html.paragraph(
+        f"Seed {result.inputs.seed}. Solid: KV in use. Dashed: KV reserved, where the strategy promises blocks. "
+        "Refusals count every try that was refused.",
+        "quiet",
+    )
+    top = max([1.0, *(max(row.reserved_share or (0.0,)) for row in rows)])
+    most = max(max(row.refused_per_min) for row in rows)
+    for row in rows:
+        yield html.side_by_side(pool_and_refusals(row, top_share=top, most_per_min=most))
+
+
+def _assumed(result: Simulation) -> Iterator[str]:
+    inputs = result.inputs
+    yield html.heading("Assumed")
+    yield html.items(
+        (
+            *inputs.assumptions,
+            f"seeds {seeds_line(result)}",
+            f"step time: {inputs.service_source}",
+            f"a refusal says: try again after {inputs.retry_after}",
+            f"default cap {inputs.default_max_tokens:,}: {inputs.default_max_tokens_source}",
+            f"traffic × {inputs.scale:g} of {PurePath(inputs.traffic_file).name}",
+        )
     )

@@ -36,12 +36,12 @@ def text(result: Simulation) -> Iterator[Part]:
     yield from _unsteady(result)
     if result.recommendation is not None:
         yield from recommendation(result.recommendation)
-    yield labelled("Load", _load(result))
+    yield labelled("Load", load_line(result))
     if result.band:
-        yield labelled("Band", _band(result))
+        yield labelled("Band", service_band_line(result))
     for number, assumption in enumerate(result.inputs.assumptions):
         yield labelled("" if number else "Assumed", assumption)
-    yield labelled("Seeds", _seeds(result))
+    yield labelled("Seeds", seeds_line(result))
     yield labelled("Columns", COLUMNS)
     yield from next_steps(*_next(result.inputs.traffic_file))
 
@@ -125,7 +125,8 @@ def recommendation(advice: Recommendation) -> Iterator[Part]:
     yield BLANK
 
 
-def _load(result: Simulation) -> str:
+def load_line(result: Simulation) -> str:
+    """What is offered, and what the judged strategy can sustain."""
     stability = result.stability
     return (
         f"{ratio(stability.offered_per_s)} requests/s offered, {ratio(stability.sustainable_per_s)} sustainable under "
@@ -133,7 +134,7 @@ def _load(result: Simulation) -> str:
     )
 
 
-def _band(result: Simulation) -> str:
+def service_band_line(result: Simulation) -> str:
     """What the judged strategy does at both ends of the service time's band."""
     ends = (
         f"steps × {ratio(end.factor)}: done {percent(end.result.shares['completed_share'])}, "
@@ -143,7 +144,8 @@ def _band(result: Simulation) -> str:
     return f"{result.inputs.judged} with {'; '.join(ends)}"
 
 
-def _seeds(result: Simulation) -> str:
+def seeds_line(result: Simulation) -> str:
+    """Which seeds, and what of each run is left out."""
     inputs = result.inputs
     numbers = f"{inputs.seed}" if inputs.seeds == 1 else f"{inputs.seed} to {inputs.seed + inputs.seeds - 1}"
     warm = f", the first {seconds(inputs.warmup_s)} of each run left out" if inputs.warmup_s else ""

@@ -1,0 +1,87 @@
+"""What the pictures show of one strategy over time: the pool's shares, and refusals a minute."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import floor, isfinite, log10
+
+from kvplan.admission import STRATEGIES
+from kvplan.simulation.results import Simulation, StrategyResult
+from kvplan.simulation.types import Integers, Samples
+
+_BARS = 60
+"""Refusals are counted over so many stretches of the run: fewer than the pool's samples, so that a rate shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverTime:
+    """One strategy on its first seed. Shares are of the usable pool of all replicas; ``reserved_share`` is None where
+    the strategy promises no blocks. ``refused_per_min`` are refusals (retries refused again count) over each stretch
+    of ``bar_s`` seconds."""
+
+    name: str
+    time_s: tuple[float, ...]
+    used_share: tuple[float, ...]
+    reserved_share: tuple[float, ...] | None
+    bar_s: float
+    refused_per_min: tuple[float, ...]
+    refusals: int
+
+    @property
+    def span_s(self) -> float:
+        """How long the picture is."""
+        return self.time_s[-1]
+
+
+def over_time(result: Simulation) -> Iterator[OverTime]:
+    """Every strategy that was sampled."""
+    for strategy in result.strategies:
+        if strategy.samples is not None and len(strategy.samples.time_s) >= 2:
+            yield _one(strategy, strategy.samples, result.plant.usable * result.plant.replicas)
+
+
+def _one(strategy: StrategyResult, samples: Samples, pool_blocks: int) -> OverTime:
+    times = [float(value) for value in samples.time_s]
+    counts = [int(value) for value in samples.refusals]
+    width = max(1, -(-len(times) // _BARS))
+    bar_s = width * (times[1] - times[0])
+    ends = [counts[min(place + width, len(counts)) - 1] for place in range(0, len(counts), width)]
+    starts = [0, *ends[:-1]]
+    promises = STRATEGIES[strategy.name].counts == "blocks" and strategy.ledger_capacity is not None
+    return OverTime(
+        name=strategy.name,
+        time_s=tuple(times),
+        used_share=_shares(samples.used_blocks, pool_blocks),
+        reserved_share=_shares(samples.reserved, pool_blocks) if promises else None,
+        bar_s=bar_s,
+        refused_per_min=tuple((end - start) * 60.0 / bar_s for start, end in zip(starts, ends, strict=True)),
+        refusals=counts[-1],
+    )
+
+
+def _shares(blocks: Integers, pool_blocks: int) -> tuple[float, ...]:
+    return tuple(float(value) / pool_blocks for value in blocks)
+
+
+def time_unit(span_s: float) -> tuple[float, str]:
+    """Seconds of one unit, and its name: the axis then ends at a number of one to three digits.
+
+    >>> time_unit(90), time_unit(1800), time_unit(90000)
+    ((1.0, 's'), (60.0, 'min'), (3600.0, 'h'))
+    """
+    if span_s < 300:
+        return 1.0, "s"
+    return (60.0, "min") if span_s < 3 * 3600 else (3600.0, "h")
+
+
+def ticks(top: float, *, most: int = 5) -> list[float]:
+    """Round numbers from 0 up to ``top``, at most ``most`` steps of 1, 2 or 5 times a power of ten.
+
+    >>> ticks(12.0), ticks(0.3, most=3)
+    ([0.0, 5.0, 10.0], [0.0, 0.1, 0.2, 0.3])
+    """
+    if not (isfinite(top) and top > 0):
+        return [0.0]
+    power = floor(log10(top / most))
+    steps = (float(f"{factor}e{power}") for factor in (1, 2, 5, 10))
+    step = next(step for step in steps if step * most >= top * (1 - 1e-9))
+    return [round(step * place, 12) for place in range(int(top / step + 1e-9) + 1)]

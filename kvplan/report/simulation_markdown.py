@@ -1,0 +1,72 @@
+"""``kvplan simulate`` as Markdown, for a ticket."""
+
+from collections.abc import Iterator, Sequence
+
+from kvplan.capacity import Fit
+from kvplan.recommend.results import CapPoint
+from kvplan.report.fit_text import budget_rows
+from kvplan.report.markdown import plain, table
+from kvplan.report.simulation_html import CAPS, cap_rows
+from kvplan.report.simulation_text import (
+    COLUMNS,
+    RESERVATIONS,
+    STRATEGIES,
+    load_line,
+    pool_line,
+    reservation_rows,
+    seeds_line,
+    service_band_line,
+    setting_line,
+    strategy_row,
+)
+from kvplan.simulation.results import Recommendation, Simulation
+
+
+def text(result: Simulation, planned: Fit | None = None, caps: Sequence[CapPoint] = ()) -> str:
+    """The document; ``planned`` brings the memory budget and ``caps`` the curves, where they were asked for."""
+    return "\n".join(_lines(result, planned, caps)).rstrip("\n") + "\n"
+
+
+def _lines(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint]) -> Iterator[str]:
+    inputs = result.inputs
+    yield f"### kvplan simulate: {plain(setting_line(result))}"
+    yield ""
+    yield plain(" ".join(pool_line(result).split()))
+    yield ""
+    if result.recommendation is not None:
+        yield from _recommended(result.recommendation)
+    if planned is not None and planned.plan.budget is not None:
+        yield from table(
+            ("memory of one GPU", "GiB", "how"),
+            [(name.strip(), *rest) for name, *rest in budget_rows(planned.plan.budget, planned.plan.kv_bytes)],
+        )
+    yield from table(
+        (RESERVATIONS[0], f"prompt p{inputs.reservation_quantile * 100:g}", *RESERVATIONS[2:]), reservation_rows(result)
+    )
+    yield from table(STRATEGIES, (strategy_row(strategy, inputs.concurrency) for strategy in result.strategies))
+    if caps:
+        yield from table(CAPS, cap_rows(caps))
+    for strategy in result.strategies:
+        if not strategy.steady:
+            yield f"- **unsteady**: {plain(f'{strategy.name}: {strategy.steady_reason}')}"
+    yield f"- load: {plain(load_line(result))}"
+    if result.band:
+        yield f"- band: {plain(service_band_line(result))}"
+    for assumption in inputs.assumptions:
+        yield f"- assumed: {plain(assumption)}"
+    yield f"- seeds: {plain(seeds_line(result))}"
+    yield f"- columns: {plain(COLUMNS)}"
+
+
+def _recommended(advice: Recommendation) -> Iterator[str]:
+    yield (
+        f"**Recommended**: safety fraction {advice.safety_fraction:.2f}, max\\_tokens default "
+        f"{advice.default_max_tokens:,}"
+    )
+    yield ""
+    yield f"- fraction: {plain(advice.binds)}"
+    yield f"- default: {plain(advice.reason)}"
+    if len(advice.per_class) > 1:
+        caps = ", ".join(f"{each.name} {each.default_max_tokens:,}" for each in advice.per_class)
+        yield f"- by class: {plain(caps)}"
+    yield ""
