@@ -81,9 +81,12 @@ class FakeEngine:
         self.most_running = max(self.most_running, self.running)
         try:
             return await self._write(request, body, script)
-        except (asyncio.CancelledError, ConnectionError):
+        except asyncio.CancelledError:
             self.aborted += 1
             raise
+        except ConnectionError:
+            self.aborted += 1
+            return web.Response()
         finally:
             self.running -= 1
 

@@ -1,0 +1,207 @@
+"""Many requests with random misfortune: clients that leave or time out, engines that die, bodies that are wrong.
+
+    python -m tests.gateway_chaos --requests 100000 --at-once 200 --seconds 600
+
+Prints what happened, the highest reservation, and what is left over: reservations, tasks, sockets, memory.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import random
+import resource
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.gateway_server import CHAT, Served, promise, served
+
+CAPACITY = 3000
+"""Blocks: about half of what 200 clients would hold together, so that many are refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftovers:
+    """What a run leaves behind, and what it did."""
+
+    outcomes: dict[str, int]
+    elapsed_s: float
+    capacity: int
+    peak_reserved: int
+    reserved: int
+    holders: int
+    engine_running: int
+    tasks_before: int
+    tasks_after: int
+    sockets_before: int
+    sockets_after: int
+    warm_bytes: int
+    end_bytes: int
+
+
+def _sockets() -> int:
+    folder = Path("/proc/self/fd")
+    count = 0
+    for entry in folder.iterdir():
+        with contextlib.suppress(OSError):
+            count += str(entry.readlink()).startswith("socket:")
+    return count
+
+
+def _resident_bytes() -> int:
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+def _chat(generator: random.Random, **fake: Any) -> bytes:
+    script = {"tokens": generator.randint(1, 8), "gap_s": generator.choice((0, 0, 0.002, 0.01)), **fake}
+    body = {
+        "messages": [{"role": "user", "content": "x" * generator.randint(1, 400)}],
+        "stream": generator.random() < 0.7,
+        "fake": script,
+    }
+    if generator.random() < 0.7:
+        body["max_tokens"] = generator.randint(1, 200)
+    return json.dumps(body).encode()
+
+
+BAD_BODIES = (
+    b"",
+    b"{",
+    b"[]",
+    b'{"messages": 3}',
+    b'{"messages": [], "max_tokens": -4}',
+    b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": "1"}',
+    b'{"messages": [{"role": "user", "content": "x"}], "n": 0}',
+    b'{"messages": [{"role": "user", "content": "x"}], "n": 400}',
+    b"\xff" * 100,
+    b" " * 70_000,
+)
+
+
+async def _one(gateway: Served, generator: random.Random) -> str:
+    """One request of a random kind, and how it ended."""
+    kind = generator.choices(("plain", "leaves", "cut", "dies", "timeout", "bad", "half"), (50, 15, 8, 10, 5, 8, 4))[0]
+    if kind in ("cut", "half"):
+        return await _raw(gateway, generator, kind)
+    if kind == "bad":
+        body = generator.choice(BAD_BODIES)
+    elif kind == "dies":
+        body = _chat(generator, die_after=generator.choice((-2, 0, 1, 3)), tokens=8)
+    elif kind in ("leaves", "timeout"):
+        body = _chat(generator, tokens=50, gap_s=0.02)
+    else:
+        body = _chat(generator)
+    timeout = aiohttp.ClientTimeout(total=generator.uniform(0.01, 0.3) if kind == "timeout" else 60)
+    try:
+        async with gateway.client.post(gateway.url + CHAT, data=body, timeout=timeout) as response:
+            if kind == "leaves" and response.status == 200:
+                for _ in range(generator.randint(0, 3)):
+                    await response.content.readany()
+                response.close()
+                return "left"
+            await response.read()
+            return str(response.status)
+    except TimeoutError:
+        return "timed out"
+    except aiohttp.ClientPayloadError:
+        return "broken off"
+    except aiohttp.ClientError as error:
+        return type(error).__name__
+
+
+async def _raw(gateway: Served, generator: random.Random, kind: str) -> str:
+    """A request that stops in the middle of its body, or whose connection is reset at a random byte of the answer."""
+    body = _chat(generator, tokens=8, gap_s=0.002)
+    request = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(body)) + body
+    _, writer = opened = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(request[: generator.randint(1, len(request) - 1)] if kind == "half" else request)
+    if kind == "cut":
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(0.5):
+                await opened[0].read(generator.randint(1, 2000))
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+    return kind
+
+
+async def run_chaos(requests: int, at_once: int, seconds: float, seed: int = 7) -> Leftovers:
+    """Send ``requests``, ``at_once`` at any time, for ``seconds`` at most; then look what is left."""
+    outcomes: Counter[str] = Counter()
+    limits: dict[str, Any] = {"body_limit_bytes": 65536}
+    async with served(promise(capacity=CAPACITY), **limits) as gateway:
+        await gateway.client.close()
+        gateway.client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
+        for _ in range(20):
+            outcomes[await _one(gateway, random.Random(seed))] += 0
+        await gateway.is_idle()
+        tasks_before, sockets_before = len(asyncio.all_tasks()), _sockets()
+        start_s, left, warm = time.monotonic(), requests, 0
+
+        async def client(number: int) -> None:
+            nonlocal left, warm
+            generator = random.Random(f"{seed} {number}")
+            while left > 0 and time.monotonic() - start_s < seconds:
+                left -= 1
+                if left == requests * 4 // 5:
+                    warm = _resident_bytes()
+                outcomes[await _one(gateway, generator)] += 1
+                gateway.engine.bodies.clear()
+                gateway.engine.headers.clear()
+
+        await asyncio.gather(*(client(number) for number in range(at_once)))
+        elapsed_s = time.monotonic() - start_s
+        await gateway.client.close()
+        await gateway.is_idle(10)
+        for _ in range(100):  # idle connections to the engine are kept for four seconds, and looked at as often
+            if _sockets() <= sockets_before and len(asyncio.all_tasks()) <= tasks_before:
+                break
+            await asyncio.sleep(0.1)
+        gc.collect()
+        return Leftovers(
+            outcomes=dict(outcomes.most_common()),
+            elapsed_s=elapsed_s,
+            capacity=CAPACITY,
+            peak_reserved=gateway.ledger.peak,
+            reserved=gateway.ledger.reserved,
+            holders=gateway.ledger.holders,
+            engine_running=gateway.engine.running,
+            tasks_before=tasks_before,
+            tasks_after=len(asyncio.all_tasks()),
+            sockets_before=sockets_before,
+            sockets_after=_sockets(),
+            warm_bytes=warm,
+            end_bytes=_resident_bytes(),
+        )
+
+
+def main() -> int:
+    """Print the figures; 1 where something is left."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--at-once", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=600)
+    wish = parser.parse_args()
+    found = asyncio.run(run_chaos(wish.requests, wish.at_once, wish.seconds))
+    sent = sum(found.outcomes.values())
+    print(f"{sent:,} requests in {found.elapsed_s:.0f} s on {os.cpu_count()} cores, {wish.at_once} at once")
+    print("  " + ", ".join(f"{count:,} {name}" for name, count in found.outcomes.items() if count))
+    print(f"highest reservation {found.peak_reserved} of {found.capacity} blocks")
+    print(f"left: {found.reserved} blocks, {found.holders} holders, {found.engine_running} running in the engine")
+    print(f"tasks {found.tasks_before} → {found.tasks_after}, sockets {found.sockets_before} → {found.sockets_after}")
+    warm, end = found.warm_bytes / 2**20, found.end_bytes / 2**20
+    print(f"resident memory {warm:.1f} MiB after a fifth of the requests, {end:.1f} MiB at the end")
+    return int(found.reserved or found.holders or found.engine_running or found.peak_reserved > found.capacity)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
