@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kvplan.errors import InputError
+from kvplan.traffic import stamps
 from kvplan.traffic.describe import describe_trace, traffic_text
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.sample import sample
@@ -243,3 +244,27 @@ def test_a_ramp_bends_a_replayed_trace(tmp_path: Path) -> None:
     drawn = sample(load_traffic(file), 1)
     assert len(drawn) == 200  # the integral of 1 … 3 over 100 s is 200 s of the trace
     assert int((drawn.arrival_s < 50).sum()) == 75  # 1 × 50 + 2 × 50² / 200
+
+
+def test_long_spans_are_counted_in_wider_bins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stamps, "_MOST_BINS", 50)
+    found = stamps.Stamps()
+    for second in (100, 7, 0, 1_000, 2_000, 2_000, 900, 1_500, 3_000):
+        found.add(float(second))
+    assert (found.first_s, found.last_s, found.peak_per_s) == (0.0, 3000.0, 2)
+    assert sum(found._bins) == 9
+    assert len(found._bins) <= 60
+    assert found.dispersion(1) is None
+    assert found.dispersion(300) is not None
+
+
+def test_windows_count_as_a_histogram_does() -> None:
+    times = np.cumsum(np.random.default_rng(2).exponential(0.3, 5000))
+    found = stamps.Stamps()
+    for when in times:
+        found.add(float(when))
+    for window in (1, 10, 60):
+        start = np.floor(times[0])
+        whole = int((times[-1] - times[0]) // window)
+        counts = np.histogram(times, bins=whole, range=(start, start + whole * window))[0]
+        assert found.dispersion(window) == pytest.approx(counts.var() / counts.mean(), rel=0.02)

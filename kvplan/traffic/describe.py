@@ -1,6 +1,6 @@
 """What a recorded trace is like: counts, rate, burstiness, length quantiles, and what is odd about the file.
 
-The rows stream by. Lengths are counted per value and arrivals per second, so memory does not grow with the file.
+The rows stream by. Lengths are counted per value and arrivals per window, so memory does not grow with the file.
 """
 
 import math
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvplan.errors import InputError
+from kvplan.traffic.stamps import WINDOWS_S, Stamps
 from kvplan.traffic.traces import TraceNotes, read_trace
 
 PERCENTS = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
@@ -82,56 +83,9 @@ class TraceDescription:
     oddities: tuple[str, ...]
 
 
-class _Arrivals:
-    """Running figures of the stamps: gaps' mean and variance, arrivals per second."""
-
-    def __init__(self) -> None:
-        self.first_s = math.inf
-        self.last_s = -math.inf
-        self.seconds: Counter[int] = Counter()
-        self._previous_s: float | None = None
-        self._gaps = 0
-        self._gap_sum = 0.0
-        self._gap_squares = 0.0
-
-    def add(self, stamp_s: float) -> None:
-        self.first_s, self.last_s = min(self.first_s, stamp_s), max(self.last_s, stamp_s)
-        self.seconds[math.floor(stamp_s)] += 1
-        if self._previous_s is not None:
-            gap = abs(stamp_s - self._previous_s)
-            self._gaps += 1
-            self._gap_sum += gap
-            self._gap_squares += gap * gap
-        self._previous_s = stamp_s
-
-    @property
-    def span_s(self) -> float:
-        return self.last_s - self.first_s
-
-    @property
-    def cv(self) -> float:
-        if self._gaps < 2 or self._gap_sum <= 0:
-            return 0.0
-        mean = self._gap_sum / self._gaps
-        return math.sqrt(max(self._gap_squares / self._gaps - mean * mean, 0.0)) / mean
-
-    def dispersion(self, window_s: int) -> float | None:
-        """Variance over mean of the arrivals in the whole windows that the trace covers; None of fewer than ten."""
-        start = math.floor(self.first_s)
-        windows = int(self.span_s // window_s)
-        if windows < 10:
-            return None
-        totals: Counter[int] = Counter()
-        for second, count in self.seconds.items():
-            totals[(second - start) // window_s] += count
-        inside = [totals[index] for index in range(windows)]
-        mean = sum(inside) / windows
-        return sum((count - mean) ** 2 for count in inside) / windows / mean if mean else None
-
-
 def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescription:  # noqa: A002
     """The description of a trace of any size. Raises InputError for files that hold no usable trace."""
-    notes, arrivals = TraceNotes(), _Arrivals()
+    notes, arrivals = TraceNotes(), Stamps()
     prompt: Counter[int] = Counter()
     output: Counter[int] = Counter()
     caps: Counter[int] = Counter()
@@ -151,16 +105,16 @@ def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescriptio
     if not notes.rows:
         raise InputError(f"{path} holds no request that can be replayed", hint=_skipped(notes), file=str(path))
     span_s = arrivals.span_s
-    spreads = {f"{window}s": arrivals.dispersion(window) for window in (1, 10, 60, 300)}
+    spreads = {f"{window}s": arrivals.dispersion(window) for window in WINDOWS_S}
     return TraceDescription(
         file=str(path),
         format=kind,
         requests=notes.rows,
         span_s=span_s,
         rate_per_s=(notes.rows - 1) / span_s if span_s > 0 else 0.0,
-        interarrival_cv=arrivals.cv,
+        interarrival_cv=arrivals.interarrival_cv,
         dispersion={name: value for name, value in spreads.items() if value is not None},
-        peak_per_s=max(arrivals.seconds.values()),
+        peak_per_s=arrivals.peak_per_s,
         prompt=Lengths(counts=dict(prompt)),
         output=Lengths(counts=dict(output)),
         max_tokens=Lengths(counts=dict(caps)),
