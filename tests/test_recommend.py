@@ -89,6 +89,7 @@ def test_it_is_the_same_each_time(found: Advice) -> None:
 
 def test_every_assumption_is_varied(found: Advice) -> None:
     assert [(row.what, row.factor) for row in found.sensitivity] == [
+        ("as assumed", 1.0),
         ("share without max_tokens", 0.8),
         ("rate", 0.8),
         ("rate", 1.2),

@@ -54,11 +54,11 @@ def engine_metrics(engine: str) -> EngineMetrics:
     return METRICS[version.name]
 
 
-def engine_advice(plant: Plant, result: StrategyResult) -> EngineAdvice:
-    """max_num_seqs: twice the most requests seen inside one replica on one seed's samples, in eights, so that nothing
-    that was admitted waits in the engine. max_num_batched_tokens: the largest power of two whose full prefill step,
-    base + tokens × prefill, takes at most a quarter of a second."""
-    samples = result.samples
+def engine_advice(setting: Setting, charged: Integers, result: StrategyResult) -> EngineAdvice:
+    """max_num_seqs: 5 / 4 of the requests of mean charge that a full ledger holds, at least twice the most seen inside
+    one replica on one seed's samples, in eights; so nothing that was admitted waits. max_num_batched_tokens: the
+    largest power of two whose full prefill step, base + tokens × prefill, takes at most a quarter of a second."""
+    plant, samples = setting.plant, result.samples
     inside = 0 if samples is None or not len(samples.running) else int((samples.running + samples.waiting).max())
     each = -(-inside // plant.replicas)
     step, now = plant.service.step, plant.settings.max_num_batched_tokens
@@ -68,8 +68,9 @@ def engine_advice(plant: Plant, result: StrategyResult) -> EngineAdvice:
 
     fitting = [tokens for tokens in _TOKEN_CHOICES if full_step_s(tokens) <= LONGEST_STEP_S]
     tokens = max(fitting, default=_TOKEN_CHOICES[0])
+    full = 1.25 * setting.opened().capacity / max(float(charged.mean()) if len(charged) else 1.0, 1.0)
     return EngineAdvice(
-        max_num_seqs=max(8, -(-each * _SEQS_HEADROOM // 8) * 8),
+        max_num_seqs=max(8, -(-max(math.ceil(full), each * _SEQS_HEADROOM) // 8) * 8),
         max_num_seqs_now=plant.settings.max_num_seqs,
         running_peak=each,
         max_num_batched_tokens=tokens,

@@ -9,7 +9,7 @@ from kvplan.recommend.results import CapPoint, Constraints, FailedConstraint, Pl
 from kvplan.simulation.bounds import round_caps
 from kvplan.simulation.results import ClassRecommendation
 from kvplan.traffic.distributions import Choice, Choices, Constant
-from kvplan.traffic.kinds import Arrivals, Traffic
+from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
 
 _MOST_TRUNCATED_FACTOR = 25
 _TINY_SHARE = 1e-4
@@ -79,6 +79,22 @@ def knee(points: Sequence[CapPoint], limits: Constraints) -> CapPoint:
     return min(points, key=lambda point: (max(_ratios(point, limits)), point.default_max_tokens))
 
 
+def knee_words(points: Sequence[CapPoint], chosen: CapPoint, limits: Constraints, unset: float) -> str:
+    """Why this cap, in a sentence."""
+    if not unset:
+        return "every request sends its own cap, so a default changes nothing"
+    kept = [point.default_max_tokens for point in points if point.feasible]
+    if len(kept) > 1:
+        return (
+            f"caps from {kept[0]:,} to {kept[-1]:,} keep the constraints; here truncated / limit + refused / limit is "
+            "least"
+        )
+    if kept:
+        return "the only round cap that keeps the constraints"
+    names = " and ".join(name for name, _, _ in broken(chosen.played, chosen.truncated_share, limits))
+    return f"no cap keeps all constraints; this one misses {names} by least"
+
+
 def _ratios(point: CapPoint, limits: Constraints) -> tuple[float, float, float]:
     played = point.played
     refused = played.refused_share + played.rejected_permanently_share
@@ -142,14 +158,13 @@ def per_class(
 
 def with_class_caps(traffic: Traffic, caps: Sequence[ClassRecommendation]) -> Traffic:
     """The traffic as if each class's own default were filled in where its clients send no cap."""
-    known = {one.name.partition("/")[0]: one.default_max_tokens for one in caps}
-    return replace(
-        traffic,
-        classes=tuple(
-            replace(entry, max_tokens=_filled(entry.max_tokens, known[entry.name])) if entry.name in known else entry
-            for entry in traffic.classes
-        ),
-    )
+
+    def filled(entry: TrafficClass) -> TrafficClass:
+        # A trace's own labels make classes of their own, entry/label, which share the entry's law.
+        known = [one.default_max_tokens for one in caps if f"{one.name}/".startswith(f"{entry.name}/")]
+        return replace(entry, max_tokens=_filled(entry.max_tokens, max(known))) if known else entry
+
+    return replace(traffic, classes=tuple(filled(entry) for entry in traffic.classes))
 
 
 def _filled(law: object, cap: int) -> Choices | Constant:

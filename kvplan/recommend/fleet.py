@@ -64,7 +64,7 @@ def _fewer(now: int, cap: int, tried: Trial, truncated: float, limits: Constrain
         if not keeps(figures, truncated, limits):
             break
         fewest, found = count, figures
-    reason = f"{fewest} carry it" if fewest < now else "one less breaks a constraint"
+    reason = "fewer are enough" if fewest < now else "one less breaks a constraint"
     return Fleet(needed=fewest, now=now, default_max_tokens=cap, played=found, reason=reason)
 
 

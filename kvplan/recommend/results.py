@@ -185,9 +185,12 @@ class ObservedUse:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Advice:
-    """The whole answer of ``kvplan recommend``. ``feasible`` False: no cap keeps all constraints (``failed`` says
-    which), and the cap given is the one that misses them by least. ``default_max_tokens`` None: every client sends its
-    own cap. ``check`` is the recommendation played on seeds that the search never saw."""
+    """The whole answer of ``kvplan recommend``.
+
+    ``feasible`` False: no cap keeps all constraints (``failed`` says which), and the cap given is the one that misses
+    them by least. ``default_max_tokens`` None: every client sends its own cap. ``per_class_played``: every class with
+    a cap of its own. ``check`` is the recommendation played on seeds that the search never saw.
+    """
 
     traffic: Traffic
     plant: Plant
@@ -208,6 +211,7 @@ class Advice:
     knee: str
     per_class: tuple[ClassRecommendation, ...]
     per_class_unbounded: tuple[str, ...]
+    per_class_played: Played
     caps: tuple[CapPoint, ...]
     fractions: tuple[FractionPoint, ...]
     check: Played

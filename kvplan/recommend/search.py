@@ -11,14 +11,15 @@ from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.recommend.advice import charges, engine_advice, price, retry_advice, scaling_rules
 from kvplan.recommend.caps import (
-    broken,
     candidates,
     failures,
     keeps,
     knee,
+    knee_words,
     mean_truncated,
     own_cap_truncated,
     per_class,
+    with_class_caps,
 )
 from kvplan.recommend.constraints import constraints
 from kvplan.recommend.fleet import fleet
@@ -123,10 +124,13 @@ def recommend(
     (final,) = player.play([answer])
     figures = played(final)
     few = min(count, PRICE_SEEDS)
-    none, plain, fresh = player.play(
+    window = plant.settings.max_model_len
+    classes, unbounded = per_class(drawings, window, limits, answer.cap)
+    none, plain, by_class, fresh = player.play(
         [
             replace(answer, strategy="none", seeds=few, takes_samples=False, fills_default_cap=False),
             replace(answer, strategy="worst_case", seeds=few, takes_samples=False, fills_default_cap=False),
+            replace(answer, traffic=with_class_caps(traffic, classes), takes_samples=False),
             replace(answer, first_seed=first_seed + count, takes_samples=False),
         ]
     )
@@ -134,8 +138,6 @@ def recommend(
     unset = unset_share(drawings)
     charged = charges(answer, drawings[0])
     rules, _ = client_table(drawings[0].clients, profiles_folder=profiles_folder)
-    window = plant.settings.max_model_len
-    classes, unbounded = per_class(drawings, window, limits, answer.cap)
     settled = replace(
         traffic,
         admission=replace(traffic.admission, safety_fraction=answer.fraction, default_max_tokens=answer.cap),
@@ -157,9 +159,10 @@ def recommend(
         own_cap_truncated_share=own_cap_truncated(drawings),
         unset_share=unset,
         answer=figures,
-        knee=_knee_words(points, chosen, limits, unset),
+        knee=knee_words(points, chosen, limits, unset),
         per_class=classes,
         per_class_unbounded=unbounded,
+        per_class_played=played(by_class),
         caps=points if unset else (),
         fractions=_fractions(answer, player),
         check=played(fresh),
@@ -174,7 +177,7 @@ def recommend(
         ),
         reservations=reservations(settled, drawings[0], plant, answer.cap),
         price=price(answer, drawings, charged, answer=figures, none=played(none), worst_case=played(plain)),
-        engine=engine_advice(plant, final),
+        engine=engine_advice(answer, charged, final),
         retry=retry_advice(answer, charged, figures, rules, traffic.admission.retry_after.jitter_share),
         fleet=fleet(
             replace(answer, takes_samples=False),
@@ -270,22 +273,6 @@ def _low_plant(plant: Plant) -> Plant:
     low = plant.layout.reserved_blocks + int(plant.usable * (1.0 - plant.band_share))
     least = plant.layout.reserved_blocks + plant.layout.request_blocks(plant.settings.max_model_len)
     return replace(plant, blocks=max(low, least))
-
-
-def _knee_words(points: Sequence[CapPoint], chosen: CapPoint, limits: Constraints, unset: float) -> str:
-    """Why this cap, in a sentence."""
-    if not unset:
-        return "every request sends its own cap, so a default changes nothing"
-    kept = [point.default_max_tokens for point in points if point.feasible]
-    if len(kept) > 1:
-        return (
-            f"caps from {kept[0]:,} to {kept[-1]:,} keep the constraints; here truncated / limit + refused / limit is "
-            "least"
-        )
-    if kept:
-        return "the only round cap that keeps the constraints"
-    names = " and ".join(name for name, _, _ in broken(chosen.played, chosen.truncated_share, limits))
-    return f"no cap keeps all constraints; this one misses {names} by least"
 
 
 def _assumptions(answer: Setting, arrivals: Arrivals, judged: str) -> tuple[str, ...]:

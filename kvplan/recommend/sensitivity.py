@@ -30,7 +30,8 @@ class Variation:
 
 
 def variations(traffic: Traffic, scale: float) -> Iterator[Variation]:
-    """The traffic with one assumption off at a time; assumptions that it does not make are left out."""
+    """The traffic as it is, then with one assumption off at a time; those that it does not make are left out."""
+    yield Variation(what="as assumed", factor=1.0, traffic=traffic, scale=scale)
     for factor in FACTORS:
         changed = _with_unset(traffic, factor)
         if changed.classes != traffic.classes:

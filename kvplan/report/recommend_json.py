@@ -27,6 +27,7 @@ def advice_object(advice: Advice, written: str | None = None) -> dict[str, objec
             "e2e_p99_s": advice.answer.e2e_p99_s,
             "per_class": _plain(advice.per_class),
             "per_class_unbounded": list(advice.per_class_unbounded),
+            "per_class_played": _plain(advice.per_class_played),
             "binds": advice.safety.binds if advice.observed is None else advice.observed.binds,
             "reason": advice.knee,
         },

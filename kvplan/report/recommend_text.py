@@ -59,7 +59,8 @@ def _headline(advice: Advice) -> Iterator[Part]:
             + (" (no cap is enough)" if one.name in advice.per_class_unbounded else "")
             for one in advice.per_class
         ]
-        yield labelled("by class", ", ".join(caps))
+        refused = percent(advice.per_class_played.refused_share)
+        yield labelled("by class", f"{', '.join(caps)}: refused {refused}, p99 {_p99(advice.per_class_played)}")
     check = advice.check
     low, high = check.refused_interval
     yield labelled(
@@ -69,6 +70,10 @@ def _headline(advice: Advice) -> Iterator[Part]:
         f"{percent(advice.check_truncated_share)}, {count(check.preemptions)} preemptions, p99 "
         f"{seconds(check.e2e_p99_s)}{_doubt(advice)}",
     )
+
+
+def _p99(played: Played) -> str:
+    return seconds(played.e2e_p99_s)
 
 
 def _doubt(advice: Advice) -> str:
@@ -149,7 +154,7 @@ def _sensitivity_row(row: SensitivityRow, advice: Advice) -> tuple[str, ...]:
         then = ""
     return (
         row.what,
-        f"{row.factor - 1:+.0%}",
+        "" if row.factor == 1 else f"{row.factor - 1:+.0%}",
         percent(row.truncated_share),
         percent(row.refused_share),
         plain_seconds(row.e2e_p99_s),
