@@ -317,3 +317,12 @@ def test_a_user_without_a_home(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert main(["model", LLAMA, "--offline"]) == 0
     capsys.readouterr()
     assert main(["model", "nobody/nothing", "--offline"]) == 4
+
+
+def test_a_plan_says_what_its_model_s_source_leaves_open(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a window vLLM serves a longrope model at its original length: the plan prints the flag, and says why."""
+    rope = {"type": "longrope", "long_factor": [1.0] * 64, "short_factor": [1.0] * 64}
+    _write(Path("config.json"), original_max_position_embeddings=4096, rope_scaling=rope)
+    document, codes = _findings(["fit", "config.json", "--kv-memory", "40GiB"], capsys)
+    assert document["flags"]["--max-model-len"] == 131072  # type: ignore[index]
+    assert "model-note" in codes

@@ -77,7 +77,9 @@ def layout_findings(
 
 
 def _asked_findings(model: ModelSpec, deployment: Deployment) -> Iterator[Finding]:
-    """A window that nobody said, and a pool that the device cannot hold."""
+    """What the model's source leaves open, a window that nobody said, and a pool that the device cannot hold."""
+    for note in model.notes:
+        yield Finding(code="model-note", severity="info", message=note)
     if model.max_context_tokens is None and deployment.max_model_len is None:
         yield Finding(
             code="window-not-said",
