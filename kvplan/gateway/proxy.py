@@ -105,6 +105,9 @@ class UpstreamProxy:
             allow: Headers = [(b"allow", ", ".join(methods).encode())]
             await send_error(send, 405, f"{method} is not allowed here", code="method_not_allowed", headers=allow)
             return
+        if path in PRICED_ROUTES:  # admitted: the body was read, and comes in one piece
+            await self._forward(scope, (await receive())["body"], send)
+            return
         try:
             body = await whole_body(scope, receive)
         except BadRequestError as error:
@@ -158,9 +161,10 @@ class UpstreamProxy:
         await send({"type": "http.response.start", "status": response.status, "headers": _returned_headers(response)})
         read, is_eof = response.content.readany, response.content.at_eof
         try:
-            while chunk := await read():
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            assert is_eof()
+            is_whole = False
+            while not is_whole and (chunk := await read()):
+                is_whole = is_eof()
+                await send({"type": "http.response.body", "body": chunk, "more_body": not is_whole})
         except (aiohttp.ClientError, asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
             self._note_failure("died")
             if response.content_type == "text/event-stream":
@@ -169,7 +173,8 @@ class UpstreamProxy:
                 )
                 await send({"type": "http.response.body", "body": b"data: " + event + b"\n\n", "more_body": True})
             raise UpstreamDiedError from error
-        await send({"type": "http.response.body", "body": b""})
+        if not is_whole:
+            await send({"type": "http.response.body", "body": b""})
 
     def _note_failure(self, kind: str) -> None:
         self._on_failure()

@@ -14,7 +14,7 @@ class AnswerCutError(Exception):
 class Running:
     """One admitted request: its task, since when it waits for its client to read, and why it was ended."""
 
-    __slots__ = ("_gone", "_send", "ended_by", "mark", "sending_since_s", "task", "usage")
+    __slots__ = ("_gone", "_send", "_time", "ended_by", "mark", "sending_since_s", "task", "usage")
 
     def __init__(self, task: "asyncio.Task[object]", send: Send, mark: tuple[bytes, bytes]) -> None:
         self.task = task
@@ -23,6 +23,7 @@ class Running:
         self.sending_since_s: float | None = None
         self.usage: bytes | None = None
         self._send = send
+        self._time = task.get_loop().time
         self._gone: asyncio.Event | None = None
 
     async def gone(self) -> None:
@@ -38,7 +39,7 @@ class Running:
             message = {**message, "headers": [*message.get("headers", ()), self.mark]}
         elif b'"usage"' in message.get("body", b""):
             self.usage = message["body"]
-        self.sending_since_s = self.task.get_loop().time()
+        self.sending_since_s = self._time()
         await self._send(message)
         self.sending_since_s = None
 

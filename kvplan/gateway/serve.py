@@ -145,6 +145,7 @@ async def run_on_uvicorn(app: AsgiApp, listener: socket.socket, stop: asyncio.Ev
         timeout_keep_alive=_KEEP_ALIVE_S,
         h11_max_incomplete_event_size=_HEADER_LIMIT_BYTES,
         server_header=False,
+        proxy_headers=False,
         backlog=_BACKLOG,
     )
     server = _Server(config)

@@ -178,8 +178,7 @@ class SharedLedger:
         """Give back what is still held and end the connection."""
         if self._keeper is not None:
             self._keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
+            await asyncio.wait({self._keeper})
         for holder in list(self._weights):
             self.release(holder)
         await self._try("lower", self._taken_lowerings())
@@ -195,7 +194,8 @@ class SharedLedger:
         while True:
             wait_s = _TRY_AGAIN_S if self._is_down else max(0.0, due_s - loop.time())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
             self._wake.clear()
             if self._is_down:
                 await asyncio.sleep(_TRY_AGAIN_S)
