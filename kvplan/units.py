@@ -30,7 +30,7 @@ _SECONDS_PER_UNIT = {
     "h": Fraction(3600),
     "d": Fraction(86400),
 }
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]{1,25}(?:\.[0-9]{1,25})?|\.[0-9]{1,25})\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(text: str) -> int:

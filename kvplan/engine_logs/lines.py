@@ -3,11 +3,13 @@
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from kvplan.checkpoint import require_file
 from kvplan.errors import InputError
 
 _CHUNK_BYTES = 1 << 20
@@ -58,15 +60,14 @@ def read_lines(path: Path) -> Iterator[LogLine]:
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a log", hint="name the file in it", file=str(path))
     try:
+        require_file(path)
         with path.open("rb") as raw:
-            magic = raw.read(2)
-            raw.seek(0)
-            if magic == b"\x1f\x8b":
+            if raw.peek(2)[:2] == b"\x1f\x8b":  # a look ahead, not a read: the shell's pipes cannot go back
                 with gzip.open(raw) as unpacked:
                     yield from clean_lines(unpacked)
             else:
                 yield from clean_lines(raw)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be read: {reason}", file=str(path)) from error
 
@@ -118,7 +119,7 @@ def _message(text: str) -> str:
     """The text inside a JSON log line (docker's json-file, TGI's --json-output); ``text`` where it is none."""
     try:
         record = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if not isinstance(record, dict):
         return text

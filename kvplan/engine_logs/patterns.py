@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 from kvplan.engine_logs.figures import Observation
 from kvplan.engine_logs.lines import LogLine
 from kvplan.units import GIB, MIB
 
+_LONGEST_FIGURE = 30
 _TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0"}
 
 
@@ -58,19 +59,28 @@ def figure(name: str, text: str) -> tuple[str, int | float | str | bool] | None:
     if text in {"None", "null", ""}:
         return None
     stem, _, unit = name.rpartition("_")
+    if unit == "text":
+        return stem, text
+    if unit == "flag":
+        lowered = text.lower()
+        return (stem, lowered in _TRUE) if lowered in _TRUE | _FALSE else None
+    if len(text) > _LONGEST_FIGURE:
+        return None
+    try:
+        return _number(name, stem, unit, text)
+    except (ValueError, InvalidOperation):  # a damaged line: "1.2.3", ",,"
+        return None
+
+
+def _number(name: str, stem: str, unit: str, text: str) -> tuple[str, int | float]:
     if unit in {"gib", "mib"}:
         return f"{stem}_bytes", round(Decimal(text) * (GIB if unit == "gib" else MIB))
     if unit in {"tokens", "bytes", "blocks"}:
         return name, int(text.replace(",", "").replace("_", ""))
     if unit == "count":
         return stem, int(text.replace(",", ""))
-    if unit == "number":
-        return stem, float(text)
-    if unit == "flag":
-        lowered = text.lower()
-        return (stem, lowered in _TRUE) if lowered in _TRUE | _FALSE else None
-    assert unit == "text", f"the group {name} names no unit"
-    return stem, text
+    assert unit == "number", f"the group {name} names no unit"
+    return stem, float(text)
 
 
 def observe(patterns: tuple[Pattern, ...], line: LogLine) -> Iterator[Observation]:

@@ -8,6 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 
 from kvplan.errors import InputError
@@ -200,7 +201,7 @@ traffic:
   duration: {duration_s}s
   classes:
     - name: {name}
-      rate: {description.rate_per_s:.6g}/s
+      rate: {_plain(description.rate_per_s)}/s
       arrivals: {arrivals}
       prompt_tokens: {_quantiles_text(description.prompt)}
       output_tokens: {_quantiles_text(description.output)}
@@ -209,6 +210,15 @@ traffic:
     #   trace: {description.file}
     #   scale: 1.0
 """
+
+
+def _plain(rate_per_s: float) -> str:
+    """Six digits without an exponent, which a traffic file does not know.
+
+    >>> _plain(1e-7), _plain(12.3456789)
+    ('0.0000001', '12.3457')
+    """
+    return f"{Decimal(f'{rate_per_s:.6g}'):f}"
 
 
 def _window(description: TraceDescription) -> int:

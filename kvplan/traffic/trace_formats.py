@@ -14,6 +14,10 @@ NOT_A_NUMBER = "a figure that is no number"
 NO_PROMPT = "no prompt tokens"
 NO_OUTPUT = "no output (a failed request)"
 NEGATIVE = "a negative figure"
+NO_STAMP = "a stamp beyond any clock (seconds are wanted)"
+TOO_LONG = "more tokens than any model reads"
+LARGEST_TOKENS = 2**31 - 1
+_LATEST_S = 1e12  # 31,700 years: beyond it stand milliseconds of today, and sums of squares lose their meaning
 
 
 class TraceRow(NamedTuple):
@@ -77,10 +81,14 @@ def _row(
     hash_ids: object = None,
     hash_block_tokens: int = 512,
 ) -> TraceRow | str:
+    if abs(arrival_s) >= _LATEST_S:
+        return NO_STAMP
     prompt_tokens, output_tokens = _count(prompt), _count(output)
     max_tokens = _count(cap) if cap else 0
     if prompt_tokens < 0 or output_tokens < 0 or max_tokens < 0:
         return NEGATIVE
+    if max(prompt_tokens, output_tokens) > LARGEST_TOKENS:
+        return TOO_LONG
     if not prompt_tokens:
         return NO_PROMPT
     if not output_tokens:
@@ -127,9 +135,7 @@ def parse_stamp(text: str) -> float:
 
 
 def _azure(record: Record) -> TraceRow | str:
-    stamp = record["TIMESTAMP"]
-    assert isinstance(stamp, str)
-    return _row(parse_stamp(stamp), record["ContextTokens"], record["GeneratedTokens"], "azure")
+    return _row(parse_stamp(str(record["TIMESTAMP"])), record["ContextTokens"], record["GeneratedTokens"], "azure")
 
 
 def _burstgpt(record: Record) -> TraceRow | str:

@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,12 +19,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kvplan.checkpoint import require_file
 from kvplan.errors import InputError
 from kvplan.traffic.kinds import Prefixes
-from kvplan.traffic.trace_formats import FORMATS, TraceFormat, TraceRow, recognise
+from kvplan.traffic.trace_formats import FORMATS, LARGEST_TOKENS, TraceFormat, TraceRow, recognise
 
 _BAD_SHARE = 0.5
-_LONGEST_TOKENS = 2**31 - 1  # more does not fit any window
+_LONGEST_LINE = 2**24
 
 
 @dataclass(kw_only=True)
@@ -132,9 +134,7 @@ def _checked(
     notes: TraceNotes,
 ) -> Iterator[TraceRow]:
     last_s = -np.inf
-    seen = 0
     for line, record in chain((head,), records):
-        seen += 1
         row = chosen.read(record)
         if isinstance(row, str):
             notes.skipped[row] += 1
@@ -146,6 +146,7 @@ def _checked(
         last_s = row.arrival_s
         yield row
     bad = notes.skipped.total() - notes.skipped["no output (a failed request)"]
+    seen = notes.rows + notes.skipped.total()
     if bad > _BAD_SHARE * seen:
         raise InputError(
             f"{file}: {bad:,} of {seen:,} rows cannot be read as {chosen.name}",
@@ -156,10 +157,13 @@ def _checked(
 
 
 def _counted(stream: io.TextIOBase, notes: TraceNotes) -> Iterator[str]:
-    line = "\n"
-    for line in stream:
+    last = "\n"
+    while line := stream.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE:
+            raise InputError(f"a line has {_LONGEST_LINE:,} characters and more: that is no trace")
+        last = line
         yield line
-    notes.ends_without_newline = not line.endswith("\n")
+    notes.ends_without_newline = not last.endswith("\n")
 
 
 def _csv_records(header: str, lines: Iterator[str]) -> Iterator[tuple[int, Mapping[str, object]]]:
@@ -176,7 +180,7 @@ def _json_records(first: str, lines: Iterator[str], notes: TraceNotes) -> Iterat
             continue
         try:
             record = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict):
             yield number, record
@@ -191,14 +195,15 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a trace", file=str(path))
     try:
+        require_file(path)
         with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-        opener = gzip.open if packed else io.open
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as stream:
-            yield stream
+            packed = raw.peek(2)[:2] == b"\x1f\x8b"  # a look ahead, not a read: the shell's pipes cannot go back
+            unpacked = gzip.GzipFile(fileobj=raw) if packed else raw
+            with io.TextIOWrapper(unpacked, encoding="utf-8-sig", newline="") as stream:
+                yield stream
     except FileNotFoundError as error:
         raise InputError(f"there is no trace {path}", file=str(path)) from error
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is a truncated or damaged gzip file", file=str(path)) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text", file=str(path)) from error
@@ -223,9 +228,9 @@ class _Columns:
 
     def add(self, row: TraceRow) -> None:
         self._arrival_s.append(row.arrival_s)
-        self._prompt.append(min(row.prompt_tokens, _LONGEST_TOKENS))
-        self._output.append(min(row.output_tokens, _LONGEST_TOKENS))
-        self._cap.append(min(row.max_tokens, _LONGEST_TOKENS))
+        self._prompt.append(row.prompt_tokens)
+        self._output.append(row.output_tokens)
+        self._cap.append(min(row.max_tokens, LARGEST_TOKENS))  # any larger wish is cut to the window as well
         self._class.append(self._classes.setdefault(row.class_name, len(self._classes)))
         self._client.append(self._clients.setdefault(row.client, len(self._clients)))
         if row.hash_ids:

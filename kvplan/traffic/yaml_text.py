@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from kvplan.checkpoint import require_file
 from kvplan.errors import InputError
 
 LARGEST_FILE_BYTES = 4 * 2**20
@@ -42,6 +43,7 @@ def read_text(path: Path) -> str:
     if path.is_dir():
         raise InputError(f"{file} is a folder, not a traffic file", hint="name the YAML file inside it", file=file)
     try:
+        require_file(path)
         if path.stat().st_size > LARGEST_FILE_BYTES:
             raise InputError(
                 f"{file} has {path.stat().st_size:,} bytes: that is no traffic file",
@@ -115,7 +117,14 @@ def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyP
             lines[(*path, index)] = entry.start_mark.line + 1
             entries.append(_construct(loader, entry, (*path, index), lines, file))
         return entries
-    value = loader.construct_object(node)
+    try:
+        # Whole numbers by Python's reading: PyYAML takes 010 for eight, and fails at 08.
+        value = int(node.value) if node.tag.endswith(":int") else loader.construct_object(node)
+    except ValueError as error:  # a tag that the text does not fit, or thousands of digits
+        key, shown = ".".join(map(str, path)), f"{node.value:.40}"
+        raise InputError(
+            f"{key}: {shown} is not a number", file=file, line=node.start_mark.line + 1, key=key
+        ) from error
     if isinstance(value, float) and not math.isfinite(value):
         key = ".".join(map(str, path))
         raise InputError(

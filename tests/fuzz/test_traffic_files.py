@@ -1,0 +1,184 @@
+"""Traffic files with odd values, words and characters: refused with line and key, or simulated to a sound result."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kvplan.errors import KvplanError
+from kvplan.traffic.load import parse_traffic
+from kvplan.traffic.sample import MOST_REQUESTS
+from kvplan.traffic.template import TEMPLATE
+from tests.fuzz import CORPUS, answer, bounded
+
+SMALL: dict[str, Any] = {
+    "deployment": {
+        "max_model_len": 2048,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 512,
+        "kv_pool": {"blocks": 200, "block_tokens": 16},
+        "service": {
+            "base_s": 0.008,
+            "prefill_token_s": 2.5e-5,
+            "decode_sequence_s": 4.0e-5,
+            "kv_token_s": 4.0e-8,
+        },
+    },
+    "admission": {
+        "policy": "worst_case",
+        "safety_fraction": 0.9,
+        "default_max_tokens": 256,
+        "concurrency": 8,
+        "retry_after": {"estimate": "drain", "jitter": 0.25},
+    },
+    "traffic": {
+        "duration": "6s",
+        "seed": 7,
+        "classes": [
+            {
+                "name": "chat",
+                "rate": "5/s",
+                "arrivals": "poisson",
+                "prompt_tokens": {"lognormal": {"p50": 60, "p95": 200}},
+                "output_tokens": {"lognormal": {"p50": 10, "p95": 40}},
+                "max_tokens": {"choices": [{"unset": True, "share": 0.5}, {"value": 64, "share": 0.5}]},
+                "client": "openai-python",
+                "timeout": "20s",
+                "cancel_share": 0.02,
+            },
+            {
+                "name": "batch",
+                "rate": "1/s",
+                "arrivals": {"gamma": {"cv": 2.0}},
+                "prompt_tokens": {"uniform": {"min": 10, "max": 90}},
+                "output_tokens": {"value": 20},
+                "max_tokens": {"value": 64},
+            },
+        ],
+    },
+    "reservation_quantile": 0.95,
+    "limits": {"refused_share": {"max": 0.5}, "ttft_p99_s": {"max": 5}, "preemptions": {"max": 0}},
+}
+ODD_VALUES = [
+    None, True, False, -1, 0, 1, 2, 3, 17, 1.5, 1e-300, 1e300, 10**30, 2**40, "", "x", "1", "0s", "1ms", "1000000d",
+    "0/s", "1000000000/s", [], {}, [None], {"x": 1}, ["x"], "poisson", {"value": 1},
+    {"on_off": {"on": "1s", "off": "1s"}}, {"max": -1}, {"min": 2}, {"uniform": {"min": 1, "max": 4000}},
+    {"unset": True}, {"estimate": "drain"}, {"seconds": 0.5},
+]  # fmt: skip
+ODD_TEXT = [
+    "\t",
+    "\x00",
+    "&a ",
+    "*a",
+    "!!python/object:x ",
+    "<<: ",
+    ".nan",
+    "1e999",
+    "- ",
+    "[",
+    "{",
+    "? ",
+    "\n---\n",
+    "é",
+]
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for step, inner in steps for found in ((*path, step), *_paths(inner, (*path, step)))]
+
+
+PATHS = _paths(SMALL)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the cases of this module are written, one over the other."""
+    return tmp_path_factory.mktemp("traffic")
+
+
+def _changed(changes: list[tuple[tuple[Any, ...], Any]]) -> dict[str, Any]:
+    file = copy.deepcopy(SMALL)
+    for path, value in changes:
+        place: Any = file
+        try:
+            for step in path[:-1]:
+                place = place[step]
+            if value == "remove":
+                del place[path[-1]]
+            else:
+                place[path[-1]] = copy.deepcopy(value)
+        except (KeyError, IndexError, TypeError):
+            continue
+    return file
+
+
+@bounded(40)
+@given(
+    changes=st.lists(
+        st.tuples(st.sampled_from(PATHS), st.sampled_from([*ODD_VALUES, "remove"])), min_size=1, max_size=2
+    )
+)
+@example(changes=[(("traffic", "classes", 0, "rate"), "1000000000/s")])
+@example(changes=[(("traffic", "duration"), "1000000d")])
+def test_a_file_with_other_values_is_simulated_or_refused(
+    folder: Path, changes: list[tuple[tuple[Any, ...], Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "traffic.yaml"
+    path.write_text(yaml.safe_dump(_changed(changes), sort_keys=False), encoding="utf-8")
+    try:
+        traffic = parse_traffic(path.read_text(encoding="utf-8"), file=str(path))
+    except KvplanError:
+        return
+    expected = sum(entry.rate_per_s for entry in traffic.classes) * (traffic.duration_s or 0.0)
+    if 5_000 < expected < MOST_REQUESTS:
+        return  # simulated as it stands, but not within a unit test
+    code, out, _ = answer(
+        ["simulate", str(path), "--seeds", "1", "--workers", "1", "--format", "json"], capsys, json=True
+    )
+    document = json.loads(out)
+    if code == 3:
+        return
+    for strategy in document["strategies"]:
+        counts = strategy["requests"]
+        ends = ("completed", "rejected_permanently", "gave_up", "timed_out", "cancelled", "unfinished")
+        assert counts["offered"] == sum(counts[end] for end in ends)
+        assert counts["truncated"] <= counts["completed"]
+        assert counts["refused"] <= counts["offered"]
+        assert 0 <= strategy["kv"]["used_mean_share"] <= strategy["kv"]["used_peak_share"] <= 1
+
+
+TEXT = TEMPLATE
+
+
+@bounded(120)
+@given(
+    place=st.integers(0, len(TEXT)),
+    cut=st.integers(0, 40),
+    put=st.one_of(st.sampled_from(ODD_TEXT), st.text(max_size=6)),
+)
+@example(place=0, cut=0, put="a: " + "[" * 3000 + "]" * 3000 + "\n")
+@example(place=0, cut=0, put="a: " + "9" * 5000 + "\n")
+def test_a_damaged_file(place: int, cut: int, put: str) -> None:
+    text = TEXT[:place] + put + TEXT[place + cut :]
+    lines = text.count("\n") + 2
+    assert _complaint_line(text) in range(lines + 1)
+
+
+def _complaint_line(text: str) -> int:
+    """The line that the refusal of ``text`` names; 0 where it is read, or the refusal names none."""
+    try:
+        parse_traffic(text, file="x.yaml")
+    except KvplanError as error:
+        return error.line or 0
+    return 0
+
+
+@pytest.mark.parametrize("path", sorted((CORPUS / "traffic").iterdir()), ids=lambda path: path.name)
+def test_what_once_broke(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer(["simulate", str(path), "--seeds", "1", "--workers", "1"], capsys)
