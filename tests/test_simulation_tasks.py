@@ -1,73 +1,105 @@
-"""Tasks over the cores: in their order, with the hardest first, and the compiled kernel only where it pays."""
+"""Runs over processes: a killed worker costs time and nothing else, and an interrupted simulation leaves nothing."""
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from kvplan.simulation import compiled, tasks
+from kvplan.errors import InputError
+from kvplan.simulation import tasks
 from kvplan.simulation.run import simulate
+from kvplan.simulation.tasks import Task, TaskResult
 from kvplan.traffic.load import parse_traffic
 
-TEXT = """\
+TRAFFIC = """\
 deployment:
-  max_model_len: 512
-  max_num_batched_tokens: 512
+  max_model_len: 1024
+  max_num_seqs: 8
+  max_num_batched_tokens: 256
   kv_pool: {blocks: 101, block_tokens: 16}
-  service: {base_s: 0.01, prefill_token_s: 0.0001, decode_sequence_s: 0.0005, kv_token_s: 0.00001}
+  service: {base_s: 0.01, prefill_token_s: 1.0e-5, decode_sequence_s: 1.0e-4, kv_token_s: 1.0e-7}
 traffic:
-  duration: 600s
+  duration: 10m
   classes:
-    - {name: a, rate: 4/s, prompt_tokens: {lognormal: {p50: 60, p95: 200}}, output_tokens: {exponential: {mean: 30}}}
+    - name: a
+      rate: 2/s
+      prompt_tokens: {lognormal: {p50: 60, p95: 200}}
+      output_tokens: {lognormal: {p50: 30, p95: 90}}
 """
-TRAFFIC = parse_traffic(TEXT, file="mix.yaml")
-
-
-def summary(workers: int) -> list[object]:
-    result = simulate(TRAFFIC, strategies=["worst_case", "none", "prompt_only"], seeds=2, workers=workers)
-    return [(one.name, [seed.seed for seed in one.seeds], one.e2e_s, one.requests) for one in result.strategies]
-
-
-def test_results_stay_in_the_order_of_the_strategies_and_seeds() -> None:
-    alone = summary(1)
-    assert [one[:2] for one in alone] == [  # type: ignore[index]
-        ("worst_case", [0, 1]),
-        ("none", [0, 1]),
-        ("prompt_only", [0, 1]),
-    ]
-    assert summary(2) == alone
-
-
-def test_a_long_run_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "_LONG_RUN_S", 0.0)
-    said: list[str] = []
-    simulate(TRAFFIC, strategies=["worst_case", "none"], seeds=2, workers=1, say=said.append)
-    assert any("this takes about" in line for line in said)
-
-
-def test_a_failing_worker_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = tasks.run_task
-
-    def broken(task: tasks.Task, say: None = None) -> tasks.TaskResult:
-        if task.seed == 1:
-            raise RuntimeError("lost")
-        return real(task)
-
-    monkeypatch.setattr(tasks, "run_task", broken)
-    with pytest.raises(RuntimeError, match="lost"):
-        simulate(TRAFFIC, strategies=["worst_case", "none"], seeds=2, workers=1)
-
-
-@pytest.mark.parametrize(
-    ("plain_s", "is_available", "is_kept", "pays"),
-    [
-        (1.0, True, True, False),
-        (10.0, True, True, True),
-        (10.0, True, False, False),
-        (200.0, True, False, True),
-        (200.0, False, False, False),
-    ],
+_KVPLAN = "import sys; from kvplan.cli import main; sys.exit(main())"
+play = tasks.run_task
+needs_fork = pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="the stand-ins reach forked workers only"
 )
-def test_when_the_compiled_kernel_pays(
-    monkeypatch: pytest.MonkeyPatch, plain_s: float, is_available: bool, is_kept: bool, pays: bool
-) -> None:
-    monkeypatch.setattr(compiled, "is_available", lambda: is_available)
-    monkeypatch.setattr(compiled, "is_kept", lambda: is_kept)
-    assert tasks._compiling_pays([], plain_s) is pays
+
+
+def killed_once(task: Task, **more: object) -> TaskResult:
+    """Plays a task, but the first worker that gets one is killed, as by the kernel where memory runs out."""
+    marker = Path(os.environ["KVPLAN_TEST_MARKER"])
+    if multiprocessing.parent_process() is not None and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert not more
+    return play(task)
+
+
+def always_killed(task: Task, **more: object) -> TaskResult:
+    if multiprocessing.parent_process() is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert not more
+    return play(task)
+
+
+@needs_fork
+def test_a_killed_worker_s_runs_are_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = parse_traffic(TRAFFIC, file="t.yaml")
+    whole = simulate(traffic, strategies=["none"], seeds=5, workers=1)
+    monkeypatch.setenv("KVPLAN_TEST_MARKER", str(tmp_path / "killed"))
+    monkeypatch.setattr("kvplan.simulation.tasks.run_task", killed_once)
+    again = simulate(traffic, strategies=["none"], seeds=5, workers=2)
+    assert (tmp_path / "killed").exists()
+    assert again.strategies[0].seeds == whole.strategies[0].seeds
+
+
+@needs_fork
+def test_workers_that_are_always_killed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvplan.simulation.tasks.run_task", always_killed)
+    with pytest.raises(InputError, match="worker processes were killed 3 times, with 4 of 4 runs left") as caught:
+        simulate(parse_traffic(TRAFFIC, file="t.yaml"), strategies=["none"], seeds=5, workers=2)
+    assert caught.value.hint is not None
+    assert "--workers 1" in caught.value.hint
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for the workers in /proc")
+@pytest.mark.parametrize("everyone", [True, False])
+def test_an_interrupt_ends_every_process_and_leaves_no_file(tmp_path: Path, *, everyone: bool) -> None:
+    """Ctrl-C at a terminal reaches all processes of the group; ``kill -INT`` the first one alone."""
+    (tmp_path / "t.yaml").write_text(TRAFFIC.replace("10m", "4h"), encoding="utf-8")
+    command = [sys.executable, "-c", _KVPLAN, "simulate", "t.yaml", "--workers", "2", "--seeds", "40"]
+    asked = ["--requests", "r.csv", "--report", "r.html"]
+    with subprocess.Popen(
+        [*command, *asked], cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as started:
+        deadline_s = time.monotonic() + 60
+        while len(_children(started.pid)) < 2 and time.monotonic() < deadline_s and started.poll() is None:
+            time.sleep(0.05)
+        workers = _children(started.pid)
+        (os.killpg if everyone else os.kill)(started.pid, signal.SIGINT)
+        out, err = started.communicate(timeout=60)
+    assert (started.returncode, out) == (130, b"")
+    assert re.fullmatch(r"(this takes about \d+ min.*\n)?interrupted\n", err.decode())
+    assert [file.name for file in tmp_path.iterdir()] == ["t.yaml"]
+    assert len(workers) >= 2
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+def _children(pid: int) -> list[int]:
+    """The worker processes of ``pid``."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in listed.read_text().split()] if listed.exists() else []

@@ -25,6 +25,8 @@ from kvplan.traffic.sample import sample
 _SAMPLES = 240
 _SMALL_RUN_REQUESTS = 4_000
 _LONG_RUN_S = 60.0
+_ATTEMPTS = 3
+"""How often runs may lose their workers before the simulation gives up."""
 _LOADING_PAYS_S = 4.0
 """Seconds of playing on each core from which a compiled kernel that lies on disk is loaded (0.7 s)."""
 _COMPILING_PAYS_S = 90.0
@@ -115,10 +117,33 @@ def _compiling_pays(tasks: Sequence[Task], plain_s: float) -> bool:
 
 
 def _over_cores(tasks: Sequence[Task], cores: int) -> Iterator[TaskResult]:
-    """The tasks' results in their order, played by ``cores`` processes; here where one is enough."""
+    """The tasks' results in their order, played by ``cores`` processes; here where one is enough.
+
+    What a killed worker had in hand is played again, with the same result.
+    """
     if cores == 1 or len(tasks) <= 1:
         yield from map(run_task, tasks)
         return
+    from concurrent.futures.process import BrokenProcessPool
+
+    done = 0
+    for _ in range(_ATTEMPTS):
+        try:
+            for result in _in_one_pool(tasks[done:], cores):
+                done += 1
+                yield result
+        except BrokenProcessPool:  # it breaks as a whole when one of its processes is killed
+            continue
+        return
+    raise InputError(
+        f"worker processes were killed {_ATTEMPTS} times, with {len(tasks) - done} of {len(tasks)} runs left",
+        hint="the machine may be out of memory: try --workers 1, or a shorter duration",
+        key="workers",
+    )
+
+
+def _in_one_pool(tasks: Sequence[Task], cores: int) -> Iterator[TaskResult]:
+    """The tasks' results in their order; no process outlives this, however it ends."""
     from concurrent.futures import ProcessPoolExecutor
 
     context = _process_context()
