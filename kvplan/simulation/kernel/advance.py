@@ -146,7 +146,7 @@ def let_go(now_s: float, st: Ints, conf: Conf, shape: Shape, slots: Slots, rows:
     while st[LEFT_HEAD] >= 0 and time[moment[FINISH] + st[LEFT_HEAD]] <= now_s:
         i = st[LEFT_HEAD]
         st[LEFT_HEAD] = row[column[LEFT_LINK] + i]
-        s = row[column[SLOT_OF] + i]
+        s = row[column[SLOT_OF] + i] + 0  # compiled, rows have narrower numbers than slots; this widens one
         if s == -1 or s <= -3:
             st[WAITING] -= 1
             if s != -1 and shape[LAG] and st[BATCHES] + s <= -2 and time[moment[FINISH] + i] < now_s:
@@ -159,7 +159,7 @@ def let_go(now_s: float, st: Ints, conf: Conf, shape: Shape, slots: Slots, rows:
                     returned -= 1
                 written = slot[field[BEFORE] + s] + max(0, returned - slot[field[FIRST_BATCH] + s] + 1)
                 row[column[GENERATED] + i] = min(row[column[ANSWER] + i], written)
-            st[FREE] += release_slot(s, 0, conf[CACHING], st, batch, shape, slots, rows, pool)
+            st[FREE] += release_slot(s, conf, st, batch, shape, slots, rows, pool)
 
 
 def first_waiting(now_s: float, st: Ints, rows: Rows) -> int:
@@ -242,13 +242,13 @@ def advance(
                     leaving.append((slot[field[ORDER] + s], s))
                 else:
                     i = slot[field[WHO] + s]
-                    st[FREE] += release_slot(s, 1, 0, st, batch, shape, slots, rows, pool)
+                    st[FREE] += release_slot(s, conf, st, batch, shape, slots, rows, pool)
                     row[column[SLOT_OF] + i] = -2
         if caching and len(leaving):
             leaving.sort()
             for entry in leaving:
                 i = slot[field[WHO] + entry[1]]
-                st[FREE] += release_slot(entry[1], 1, 1, st, batch, shape, slots, rows, pool)
+                st[FREE] += release_slot(entry[1], conf, st, batch, shape, slots, rows, pool)
                 row[column[SLOT_OF] + i] = -2
             leaving.clear()
 
@@ -302,7 +302,7 @@ def advance(
                 many = safe_batches(batch, many, st[DECODING], st[FREE], st[SLIDING_BACK], shape)
                 taken = taken_in(batch, many, st[DECODING], shape)
         if many == 0:
-            form_batch(now_s, 1, st, ck, heap, lists, conf, cost, shape, slots, rows, pool)
+            form_batch(now_s, ordered + 1, st, ck, heap, lists, conf, cost, shape, slots, rows, pool)
             continue
         jump(many, taken, st, ck, conf, cost, shape)
         if shape[KINDS_NUMBER]:

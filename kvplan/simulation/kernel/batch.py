@@ -267,7 +267,7 @@ def form_batch(
             short = True
             victim = st[LAST_SLOT]
             lost = victim == s
-            free += preempt(victim, caching, st, batch, shape, slots, rows, pool)
+            free += preempt(victim, conf, st, batch, shape, slots, rows, pool)
         if lost:
             free -= slid  # counted again among the blocks that it gave back
             s = -1
@@ -369,7 +369,7 @@ def form_batch(
     ck[START_S] = start_s
     ck[END_S] = end_s
     used = conf[TOTAL] - free
-    use(used, start_s, end_s, ck, cost)
+    use(1.0 * used, start_s, end_s, ck, cost)
     st[PEAK_USED] = max(st[PEAK_USED], used)
     for s in fresh:
         i = slot[who + s]

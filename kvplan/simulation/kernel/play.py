@@ -56,7 +56,7 @@ from kvplan.simulation.kernel.places import (
 # ``door``: settings, and per replica what it holds now.
 CAPACITY, MOST_INSIDE, MOST_READING, REPLICAS, ROUTER = range(5)
 RESERVED, INSIDE, IN_READING, DOOR_PLACES = range(4)
-SINCE_S, HELD_UNIT_S, RELEASE_RATE, RELEASED_S, DOOR_TIMES = range(5)
+SINCE_S, HELD_UNIT_S, RELEASE_RATE, RELEASED_S, PROMISED_S, DOOR_TIMES = range(6)
 # ``waits``: how a refusal's Retry-After is made.
 FIXED_S, JITTER, LONGEST_S, HORIZON_S, UNKNOWN_S, DRAINS, ROUND_TRIP_S = range(7)
 # A client's rule.
@@ -136,15 +136,20 @@ def choose(turn: int, door: Ints, doors: list[Ints]) -> int:
 
 
 def header_s(lacking: int, now_s: float, draw: float, since: Reals, waits: Reals) -> float:
-    """A refusal's Retry-After: fixed, or when ``lacking`` more should have been released; ≥ 1 s, spread upwards."""
+    """A refusal's Retry-After: fixed, or when ``lacking`` more should have been released behind what others were told to
+    wait for; ≥ 1 s, spread upwards. Telling it is a promise."""
     wait_s = waits[FIXED_S]
     if waits[DRAINS] > 0.0:
         if since[RELEASED_S] < 0.0:
             wait_s = waits[UNKNOWN_S]
         else:
             rate = since[RELEASE_RATE] * exp((since[RELEASED_S] - now_s) / waits[HORIZON_S])
-            wait_s = waits[LONGEST_S] if lacking >= rate * waits[LONGEST_S] else lacking / rate
-    return min(max(wait_s, 1.0) * (1.0 + waits[JITTER] * draw), waits[LONGEST_S])
+            ahead_s = max(since[PROMISED_S] - now_s, 0.0)
+            wait_s = waits[LONGEST_S]
+            if lacking < rate * (waits[LONGEST_S] - ahead_s):
+                wait_s = ahead_s + lacking / rate
+            since[PROMISED_S] = now_s + wait_s
+    return min(max(wait_s, 1.0), waits[LONGEST_S] / (1.0 + waits[JITTER])) * (1.0 + waits[JITTER] * draw)
 
 
 def back_off_s(tries: int, rule: Reals, told_s: float, draw: float) -> float:

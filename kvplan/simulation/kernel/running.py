@@ -14,6 +14,7 @@ from kvplan.simulation.kernel.places import (
     BEFORE,
     BLOCK,
     BLOCKED,
+    CACHING,
     CERTAIN,
     CHUNK,
     COMPUTED,
@@ -58,6 +59,7 @@ from kvplan.simulation.kernel.places import (
     WAITING,
     WHO,
     WRITING,
+    Conf,
     Ints,
     Pool,
     Rows,
@@ -156,13 +158,11 @@ def vacate(s: int, st: Ints, slots: Slots, rows: Rows) -> None:
     st[SPARE_SLOT] = s
 
 
-def release_slot(
-    s: int, over: int, caching: int, st: Ints, batch: int, shape: Shape, slots: Slots, rows: Rows, pool: Pool
-) -> int:
-    """Slot ``s`` leaves; the blocks that come back to the pool. ``over``: it ended, and all its batches returned.
+def release_slot(s: int, conf: Conf, st: Ints, batch: int, shape: Shape, slots: Slots, rows: Rows, pool: Pool) -> int:
+    """Slot ``s`` leaves; the blocks that come back to the pool.
 
     With identities its full blocks keep their content. What the batch in flight computes is placed, but the token
-    behind it is not known yet, unless that batch is the one that read the input.
+    behind it is not known yet, unless that batch is the one that read the input, or none is: its end was seen.
     """
     slot, field = slots
     phase = slot[field[PHASE] + s]
@@ -171,19 +171,19 @@ def release_slot(
     if phase == READING:
         st[READING_NOW] -= 1
         unsure = 0
-        if caching == 0:
+        if conf[CACHING] == 0:
             blocks = blocks_taken(computed, shape)
             kinds = shape[KINDS_NUMBER]
             for k in range(kinds):
                 blocks -= shape[FORM][shape[KINDS] + KIND_ROW * k + 3] * slot[field[SLID] + s * kinds + k]
             slot[field[HELD] + s] = blocks
     elif phase == CERTAIN:
-        if over:
+        if slot[field[END_AT] + s] < 0:
             unsure = 0
     else:
         computed += batch
         leave_batches(s, batch, st, shape, slots)
-    if caching:
+    if conf[CACHING]:
         remember(s, slot[field[WHO] + s], (computed - unsure) // pool[BLOCK], pool)
         back = return_blocks(s, pool)
     else:
@@ -197,7 +197,7 @@ def release_slot(
     return back
 
 
-def preempt(s: int, caching: int, st: Ints, batch: int, shape: Shape, slots: Slots, rows: Rows, pool: Pool) -> int:
+def preempt(s: int, conf: Conf, st: Ints, batch: int, shape: Shape, slots: Slots, rows: Rows, pool: Pool) -> int:
     """Slot ``s`` loses its blocks and goes to the head of the queue; what a batch in flight computes still counts."""
     slot, field = slots
     row, column = rows[0], rows[2]
@@ -211,7 +211,7 @@ def preempt(s: int, caching: int, st: Ints, batch: int, shape: Shape, slots: Slo
     if phase == WRITING:
         known_after = -3 - batch
         row[column[GENERATED] + i] = slot[field[BEFORE] + s] + batch - slot[field[FIRST_BATCH] + s] + 1
-    back = release_slot(s, 0, caching, st, batch, shape, slots, rows, pool)
+    back = release_slot(s, conf, st, batch, shape, slots, rows, pool)
     row[column[PREEMPTIONS] + i] += 1
     if phase in (READING, WRITING):
         row[column[SLOT_OF] + i] = known_after
