@@ -253,18 +253,21 @@ def charge(strategy: Strategy, ask: Ask, request_blocks: Callable[[int], int]) -
 
 
 class DrainEstimate:
-    """How fast the ledger drains: a decaying average of released weight per second.
+    """When refused requests may hope to fit: how fast the ledger drains, and how much of that is promised already.
 
-    After a release of w at time t the rate is r × exp(−Δt / τ) + w / τ. A refused request that lacks ``missing`` can
-    hope to fit after missing / rate seconds. Before any release nothing is known: the estimate is ``unknown_s``.
+    After a release of w at time t the rate is r × exp(−Δt / τ) + w / τ. A refused request that lacks ``missing`` waits
+    for those that were told a time before it, and then missing / rate; so of many refused at once each is told a later
+    time than the one before it, instead of all the same. Before any release nothing is known: ``unknown_s``.
 
     >>> drain = DrainEstimate(horizon_s=30.0)
     >>> drain.wait_s(missing=100, now_s=0.0)
     2.0
     >>> for second in range(1, 301):
     ...     drain.released(50, float(second))
-    >>> round(drain.wait_s(missing=100, now_s=300.0), 2)
-    1.97
+    >>> [round(drain.wait_s(missing=100, now_s=300.0), 2) for _ in range(3)]
+    [1.97, 3.93, 5.9]
+    >>> round(drain.wait_s(missing=0, now_s=305.0), 2)
+    0.9
     """
 
     def __init__(self, *, horizon_s: float = 30.0, unknown_s: float = 2.0, longest_s: float = 60.0) -> None:
@@ -273,6 +276,7 @@ class DrainEstimate:
         self._longest_s = longest_s
         self._rate_per_s = 0.0
         self._last_s: float | None = None
+        self._promised_until_s = 0.0
         self._lock = threading.Lock()
 
     def released(self, weight: int, now_s: float) -> None:
@@ -282,13 +286,19 @@ class DrainEstimate:
             self._last_s = now_s
 
     def wait_s(self, *, missing: int, now_s: float) -> float:
-        """Seconds until ``missing`` more should have been released: missing / rate, at most ``longest_s``."""
+        """Seconds until ``missing`` more should have been released beyond what others were told to wait for; at most
+        ``longest_s``. Telling it is a promise: the next one asked waits behind it."""
         with self._lock:
             if self._last_s is None:
                 return self._unknown_s
             rate_per_s = self._decayed(now_s)
-        lacking = max(missing, 0)
-        return self._longest_s if lacking >= rate_per_s * self._longest_s else lacking / rate_per_s
+            ahead_s = max(self._promised_until_s - now_s, 0.0)
+            lacking = max(missing, 0)
+            wait_s = self._longest_s
+            if lacking < rate_per_s * (self._longest_s - ahead_s):
+                wait_s = ahead_s + lacking / rate_per_s
+            self._promised_until_s = now_s + wait_s
+            return wait_s
 
     def _decayed(self, now_s: float) -> float:
         if self._last_s is None:
@@ -299,13 +309,17 @@ class DrainEstimate:
 def retry_after_s(wait_s: float, *, jitter_share: float, draw: float, longest_s: float = 60.0) -> float:
     """Seconds to put into ``retry-after-ms``: the wait, at least one second, spread upwards by up to ``jitter_share``.
 
-    ``draw`` is uniform in [0, 1). No SDK spreads a Retry-After that it honours, so the server must; the result stays
-    below ``longest_s``, which the most cautious client still honours. ``Retry-After`` itself is this, rounded up.
+    ``draw`` is uniform in [0, 1). No SDK spreads a Retry-After that it honours, so the server must, also where the wait
+    is at its longest: the spread ends at ``longest_s``, which the most cautious client still honours. ``Retry-After``
+    itself is this, rounded up.
 
     >>> retry_after_s(4.0, jitter_share=0.25, draw=0.5), retry_after_s(0.1, jitter_share=0.0, draw=0.9)
     (4.5, 1.0)
+    >>> [retry_after_s(500.0, jitter_share=0.25, draw=draw) for draw in (0.0, 0.5)]
+    [48.0, 54.0]
     """
-    return min(max(wait_s, 1.0) * (1.0 + jitter_share * draw), longest_s)
+    shortest = min(max(wait_s, 1.0), longest_s / (1.0 + jitter_share))
+    return shortest * (1.0 + jitter_share * draw)
 
 
 def whole_seconds(seconds: float) -> int:

@@ -157,6 +157,18 @@ def test_the_drain_is_the_rate_of_releases() -> None:
     assert drain.wait_s(missing=80, now_s=10_000.0) == 60.0
 
 
+def test_refused_requests_are_told_one_time_after_the_other() -> None:
+    drain = DrainEstimate(horizon_s=10.0, unknown_s=3.0, longest_s=60.0)
+    for tick in range(2_000):
+        drain.released(4, tick * 0.1)  # 40 a second
+    told = [drain.wait_s(missing=80, now_s=199.9) for _ in range(3)]
+    assert told == [pytest.approx(2.0, rel=0.01), pytest.approx(4.0, rel=0.01), pytest.approx(6.0, rel=0.01)]
+    assert [drain.wait_s(missing=400, now_s=199.9) for _ in range(9)][-1] == 60.0
+    assert drain.wait_s(missing=1, now_s=200.0) > 59.0
+
+
 def test_retry_after_stays_where_clients_honour_it() -> None:
-    assert retry_after_s(100.0, jitter_share=0.25, draw=0.99) == 60.0
+    assert retry_after_s(100.0, jitter_share=0.25, draw=0.0) == 48.0  # 60 / 1.25: the spread ends at 60
+    assert retry_after_s(100.0, jitter_share=0.25, draw=1.0) == 60.0
+    assert retry_after_s(100.0, jitter_share=0.0, draw=0.99) == 60.0
     assert [whole_seconds(seconds) for seconds in (0.0, 1.0, 1.01)] == [1, 1, 2]

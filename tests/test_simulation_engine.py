@@ -285,7 +285,7 @@ def test_retry_after_is_the_ledger_s_estimate() -> None:
     wait = RetryAfter(jitter_share=0.25, longest_s=60.0)
     drain = DrainEstimate(horizon_s=30.0, unknown_s=2.0, longest_s=60.0)
     waits = [0.0, 0.25, 60.0, 30.0, 2.0, 1.0, 0.05]
-    since = [0.0, 0.0, 0.0, -1.0]
+    since = [0.0, 0.0, 0.0, -1.0, 0.0]
     doors = [1000, 9, 0]
     watch = (0.0, inf, inf, 0.0, 0.0)
     for now_s, charge in ((0.5, 30), (0.9, 200), (4.0, 1), (4.0, 60)):

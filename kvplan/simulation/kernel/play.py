@@ -136,8 +136,8 @@ def choose(turn: int, door: Ints, doors: list[Ints]) -> int:
 
 
 def header_s(lacking: int, now_s: float, draw: float, since: Reals, waits: Reals) -> float:
-    """A refusal's Retry-After: fixed, or when ``lacking`` more should have been released behind what others were told to
-    wait for; ≥ 1 s, spread upwards. Telling it is a promise."""
+    """A refusal's Retry-After: fixed, or when ``lacking`` more should have been released behind what others were told
+    to wait for; ≥ 1 s, spread upwards. Telling it is a promise."""
     wait_s = waits[FIXED_S]
     if waits[DRAINS] > 0.0:
         if since[RELEASED_S] < 0.0:
