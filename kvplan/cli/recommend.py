@@ -1,5 +1,6 @@
 """``kvplan recommend``: which settings, found by playing the traffic, with the evidence and the price."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,6 +50,9 @@ def run(
     scale: Annotated[float, typer.Option("--scale", metavar="X", show_default=False, help="Traffic × X.")] = 1.0,
     duration: overrides.Duration = None,
     workers: Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; all cores.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="tcp://HOST:PORT", help="Play the runs on this Dask scheduler.")
+    ] = None,
     model: overrides.Model = None,
     gpu: overrides.Gpu = None,
     tensor_parallel: overrides.TensorParallel = None,
@@ -74,21 +78,23 @@ def run(
     if output is not None:
         check_free(output, force=force)
     folder = options.profiles_folder(profiles)
-    mix = load_traffic(
-        traffic,
-        profiles_folder=folder,
-        overrides=overrides.overrides(
-            set_keys,
-            duration=duration,
-            model=model,
-            gpu=gpu,
-            tensor_parallel=tensor_parallel,
-            replicas=replicas,
-            max_model_len=max_model_len,
-            calibration=None if calibration is None else str(calibration.resolve()),
-        ),
+    changed = overrides.overrides(
+        set_keys,
+        duration=duration,
+        model=model,
+        gpu=gpu,
+        tensor_parallel=tensor_parallel,
+        replicas=replicas,
+        max_model_len=max_model_len,
+        calibration=None if calibration is None else str(calibration.resolve()),
     )
-    with progress_bar("searching") as step:
+    mix = load_traffic(traffic, profiles_folder=folder, overrides=changed)
+    from kvplan.sweep import cluster_executor
+
+    with (
+        progress_bar("searching") as step,
+        nullcontext() if cluster is None else cluster_executor(cluster) as executor,
+    ):
         advice = recommend(
             mix,
             max_truncated_share=_share(max_truncated, "--max-truncated"),
@@ -100,6 +106,7 @@ def run(
             seed=seed,
             scale=scale,
             workers=options.positive_or_none(workers, "--workers"),
+            executor=executor,
             offline=offline,
             profiles_folder=folder,
             progress=step,
@@ -108,6 +115,8 @@ def run(
     written = _written(advice) if write and advice.feasible else None
     if write and written is None:
         talk("nothing is written: no setting keeps the constraints")
+    if written is not None and changed:
+        talk(f"only the answer is written; not what was tried by hand: {', '.join(changed)}")
     if written is not None and output is not None:
         write_file(output, written, force=force)
         _warn_of_traces(advice, output)

@@ -202,6 +202,7 @@ class Advice:
     constraint_sources: Mapping[str, str]
     feasible: bool
     failed: tuple[FailedConstraint, ...]
+    safety_fraction: float
     safety: SafetyAnswer
     default_max_tokens: int | None
     truncated_share: float
@@ -229,6 +230,7 @@ class Advice:
     assumptions: tuple[str, ...]
 
     @property
-    def safety_fraction(self) -> float:
-        """The share of the pool to promise: what the metrics taught where they were given."""
-        return self.safety.safety_fraction if self.observed is None else self.observed.safety_fraction
+    def binds(self) -> str:
+        """What binds the fraction: the metrics' word where they set it."""
+        seen = self.observed
+        return self.safety.binds if seen is None or self.safety_fraction != seen.safety_fraction else seen.binds

@@ -1,9 +1,12 @@
 """The safety fraction: what runs without preemption, less everything by which plan and engine may differ."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from kvplan.recommend.results import SafetyAnswer
 from kvplan.simulation.plant import Plant
 
+LEAST_FRACTION = 0.05
 ROUNDING, BAND, COUNT = "block_rounding_share", "budget_band_share", "token_count_share"
 
 
@@ -53,6 +56,16 @@ def look_ahead_share(plant: Plant, speculative_tokens: int, mean_charge_blocks: 
         return 0.0
     extra = -(-speculative_tokens // plant.layout.block_tokens)
     return extra / (mean_charge_blocks + extra)
+
+
+def lowered(safety: SafetyAnswer, fraction: float, policy: str) -> SafetyAnswer:
+    """The answer after runs at the recommended cap asked for less."""
+    return replace(
+        safety,
+        safety_fraction=fraction,
+        risk_free_fraction=min(safety.risk_free_fraction, fraction),
+        binds=f"the runs: above {fraction:.2f} {policy} preempts on this traffic under the recommended cap",
+    )
 
 
 def largest_safe_fraction(is_safe: Callable[[float], bool]) -> float:

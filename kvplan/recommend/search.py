@@ -25,22 +25,21 @@ from kvplan.recommend.constraints import constraints
 from kvplan.recommend.fleet import fleet
 from kvplan.recommend.observed import observe
 from kvplan.recommend.player import Player, Setting, played
-from kvplan.recommend.results import Advice, CapPoint, Constraints, FractionPoint, SafetyAnswer
-from kvplan.recommend.safety import largest_safe_fraction, look_ahead_share, safety_fraction
+from kvplan.recommend.results import Advice, CapPoint, Constraints
+from kvplan.recommend.risk import CURVE_SEEDS, played_fractions, risk_free_answer, settle
+from kvplan.recommend.safety import lowered
 from kvplan.recommend.sensitivity import sensitivity
 from kvplan.simulation.bounds import judged_strategy, provisional_cap, reservations, unset_share
 from kvplan.simulation.clients import client_table
 from kvplan.simulation.gather import describe_inputs
-from kvplan.simulation.plant import Plant, build_plant
+from kvplan.simulation.plant import build_plant
 from kvplan.simulation.run import DEFAULT_SEEDS, WARMUP_SHARE, is_random
 from kvplan.simulation.tasks import Progress
 from kvplan.traffic.kinds import Arrivals, Traffic
 from kvplan.traffic.sample import sample
 
 SAFE_POLICY = "worst_case_default_cap"
-CURVE_SEEDS = 4
 PRICE_SEEDS = 5
-_FRACTIONS = (0.5, 0.7, 0.9, 1.0, 1.25, 1.5)
 _EXPECTED_RUNS = 180
 
 
@@ -104,7 +103,7 @@ def recommend(
         seeds=count,
         scale=scale,
     )
-    safety = _safety(start, drawings[0], player, count_error_share)
+    safety = risk_free_answer(start, drawings[0], player, count_error_share)
     found = None
     if observed is not None:
         usual = charges(start, drawings[0])
@@ -119,10 +118,11 @@ def recommend(
             key="admission.policy",
         )
     points, chosen = _search_caps(start, drawings, limits, player)
-    answer = replace(start, cap=chosen.default_max_tokens, takes_samples=True)
-    feasible = chosen.feasible
-    (final,) = player.play([answer])
+    answer, final = settle(replace(start, cap=chosen.default_max_tokens, takes_samples=True), player)
     figures = played(final)
+    feasible = chosen.feasible and keeps(figures, chosen.truncated_share, limits)
+    if answer.fraction < start.fraction:
+        safety = lowered(safety, answer.fraction, answer.strategy)
     few = min(count, PRICE_SEEDS)
     window = plant.settings.max_model_len
     classes, unbounded = per_class(drawings, window, limits, answer.cap)
@@ -152,7 +152,8 @@ def recommend(
         constraints=limits,
         constraint_sources=sources,
         feasible=feasible,
-        failed=() if feasible else failures(points, chosen, limits),
+        failed=() if feasible else failures(points, replace(chosen, played=figures), limits),
+        safety_fraction=answer.fraction,
         safety=safety,
         default_max_tokens=answer.cap if unset else None,
         truncated_share=chosen.truncated_share,
@@ -164,7 +165,7 @@ def recommend(
         per_class_unbounded=unbounded,
         per_class_played=played(by_class),
         caps=points if unset else (),
-        fractions=_fractions(answer, player),
+        fractions=played_fractions(answer, player, None if found is None else found.pool_blocks),
         check=played(fresh),
         check_truncated_share=mean_truncated(fresh_drawings, answer.cap),
         check_seed=first_seed + count,
@@ -191,35 +192,6 @@ def recommend(
         observed=found,
         runs=player.runs,
         assumptions=_assumptions(answer, drawings[0], judged),
-    )
-
-
-def _safety(start: Setting, arrivals: Arrivals, player: Player, count_error_share: float) -> SafetyAnswer:
-    """The largest fraction at which no seed preempts on the planned pool, less the terms."""
-
-    def is_safe(fraction: float) -> bool:
-        (result,) = player.play([replace(start, fraction=fraction)])
-        return not result.preemptions and not result.over_capacity_events
-
-    risk_free = largest_safe_fraction(is_safe)
-    usual = charges(start, arrivals)
-    ahead = look_ahead_share(
-        start.plant, start.traffic.deployment.speculative_tokens, float(usual.mean()) if len(usual) else 0.0
-    )
-    fraction, terms, binds = safety_fraction(
-        start.plant, count_error_share=count_error_share, look_ahead_share=ahead, risk_free=risk_free
-    )
-    if risk_free == 1.0:
-        reason = f"the whole planned pool promised: no preemption in {start.seeds} seeds"
-    else:
-        reason = f"{start.strategy} first preempts above {risk_free:.2f} of the planned pool, {start.seeds} seeds"
-    return SafetyAnswer(
-        safety_fraction=fraction,
-        risk_free_fraction=risk_free,
-        terms=terms,
-        binds=binds,
-        reason=reason,
-        seeds=start.seeds,
     )
 
 
@@ -252,27 +224,6 @@ def _search_caps(
         if not around:
             return tuple(points[cap] for cap in caps), chosen
         points |= measured(around, start.seeds)
-
-
-def _fractions(answer: Setting, player: Player) -> tuple[FractionPoint, ...]:
-    """Other shares promised, the engine having only the pool at the low end of its band."""
-    low = _low_plant(answer.plant)
-    tried = sorted({*_FRACTIONS, answer.fraction})
-    settings = [
-        replace(answer, fraction=fraction, engine_plant=low, seeds=min(answer.seeds, CURVE_SEEDS), takes_samples=False)
-        for fraction in tried
-    ]
-    return tuple(
-        FractionPoint(safety_fraction=fraction, played=played(result))
-        for fraction, result in zip(tried, player.play(settings), strict=True)
-    )
-
-
-def _low_plant(plant: Plant) -> Plant:
-    """The plant with the smallest pool that its band allows; at least what one request of the whole window takes."""
-    low = plant.layout.reserved_blocks + int(plant.usable * (1.0 - plant.band_share))
-    least = plant.layout.reserved_blocks + plant.layout.request_blocks(plant.settings.max_model_len)
-    return replace(plant, blocks=max(low, least))
 
 
 def _assumptions(answer: Setting, arrivals: Arrivals, judged: str) -> tuple[str, ...]:

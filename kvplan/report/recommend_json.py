@@ -28,7 +28,7 @@ def advice_object(advice: Advice, written: str | None = None) -> dict[str, objec
             "per_class": _plain(advice.per_class),
             "per_class_unbounded": list(advice.per_class_unbounded),
             "per_class_played": _plain(advice.per_class_played),
-            "binds": advice.safety.binds if advice.observed is None else advice.observed.binds,
+            "binds": advice.binds,
             "reason": advice.knee,
         },
         "constraints": {**asdict(advice.constraints), "sources": dict(advice.constraint_sources)},

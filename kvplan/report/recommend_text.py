@@ -51,7 +51,7 @@ def _headline(advice: Advice) -> Iterator[Part]:
             yield labelled("fails", _failure(failed), style=ACTION)
         yield labelled("replicas", _replicas(advice), style=ACTION)
     yield labelled("for", _setting(advice))
-    yield labelled("fraction", f"binds: {advice.safety.binds if advice.observed is None else advice.observed.binds}")
+    yield labelled("fraction", f"binds: {advice.binds}")
     yield labelled("default", advice.knee)
     if len(advice.per_class) > 1:
         caps = [
@@ -275,11 +275,13 @@ def _search(advice: Advice) -> str:
 
 def _columns_said(advice: Advice) -> str:
     own = advice.own_cap_truncated_share
+    seen = advice.observed is not None and advice.observed.pool_blocks is not None
+    pool = "the blocks that were observed" if seen else "the least that its band allows"
     also = f" ({percent(own)} more end at the cap that their client sent)" if own else ""
     return (
         f"cap: the max_tokens default; cuts off: answers that it ends, of all requests{also}; refused: at least once; "
         "the curves are cuts off and refused, | is the limit; fractions are of the planned pool while the engine has "
-        "the least that its band allows; then set: the cap that would keep the constraints, - none near"
+        f"{pool}; then set: the cap that would keep the constraints, - none near"
     )
 
 
