@@ -326,3 +326,10 @@ def test_a_plan_says_what_its_model_s_source_leaves_open(capsys: pytest.CaptureF
     document, codes = _findings(["fit", "config.json", "--kv-memory", "40GiB"], capsys)
     assert document["flags"]["--max-model-len"] == 131072  # type: ignore[index]
     assert "model-note" in codes
+
+
+def test_compressed_kv_is_8_bit_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in vLLM 0.33, whose DeepSeek-V4 class takes no other type than fp8 on Hopper."""
+    fit = ["fit", "deepseek-ai/DeepSeek-V4-Flash", "--kv-memory", "40GiB", "--kv-dtype"]
+    assert "in fp8 only" in _error([*fit, "bfloat16"], 3, capsys)
+    assert main([*fit, "fp8", "--offline"]) == 0
