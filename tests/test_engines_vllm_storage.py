@@ -58,10 +58,13 @@ def test_blackwell_reads_sparse_mla_plain() -> None:
 
 
 def test_compressed_kv_is_always_packed() -> None:
-    assert {kv_types(COMPRESSED_MODEL, word).name for word in ("auto", "fp8", "bfloat16")} == {"fp8_ds_mla"}
+    assert {kv_types(COMPRESSED_MODEL, word).name for word in ("auto", "fp8", "fp8_ds_mla")} == {"fp8_ds_mla"}
 
 
-@pytest.mark.parametrize(("model", "word"), [(GQA_MODEL, "fp8_ds_mla"), (SPARSE_MODEL, "fp8_e5m2"), (GQA_MODEL, "q8")])
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [(GQA_MODEL, "fp8_ds_mla"), (SPARSE_MODEL, "fp8_e5m2"), (COMPRESSED_MODEL, "bfloat16"), (GQA_MODEL, "q8")],
+)
 def test_wrong_words(model: object, word: str) -> None:
     with pytest.raises(InputError) as refused:
         kv_types(model, word)  # type: ignore[arg-type]
