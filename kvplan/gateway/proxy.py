@@ -14,6 +14,7 @@ from kvplan.gateway.asks import PRICED_ROUTES
 from kvplan.gateway.bodies import BadRequestError
 from kvplan.gateway.framing import ClientGoneError, whole_body
 from kvplan.gateway.metrics import GatewayMetrics
+from kvplan.gateway.silence import Reading, SilenceGuard
 
 _HOP_BY_HOP = frozenset(
     (
@@ -68,7 +69,9 @@ class UpstreamProxy:
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self._base_url = base_url.rstrip("/")
-        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_read=read_timeout_s)
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s)
+        self._read_timeout_s = read_timeout_s
+        self._silence = SilenceGuard(read_timeout_s)
         self._metrics = metrics
         self._on_failure = on_failure
         self._session: aiohttp.ClientSession | None = None
@@ -86,6 +89,7 @@ class UpstreamProxy:
 
     async def close(self) -> None:
         """Close every connection to the engine."""
+        self._silence.close()
         if self._session is not None:
             await self._session.close()
 
@@ -127,18 +131,15 @@ class UpstreamProxy:
         assert self._session is not None, "the proxy was not opened"
         started_s = time.monotonic()
         try:
-            response = await self._session.request(
-                scope["method"],
-                self._target(scope),
-                data=body or None,
-                headers=_forwarded_headers(scope["headers"]),
-                allow_redirects=False,
-            )
-        except aiohttp.SocketTimeoutError:
-            self._note_failure("silent")
-            await send_error(send, 504, "the engine did not answer in time", code="upstream_timeout")
-            return
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            async with asyncio.timeout(self._read_timeout_s):
+                response = await self._session.request(
+                    scope["method"],
+                    self._target(scope),
+                    data=body or None,
+                    headers=_forwarded_headers(scope["headers"]),
+                    allow_redirects=False,
+                )
+        except (aiohttp.ClientError, ValueError) as error:
             self._note_failure("unreachable")
             await send_error(
                 send,
@@ -147,6 +148,10 @@ class UpstreamProxy:
                 code="upstream_unavailable",
                 retry_after_s=_UPSTREAM_RETRY_AFTER_S,
             )
+            return
+        except TimeoutError:
+            self._note_failure("silent")
+            await send_error(send, 504, "the engine did not answer in time", code="upstream_timeout")
             return
         try:
             if self._metrics is not None:
@@ -159,10 +164,17 @@ class UpstreamProxy:
     async def _stream(self, response: aiohttp.ClientResponse, send: Send) -> None:
         """The engine's status, headers and bytes. An answer that breaks off never ends like a whole one."""
         await send({"type": "http.response.start", "status": response.status, "headers": _returned_headers(response)})
+        time_now, reading = asyncio.get_running_loop().time, Reading(response)
+        self._silence.add(reading)
         read, is_eof = response.content.readany, response.content.at_eof
         try:
             is_whole = False
-            while not is_whole and (chunk := await read()):
+            while not is_whole:
+                reading.since_s = time_now()
+                chunk = await read()
+                reading.since_s = None
+                if not chunk:
+                    break
                 is_whole = is_eof()
                 await send({"type": "http.response.body", "body": chunk, "more_body": not is_whole})
         except (aiohttp.ClientError, asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
@@ -173,6 +185,8 @@ class UpstreamProxy:
                 )
                 await send({"type": "http.response.body", "body": b"data: " + event + b"\n\n", "more_body": True})
             raise UpstreamDiedError from error
+        finally:
+            self._silence.discard(reading)
         if not is_whole:
             await send({"type": "http.response.body", "body": b""})
 
