@@ -1,0 +1,175 @@
+"""What a simulated request costs, against (a) a SimPy model of the same ledger and (b) the step-by-step reference.
+
+``pytest tests/benchmarks/test_simulation.py --benchmark-enable -s`` measures a million requests, ``worst_case`` in
+front of the engine, below its capacity; without the option a few hundred are played once, and only the answers are
+compared. The SimPy model has no engine: it is told how long each request stays, which the kernel has to find out.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from math import inf
+
+import numpy as np
+import pytest
+import simpy
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.simulation.engine import run_kernel
+from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, Run, StepCost
+from tests.reference_engine import ReferenceEngine, Sequence
+
+MILLION = 1_000_000
+PLAIN = 20_000
+STEPPED = 2_000
+ONCE = 300
+MOST_BYTES = 400 * 2**20
+BLOCKS = 26_569
+SETUP = EngineSetup(
+    blocks=BLOCKS,
+    layout=CacheLayout(
+        block_tokens=16,
+        bytes_per_block=2**21,
+        groups=(CacheGroup(kind="full", layers=32, rule="full", block_tokens=16, page_bytes=2**21),),
+        in_flight_tokens=16_384,
+    ),
+    max_model_len=32_768,
+    max_num_seqs=256,
+    max_num_batched_tokens=8_192,
+    step=StepCost(base_s=0.008, prefill_token_s=2.5e-5, decode_sequence_s=4.0e-5, kv_token_s=4.0e-8),
+    async_scheduling=True,
+    prefix_caching=True,
+)
+
+
+def worst_case(count: int, rate_per_s: float = 6.0) -> tuple[Requests, FrontDoor]:
+    """Chat: lognormal prompts and answers, a cap of 1,024, charged whole."""
+    rng = np.random.default_rng(7)
+    prompt = np.clip(rng.lognormal(np.log(1020), 0.843, count), 1, 16_000).astype(np.int64)
+    answer = np.clip(rng.lognormal(np.log(129), 0.761, count), 1, 16_000).astype(np.int64)
+    cap = np.full(count, 1_024)
+    return Requests(
+        arrival_s=np.cumsum(rng.exponential(1 / rate_per_s, count)),
+        prompt_tokens=prompt,
+        output_tokens=answer,
+        cap_tokens=cap,
+        charge=-(-(prompt + cap) // 16),
+        refused_for_good=np.zeros(count, np.bool_),
+        client=np.zeros(count, np.int64),
+        time_out_s=np.full(count, inf),
+        cancel_s=np.full(count, inf),
+        client_draw=rng.random(count),
+        server_draw=rng.random(count),
+    ), FrontDoor(capacity=(BLOCKS - 1) * 9 // 10)
+
+
+def kernel(requests: Requests, door: FrontDoor, *, compiled: bool) -> Run:
+    return run_kernel(requests, SETUP, door, [ClientRule()], compiled=compiled)
+
+
+def simpy_ledger(requests: Requests, capacity: int, stays_s: list[float]) -> list[bool]:
+    """Who is let in by a ledger of ``capacity``, where a request stays as long as it is told."""
+    environment = simpy.Environment()
+    ledger = simpy.Container(environment, capacity=capacity, init=capacity)
+    let_in = [False] * len(stays_s)
+    charges = requests.charge.tolist()
+
+    def request(i: int) -> Generator[simpy.Event, None, None]:
+        if charges[i] > ledger.level:
+            return
+        let_in[i] = True
+        yield ledger.get(charges[i])
+        yield environment.timeout(stays_s[i])
+        yield ledger.put(charges[i])
+
+    def arrivals() -> Generator[simpy.Event, None, None]:
+        for i, arrival_s in enumerate(requests.arrival_s.tolist()):
+            yield environment.timeout(arrival_s - environment.now)
+            environment.process(request(i))
+
+    environment.process(arrivals())
+    environment.run()
+    return let_in
+
+
+def reference(requests: Requests, run: Run) -> list[float]:
+    """Finish times of those that the door let in, step by step."""
+    engine = ReferenceEngine(SETUP)
+    sequences = []
+    for i in np.flatnonzero(~np.isnan(run.rows.admitted_s)).tolist():
+        prompt, answer, cap = (
+            int(column[i]) for column in (requests.prompt_tokens, requests.output_tokens, requests.cap_tokens)
+        )
+        sequences.append(Sequence(serial=i, prompt=prompt, answer=answer, cap=cap))
+        engine.add(float(requests.arrival_s[i]), sequences[-1])
+    engine.run(inf)
+    return [sequence.finish_s for sequence in sequences]
+
+
+def stays(run: Run) -> list[float]:
+    stay_s: list[float] = np.nan_to_num(run.rows.finish_s - run.rows.admitted_s).tolist()
+    return stay_s
+
+
+def cpu_s(action: Callable[[], object]) -> float:
+    """CPU seconds of this process for ``action``."""
+    before_s = time.process_time()
+    action()
+    return time.process_time() - before_s
+
+
+def test_rivals_agree() -> None:
+    """All three let the same requests in, and finish them at the same time; at a load that refuses some."""
+    requests, door = worst_case(ONCE, rate_per_s=60.0)
+    run = kernel(requests, door, compiled=False)
+    assert 0 < (run.rows.outcome == Outcome.GAVE_UP).sum() < ONCE
+    assert simpy_ledger(requests, door.capacity, stays(run)) == (run.rows.outcome == Outcome.COMPLETED).tolist()
+    finish_s = run.rows.finish_s[~np.isnan(run.rows.finish_s)]
+    assert reference(requests, run) == finish_s.tolist()
+
+
+def alone(count: int) -> dict[str, float]:
+    """CPU seconds of the compiled kernel and peak bytes of a process that does nothing else."""
+    command = (sys.executable, "-m", "tests.benchmarks.test_simulation", str(count))
+    answer: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return answer
+
+
+def test_a_million_requests(benchmark: BenchmarkFixture) -> None:
+    """The compiled kernel's CPU and memory, and the cost of one request as a ratio to each rival's."""
+    if benchmark.disabled:
+        pytest.skip("measured with --benchmark-enable")
+    pytest.importorskip("numba")
+    kernel(*worst_case(ONCE), compiled=True)  # compiled once for all; then it is loaded
+    figures = benchmark.pedantic(alone, args=(MILLION,), rounds=3)  # type: ignore[no-untyped-call]
+    compiled_s = figures["cpu_s"] / MILLION
+    requests, door = worst_case(PLAIN)
+    plain = kernel(requests, door, compiled=False)
+    plain_s = cpu_s(lambda: kernel(requests, door, compiled=False)) / PLAIN
+    stay_s = stays(plain)
+    simpy_s = cpu_s(lambda: simpy_ledger(requests, door.capacity, stay_s)) / PLAIN
+    fewer, _ = worst_case(STEPPED)
+    stepped = kernel(fewer, door, compiled=False)
+    reference_s = cpu_s(lambda: reference(fewer, stepped)) / STEPPED
+    print(f"\ncompiled     {1e6 * compiled_s:7.2f} µs a request; a million: {figures['cpu_s']:.2f} s of CPU")
+    print(f"peak memory  {figures['peak_bytes'] / 2**20:7.0f} MiB, the requests' own arrays included")
+    for name, each_s in (("uncompiled", plain_s), ("SimPy ledger", simpy_s), ("stepped", reference_s)):
+        ratios = f"{each_s / compiled_s:.0f} × compiled, {each_s / plain_s:.1f} × uncompiled"
+        print(f"{name:12} {1e6 * each_s:7.2f} µs a request = {ratios}")
+    benchmark.extra_info.update(figures)
+    benchmark.extra_info.update(
+        simpy_over_compiled=simpy_s / compiled_s, reference_over_compiled=reference_s / compiled_s
+    )
+    assert figures["peak_bytes"] <= MOST_BYTES
+    assert compiled_s < simpy_s < reference_s
+
+
+if __name__ == "__main__":
+    kernel(*worst_case(ONCE), compiled=True)
+    asked, ledger = worst_case(int(sys.argv[1]))
+    used_s = cpu_s(lambda: kernel(asked, ledger, compiled=True))
+    print(json.dumps({"cpu_s": used_s, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
