@@ -244,6 +244,7 @@ PLANNER = (
     "from kvplan.cli import main; main(['fit', 'meta-llama/Llama-3.1-8B-Instruct', '--gpu', 'h100', '--offline'])",
     "from kvplan.cli import main; main(['gateway', '--help'])",
     "import kvplan.gateway",
+    "from kvplan.gateway import Admission, AdmissionMiddleware, OwnLedger, Promise",
 )
 
 

@@ -9,16 +9,18 @@ import itertools
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kvplan.gateway.admit import Admission, LedgerDownError, Price, Refusal, price, refused_for_good
 from kvplan.gateway.answers import AsgiApp, Headers, Message, Receive, Scope, Send, send_error
 from kvplan.gateway.asks import PRICED_ROUTES, Ask, Route, read_ask
 from kvplan.gateway.bodies import BadRequestError, Body, read_body, with_cap
 from kvplan.gateway.framing import BODY_LIMIT_BYTES, BODY_TIMEOUT_S, ClientGoneError, whole_body
-from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.running import STALL_S, AnswerCutError, Running, StallGuard, watch
 from kvplan.gateway.usage import read_usage
+
+if TYPE_CHECKING:
+    from kvplan.gateway.metrics import GatewayMetrics
 
 
 class Counter(Protocol):
@@ -51,7 +53,10 @@ class AdmissionMiddleware:
     ``count`` gives exact prompt lengths where a tokenizer is at hand; a reservation is only ever shrunk to them.
     ``why_closed`` says why nothing may enter now (a server that goes down), or None.
 
-    In a Python server's own ASGI application::
+    In a Python server's own ASGI application (nothing but the standard library is needed)::
+
+        from kvplan.admission import STRATEGIES
+        from kvplan.gateway import Admission, AdmissionMiddleware, OwnLedger, Promise
 
         promise = Promise(
             window_tokens=32768,
@@ -68,7 +73,7 @@ class AdmissionMiddleware:
         admission: Admission,
         *,
         count: Counter | None = None,
-        metrics: GatewayMetrics | None = None,
+        metrics: "GatewayMetrics | None" = None,
         routes: Mapping[str, Route] = PRICED_ROUTES,
         body_limit_bytes: int = BODY_LIMIT_BYTES,
         body_timeout_s: float = BODY_TIMEOUT_S,
