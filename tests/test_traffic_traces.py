@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from kvplan.errors import InputError
+from kvplan.simulation.plant import build_plant
 from kvplan.traffic import stamps
+from kvplan.traffic.arrivals import OnOff, arrival_times
+from kvplan.traffic.burstiness import fitted_arrivals, on_off_dispersion
 from kvplan.traffic.describe import describe_trace, traffic_text
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.sample import sample
@@ -182,6 +185,40 @@ def test_the_written_file_draws_like_the_trace(tmp_path: Path) -> None:
         got = np.quantile(drawn.prompt_tokens, probability)
         assert got == pytest.approx(np.quantile(prompt, probability), rel=0.05)
     assert (drawn.max_tokens == 0).mean() == pytest.approx(0.5, abs=0.04)
+
+
+def test_bursts_are_drawn_as_bursts(tmp_path: Path) -> None:
+    """A trace of requests that come in bursts of about 10 s, 40 s apart: counts over 1, 10 and 60 s vary alike."""
+    rng = np.random.default_rng(8)
+    bursts = OnOff(on_s=10.0, off_s=40.0)
+    arrival_s = arrival_times(bursts, rate_per_s=3.0, duration_s=20_000.0, gap_rng=rng, curve_rng=rng)
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{at},100,20\n" for at in arrival_s))
+    found = describe_trace(path)
+    process = fitted_arrivals(rate_per_s=found.rate_per_s, cv=found.interarrival_cv, dispersion=found.dispersion)
+    assert isinstance(process, OnOff)
+    assert process.on_s == pytest.approx(10.0, rel=0.25)
+    assert process.off_s == pytest.approx(40.0, rel=0.25)
+    for window in (1, 10, 60):
+        expected = on_off_dispersion(bursts, 3.0, window)
+        assert found.dispersion[f"{window}s"] == pytest.approx(expected, rel=0.25), "the formula meets the drawing"
+    assert "arrivals: {on_off: {on: " in traffic_text(found)
+
+
+def test_the_written_file_runs_whatever_the_lengths_and_the_name(tmp_path: Path) -> None:
+    for longest, model, window in (
+        (900, "meta-llama/Llama-3.1-8B-Instruct", 8192),
+        (120_000, "meta-llama/Llama-3.1-8B-Instruct", 131_072),
+        (190_000, "Qwen/Qwen3-4B-Instruct-2507", 262_144),
+        (900_000, "Qwen/Qwen3-4B-Instruct-2507", 262_144),
+    ):
+        path = tmp_path / "t.csv"
+        path.write_text(f"arrival_s,prompt_tokens,output_tokens\n0,10,5\n1,{longest},7\n3,30,9\n")
+        text = traffic_text(describe_trace(path), name='odd: "#1"')
+        found = parse_traffic(text, file=str(tmp_path / "mix.yaml"))
+        assert (found.model, found.deployment.max_model_len, found.classes[0].name) == (model, window, 'odd: "#1"')
+        assert build_plant(found, offline=True).settings.max_model_len == window
+        assert ("refused for good" in text) == (longest > window)
 
 
 def test_a_replayed_trace_keeps_its_rows(tmp_path: Path) -> None:

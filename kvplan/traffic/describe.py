@@ -3,6 +3,7 @@
 The rows stream by. Lengths are counted per value and arrivals per window, so memory does not grow with the file.
 """
 
+import json
 import math
 import textwrap
 from collections import Counter
@@ -12,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from kvplan.errors import InputError
+from kvplan.traffic.burstiness import arrivals_text, fitted_arrivals
 from kvplan.traffic.stamps import WINDOWS_S, Stamps
 from kvplan.traffic.traces import TraceNotes, read_trace
 
@@ -176,37 +178,40 @@ def _oddities(notes: TraceNotes, output: Counter[int], caps: Counter[int], span_
 def traffic_text(description: TraceDescription, *, name: str = "recorded") -> str:
     """A traffic file whose drawn requests have the trace's rate, burstiness and length quantiles.
 
-    Gaps are gamma with the trace's coefficient of variation (Poisson near one); lengths follow the recorded quantiles,
-    prompt and answer independently of each other. A class that replays the trace itself is there to swap in.
+    Arrivals cluster as ``fitted_arrivals`` finds; lengths follow the recorded quantiles, prompt and answer
+    independently of each other. A class that replays the trace itself is there to swap in.
     """
     if description.rate_per_s <= 0:
         raise InputError(
             f"{description.file}: all stamps are equal, so there is no rate to write", file=description.file
         )
-    cv = description.interarrival_cv
-    arrivals = "poisson" if 0.9 <= cv <= 1.15 else f"{{gamma: {{cv: {min(max(cv, 0.02), 50):.3g}}}}}"
-    caps = "{unset: true}" if not description.max_tokens.counts else _caps_text(description)
+    arrivals = fitted_arrivals(
+        rate_per_s=description.rate_per_s, cv=description.interarrival_cv, dispersion=description.dispersion
+    )
+    model, window, remark = _model_and_window(description)
+    caps = " {unset: true}" if not description.max_tokens.counts else _caps_text(description)
     duration_s = max(600, min(3600, round(description.span_s)))
     return f"""\
 # Drawn like {Path(description.file).name}: {description.requests:,} requests in {description.span_s:,.0f} s,
 # prompt mean {description.prompt.mean:,.1f}, output mean {description.output.mean:,.1f} tokens.
 # Prompt and output lengths are drawn independently of each other.
-model: meta-llama/Llama-3.1-8B-Instruct   # an assumption: no trace says which model to plan for
+{_prefix_remark(description)}model: {model}   # assumed: no trace says which
 deployment:
   gpu: h100
-  max_model_len: {_window(description)}
+  max_model_len: {window}{remark}
 admission:
   policy: worst_case_default_cap
 traffic:
   duration: {duration_s}s
   classes:
-    - name: {name}
+    - name: {json.dumps(name, ensure_ascii=False) if set(name) & _NOT_PLAIN else name}
       rate: {_plain(description.rate_per_s)}/s
-      arrivals: {arrivals}
+      arrivals: {arrivals_text(arrivals)}
       prompt_tokens: {_quantiles_text(description.prompt)}
       output_tokens: {_quantiles_text(description.output)}
-      max_tokens: {caps}
-    # To replay the trace itself instead, put these two keys in place of rate, arrivals and the two lengths:
+      max_tokens:{caps}
+    # To replay the trace itself, put these two keys in place of rate, arrivals
+    # and the two lengths:
     #   trace: {description.file}
     #   scale: 1.0
 """
@@ -221,10 +226,32 @@ def _plain(rate_per_s: float) -> str:
     return f"{Decimal(f'{rate_per_s:.6g}'):f}"
 
 
-def _window(description: TraceDescription) -> int:
-    """The least power of two above the longest recorded request, at least 8,192."""
+_NOT_PLAIN = frozenset(":#{}[],&*!|>'\"%@`?-~ \\\n\t")
+"""Signs that may mean something to YAML."""
+_MODELS = (("meta-llama/Llama-3.1-8B-Instruct", 131_072), ("Qwen/Qwen3-4B-Instruct-2507", 262_144))
+"""Bundled models that one H100 serves at their whole window."""
+
+
+def _model_and_window(description: TraceDescription) -> tuple[str, int, str]:
+    """A model whose window holds the longest recorded request, the least power of two that does (at least 8,192), and
+    a remark where no model's does."""
     longest = max(description.prompt.counts) + max(description.output.counts)
-    return max(8192, 1 << longest.bit_length())
+    window = max(8192, 1 << longest.bit_length())
+    for name, context in _MODELS:
+        if window <= context:
+            return name, window, ""
+    name, context = _MODELS[-1]
+    return name, context, "   # requests beyond it are refused for good"
+
+
+def _prefix_remark(description: TraceDescription) -> str:
+    """Drawn prompts share nothing: where recorded ones do, a cache makes the replay lighter than the drawing."""
+    if not description.shared_block_share:
+        return ""
+    return (
+        f"# {description.shared_block_share:.0%} of the recorded prompts' blocks repeat earlier ones; drawn prompts\n"
+        "# share nothing. Where prefix caching matters, replay the trace (below).\n"
+    )
 
 
 def _quantiles_text(lengths: Lengths) -> str:
@@ -236,7 +263,7 @@ def _quantiles_text(lengths: Lengths) -> str:
         if place in (0, len(points) - 1) or not points[place - 1][1] == value == points[place + 1][1]
     ]
     text = ", ".join(f"{name}:_{value}" for name, value in kept)  # the underscore keeps a pair on one line
-    lines = textwrap.wrap(text, 108, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(text, 70, break_long_words=False, break_on_hyphens=False)
     return "{quantiles: {\n          " + "\n          ".join(lines).replace("_", " ") + "\n        }}"
 
 
@@ -245,11 +272,11 @@ def _caps_text(description: TraceDescription) -> str:
     sent = description.max_tokens
     unset = description.requests - sent.rows
     if len(sent.counts) > 8:
-        return _quantiles_text(sent)
+        return " " + _quantiles_text(sent)
     shares = [(f"value: {cap}", count) for cap, count in sorted(sent.counts.items())]
     if unset:
         shares.append(("unset: true", unset))
     whole = [round(count / description.requests, 6) for _, count in shares]
     whole[0] += round(1.0 - sum(whole), 6)
     choices = ", ".join(f"{{{what}, share: {share:g}}}" for (what, _), share in zip(shares, whole, strict=True))
-    return f"{{choices: [{choices}]}}"
+    return "\n        choices: [" + choices + "]"
