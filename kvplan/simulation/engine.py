@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from kvplan.capacity import usable_blocks
+from kvplan.errors import InputError
 from kvplan.simulation import compiled as numba_kernel
 from kvplan.simulation.kernel import places, play
 from kvplan.simulation.memory import (
@@ -17,7 +19,6 @@ from kvplan.simulation.memory import (
     no_identities,
     offsets,
     slot_rows,
-    usable_blocks,
     watched,
 )
 from kvplan.simulation.types import (
@@ -42,6 +43,14 @@ WORTH_COMPILING = 1_000_000
 """Requests from which compiling it pays as well."""
 
 
+def worth_compiling(requests: int) -> bool:
+    """Whether compiled code pays for this many requests: a kept kernel is loaded in half a second, one that is not
+    takes about half a minute to compile. False where the extra ``fast`` is not installed."""
+    if requests < WORTH_LOADING or not numba_kernel.is_available():
+        return False
+    return requests >= WORTH_COMPILING or numba_kernel.is_kept()
+
+
 def run_kernel(
     requests: Requests,
     engine: EngineSetup,
@@ -60,9 +69,7 @@ def run_kernel(
     """
     watch = watch or Watch()
     if compiled is None:
-        count = len(requests.arrival_s)
-        worth = count >= WORTH_COMPILING or (count >= WORTH_LOADING and numba_kernel.is_kept())
-        compiled = worth and numba_kernel.is_available()
+        compiled = worth_compiling(len(requests.arrival_s))
     plays: Callable[..., Any] = numba_kernel.compiled_play(say) if compiled else play.play
     groups = engine.layout.groups
     caches = engine.prefix_caching and len(groups) == 1 and groups[0].rule == "full"
@@ -94,6 +101,13 @@ def _play(
     answer = np.minimum(requests.output_tokens, cap)
     seats = max(1, min(engine.max_num_seqs, engine.max_num_batched_tokens, count))
     usable = usable_blocks(engine.layout, engine.blocks)
+    longest = int((requests.prompt_tokens + answer).max(initial=0))
+    if not engine.reserves_whole_input and engine.layout.request_blocks(longest) > usable:
+        raise InputError(
+            f"a request of {longest:,} tokens never fits the pool of {usable:,} usable blocks",
+            hint="the engine would compute it for ever; make the pool larger or the window shorter",
+            key="deployment.max_model_len",
+        )
     layout = layout_numbers(engine, memory)
     slots, field = slot_rows(seats, layout.kinds, replicas, memory)
     states, clocks = engine_rows(usable, replicas, memory)
@@ -139,7 +153,7 @@ def _play(
         (
             memory.of(requests.arrival_s, np.float64),
             memory.of(requests.charge),
-            memory.of(requests.refused_for_good, np.int8),
+            memory.of(requests.refused_for_good | (requests.prompt_tokens >= engine.max_model_len), np.int8),
             memory.of(requests.client, np.int32),
             memory.of(requests.time_out_s, np.float64),
             memory.of(requests.cancel_s, np.float64),

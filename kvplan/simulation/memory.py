@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from kvplan.engines.base import CacheLayout
 from kvplan.errors import InputError
 from kvplan.simulation.kernel import places, play
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Integers, Requests, Watch
@@ -259,7 +258,3 @@ def watched(watch: Watch) -> tuple[float, float, float, float, float]:
     spans = (watch.from_s, watch.until_s, watch.stop_s, watch.sample_every_s, watch.sample_until_s)
     return (float(spans[0]), float(spans[1]), float(spans[2]), float(spans[3]), float(spans[4]))
 
-
-def usable_blocks(layout: CacheLayout, blocks: int) -> int:
-    """Blocks that requests may hold."""
-    return blocks - layout.reserved_blocks
