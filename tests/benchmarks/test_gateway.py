@@ -142,7 +142,7 @@ def report(what: str, bare: list[float], ours: list[float]) -> None:
 def test_cpu_of_a_request(
     proxies: Proxies, benchmark: BenchmarkFixture, name: str, fake: dict[str, Any], requests: int
 ) -> None:
-    rounds, requests = (7, requests) if benchmark.enabled else (1, 20)
+    rounds, requests = (5, requests) if benchmark.enabled else (1, 20)
     request = request_of(fake, max_tokens=64)
     in_turns(proxies, request, 20, 1)
     bare, ours = in_turns(proxies, request, requests, rounds)
