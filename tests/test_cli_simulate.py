@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -242,6 +243,28 @@ def test_a_terminal_gets_the_pool_over_time_and_a_pipe_does_not(
     assert max(map(len, chart)) <= 80
     assert [line.split()[0] for line in chart if set(BARS) & set(line)] == list(DEFAULT_STRATEGIES)
     assert any(set(line) == {" ", "x"} for line in chart)
+
+
+def test_what_the_table_does_not_show_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = TRAFFIC.replace(
+        "{lognormal: {p50: 200, p95: 600}}", "{choices: [{value: 100, share: 0.5}, {value: 3000, share: 0.5}]}"
+    )
+    (tmp_path / "traffic.yaml").write_text(text, encoding="utf-8")
+    shown = " ".join(_run(capsys, "--strategy", "none").split())
+    assert re.search(r"Too large none: (4\d|5\d)% of requests can never be served", shown)
+    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n1,10,5\n", encoding="utf-8")
+    replay = TRAFFIC[: TRAFFIC.index("    - name")] + "    - {name: r, trace: t.csv}\n"
+    (tmp_path / "traffic.yaml").write_text(replay, encoding="utf-8")
+    assert "no request arrives after the first 12 s" in " ".join(_run(capsys, "--strategy", "none").split())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [("--seed", "-5", "a seed of -5 is below zero"), ("--seeds", "1000000000", "more than 10,000")],
+)
+def test_seeds_that_cannot_be_played(capsys: pytest.CaptureFixture[str], option: str, value: str, message: str) -> None:
+    assert main(["simulate", "traffic.yaml", option, value]) == 3
+    assert message in capsys.readouterr().err
 
 
 def test_an_interrupt_in_the_middle_is_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

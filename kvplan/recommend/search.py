@@ -33,7 +33,7 @@ from kvplan.simulation.bounds import judged_strategy, provisional_cap, reservati
 from kvplan.simulation.clients import client_table
 from kvplan.simulation.gather import describe_inputs
 from kvplan.simulation.plant import build_plant
-from kvplan.simulation.run import DEFAULT_SEEDS, WARMUP_SHARE, is_random
+from kvplan.simulation.run import WARMUP_SHARE, seed_numbers
 from kvplan.simulation.tasks import Progress
 from kvplan.traffic.kinds import Arrivals, Traffic
 from kvplan.traffic.sample import sample
@@ -77,10 +77,7 @@ def recommend(
     if not (scale > 0 and isfinite(scale)):
         raise InputError(f"a scale of {scale:g} is not above zero", key="scale")
     plant = build_plant(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
-    first_seed = traffic.seed if seed is None else seed
-    count = seeds if seeds is not None else DEFAULT_SEEDS if is_random(traffic) else 1
-    if count < 1:
-        raise InputError("at least one seed is needed", key="seeds")
+    first_seed, count = seed_numbers(traffic, seeds=seeds, seed=seed)
     drawings = [sample(traffic, first_seed + turn, scale=scale) for turn in range(count)]
     if not all(len(one) for one in drawings):
         raise InputError("no request arrives in a run", hint="raise the rate or the duration", file=traffic.file)

@@ -18,6 +18,7 @@ from kvplan.report.simulation_text import (
     STRATEGIES,
     load_line,
     pool_line,
+    remarks,
     reservation_rows,
     seeds_line,
     service_band_line,
@@ -89,9 +90,8 @@ def _strategies(result: Simulation) -> Iterator[str]:
         marked=names.index(inputs.judged) if inputs.judged in names else None,
     )
     yield html.paragraph(f"{COLUMNS[0].upper()}{COLUMNS[1:]}.", "quiet")
-    for strategy in result.strategies:
-        if not strategy.steady:
-            yield html.paragraph(f"{strategy.name}: {strategy.steady_reason}", "warn")
+    for label, remark in remarks(result):
+        yield html.paragraph(f"{label}: {remark}", "warn")
     if result.band:
         yield html.paragraph(f"Band of the step time: {service_band_line(result)}")
 

@@ -13,6 +13,7 @@ from kvplan.report.simulation_text import (
     STRATEGIES,
     load_line,
     pool_line,
+    remarks,
     reservation_rows,
     seeds_line,
     service_band_line,
@@ -46,9 +47,8 @@ def _lines(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint]) ->
     yield from table(STRATEGIES, (strategy_row(strategy, inputs.concurrency) for strategy in result.strategies))
     if caps:
         yield from table(CAPS, cap_rows(caps))
-    for strategy in result.strategies:
-        if not strategy.steady:
-            yield f"- **unsteady**: {plain(f'{strategy.name}: {strategy.steady_reason}')}"
+    for label, remark in remarks(result):
+        yield f"- **{label.lower()}**: {plain(remark)}"
     yield f"- load: {plain(load_line(result))}"
     if result.band:
         yield f"- band: {plain(service_band_line(result))}"

@@ -104,12 +104,26 @@ def strategy_row(strategy: StrategyResult, concurrency: int) -> tuple[str, ...]:
 
 
 def _unsteady(result: Simulation) -> Iterator[Part]:
-    """Runs that never settled: their times only say how long the run was."""
-    unsteady = [strategy for strategy in result.strategies if not strategy.steady]
-    for strategy in unsteady:
-        yield labelled("Unsteady", f"{strategy.name}: {strategy.steady_reason}", style=ACTION)
-    if unsteady:
+    """What the table does not show: requests that nothing can serve, runs that never settled."""
+    found = list(remarks(result))
+    for label, text in found:
+        yield labelled(label, text, style=ACTION)
+    if found:
         yield BLANK
+
+
+def remarks(result: Simulation) -> Iterator[tuple[str, str]]:
+    """A label and a sentence for each thing that the table of strategies does not show."""
+    if all(not strategy.requests.offered for strategy in result.strategies):
+        yield "Nothing", f"no request arrives after the first {seconds(result.inputs.warmup_s)}, which are warm-up"
+    for strategy in result.strategies:
+        share = strategy.shares["rejected_permanently_share"]
+        if share:
+            never = "a prompt beyond the window, or a reservation beyond the pool"
+            yield "Too large", f"{strategy.name}: {percent(share)} of requests can never be served ({never})"
+    for strategy in result.strategies:
+        if not strategy.steady:
+            yield "Unsteady", f"{strategy.name}: {strategy.steady_reason}"
 
 
 def recommendation(advice: Recommendation) -> Iterator[Part]:

@@ -26,6 +26,7 @@ from kvplan.traffic.kinds import Arrivals, Traffic
 from kvplan.traffic.sample import sample
 
 DEFAULT_SEEDS = 10
+MOST_SEEDS = 10_000
 WARMUP_SHARE = 0.1
 MAX_TRUNCATED_SHARE = 0.01
 BAND_SEEDS = 3
@@ -60,10 +61,7 @@ def simulate(
     names = _strategy_names(strategies, traffic)
     if not 0 < scale < inf:
         raise InputError(f"a scale of {scale:g} is not above zero", key="scale")
-    first_seed = traffic.seed if seed is None else seed
-    count = seeds if seeds is not None else DEFAULT_SEEDS if is_random(traffic) else 1
-    if count < 1:
-        raise InputError("at least one seed is needed", key="seeds")
+    first_seed, count = seed_numbers(traffic, seeds=seeds, seed=seed)
     plant = build_plant(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
     arrivals = sample(traffic, first_seed, scale=scale)
     if not len(arrivals):
@@ -176,6 +174,19 @@ def _strategy_names(strategies: Sequence[str], traffic: Traffic) -> tuple[str, .
         raise InputError("no strategy was named", hint=f"strategies: {', '.join(STRATEGIES)}", key="strategy")
     judged = judged_strategy(traffic).name
     return (*names, judged) if names == DEFAULT_STRATEGIES and judged not in names else names
+
+
+def seed_numbers(traffic: Traffic, *, seeds: int | None, seed: int | None) -> tuple[int, int]:
+    """The first seed and how many, as asked for or the usual ones; InputError for what cannot be played."""
+    first = traffic.seed if seed is None else seed
+    count = seeds if seeds is not None else DEFAULT_SEEDS if is_random(traffic) else 1
+    if first < 0:
+        raise InputError(f"a seed of {first} is below zero", hint="--seed 0 or more", key="seed")
+    if count < 1:
+        raise InputError("at least one seed is needed", key="seeds")
+    if count > MOST_SEEDS:
+        raise InputError(f"{count:,} seeds are more than {MOST_SEEDS:,}", hint="10 are enough for most", key="seeds")
+    return first, count
 
 
 def is_random(traffic: Traffic) -> bool:

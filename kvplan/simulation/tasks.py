@@ -25,6 +25,8 @@ from kvplan.traffic.sample import sample
 _SAMPLES = 240
 _SMALL_RUN_REQUESTS = 4_000
 _LONG_RUN_S = 60.0
+_REQUEST_S, _COMPILED_REQUEST_S = 6e-5, 1.5e-6
+"""The least that one request takes to play (worst case in front, an idle engine), uncompiled and compiled."""
 _ATTEMPTS = 3
 """How often runs may lose their workers before the simulation gives up."""
 _LOADING_PAYS_S = 4.0
@@ -90,6 +92,8 @@ def run_tasks(
     if len(tasks) == 1 or requests * len(tasks) < _SMALL_RUN_REQUESTS:
         return list(watched(map(run_task, tasks)))
     order = sorted(range(len(tasks)), key=lambda place: _HARDEST_FIRST[tasks[place].opened.strategy.counts])
+    if say is not None and (least_s := _least_seconds(requests)) > _LONG_RUN_S:
+        say(f"each of {len(tasks)} runs takes at least {least_s / 60:.0f} min; a shorter duration is faster")
     started_s = time.process_time()
     first = [run_task(tasks[order[0]])]
     rest_s = (time.process_time() - started_s) * (len(tasks) - 1) / cores
@@ -103,6 +107,15 @@ def run_tasks(
         say(f"this takes about {rest_s / 60:.0f} min; fewer seeds or a shorter duration is faster")
     played = list(watched(chain(first, _over_cores(rest, cores))))
     return [result for _, result in sorted(zip(order, played, strict=True), key=itemgetter(0))]
+
+
+def _least_seconds(requests: int) -> float:
+    """How long one run of so many requests takes at the least, before anything was played."""
+    from kvplan.simulation import compiled
+    from kvplan.simulation.engine import WORTH_COMPILING
+
+    fast = requests >= WORTH_COMPILING and compiled.is_available()
+    return requests * (_COMPILED_REQUEST_S if fast else _REQUEST_S)
 
 
 def _compiling_pays(tasks: Sequence[Task], plain_s: float) -> bool:
