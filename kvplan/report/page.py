@@ -19,6 +19,10 @@ WIDEST = 110
 _GAP = 2
 _MARGIN = 2
 _NARROWEST = 12
+_WORD = 24
+"""A longer word in a column that breaks may stick out."""
+_UNDER = 2
+"""How much further in the rest of a row stands when it goes under its first cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,12 +173,25 @@ def _wrap(text: str, width: int, *, hanging: int = 0) -> list[str]:
 
 
 def _set_columns(table: Columns, width: int) -> list[str]:
-    """Every column as wide as its widest cell; the one that may break gets what is left."""
+    """Every column as wide as its widest cell; the one that may break gets what is left.
+
+    Where that is too wide, the gaps close to one space; where it still is, the first cell has a line of its own.
+    """
     headed = [table.headings, *table.rows] if any(table.headings) else list(table.rows)
     widths = [max(map(len, column), default=0) for column in zip(*headed, strict=True)]
+    least = list(widths)
     if table.wrap is not None:
-        others = sum(widths) - widths[table.wrap] + _GAP * (len(widths) - 1) + _MARGIN
-        widths[table.wrap] = min(widths[table.wrap], max(_NARROWEST, width - others))
+        words = (word for row in headed for word in row[table.wrap].split())
+        least[table.wrap] = min(widths[table.wrap], max(_NARROWEST, *map(len, words)), _WORD)
+    spare = width - _MARGIN - sum(least)
+    gap = _GAP if spare >= _GAP * (len(widths) - 1) else 1
+    stacked = spare < len(widths) - 1 and len(widths) > 2
+    if stacked:
+        spare += least[0] - _UNDER
+        gap = _GAP if spare >= _GAP * (len(widths) - 2) else 1
+    if table.wrap is not None:
+        room = least[table.wrap] + spare - gap * (len(widths) - 1 - stacked)
+        widths[table.wrap] = min(widths[table.wrap], max(_NARROWEST, room))
     lines = []
     for number, row in enumerate(headed):
         first = number - (len(headed) - len(table.rows))
@@ -182,8 +199,12 @@ def _set_columns(table: Columns, width: int) -> list[str]:
         cells = [_wrap(cell, widths[at]) if at == table.wrap else [cell] for at, cell in enumerate(row)]
         for line in range(max(map(len, cells))):
             texts = (cell[line] if line < len(cell) else "" for cell in cells)
-            placed = (
+            placed = [
                 text.ljust(widths[at]) if at in table.texts else text.rjust(widths[at]) for at, text in enumerate(texts)
-            )
-            lines.append(" " * _MARGIN + _styled((" " * _GAP).join(placed).rstrip(), style))
+            ]
+            indent = _MARGIN
+            if stacked:
+                lines += [" " * indent + _styled(row[0], style)] if line == 0 and row[0] else []
+                placed, indent = placed[1:], _MARGIN + _UNDER
+            lines.append(" " * indent + _styled((" " * gap).join(placed).rstrip(), style))
     return lines

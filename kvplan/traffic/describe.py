@@ -278,5 +278,5 @@ def _caps_text(description: TraceDescription) -> str:
         shares.append(("unset: true", unset))
     whole = [round(count / description.requests, 6) for _, count in shares]
     whole[0] += round(1.0 - sum(whole), 6)
-    choices = ", ".join(f"{{{what}, share: {share:g}}}" for (what, _), share in zip(shares, whole, strict=True))
-    return "\n        choices: [" + choices + "]"
+    lines = (f"\n          - {{{what}, share: {share:g}}}" for (what, _), share in zip(shares, whole, strict=True))
+    return "\n        choices:" + "".join(lines)

@@ -1,0 +1,158 @@
+"""How every command looks: at 60 to 200 columns, in old code pages, in colour, and in its help."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvplan.cli import main
+from kvplan.cli.app import COMMANDS
+from kvplan.cli.output import encodable
+from kvplan.explain import TOPICS
+
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+TRAFFIC = """\
+deployment:
+  max_model_len: 2048
+  max_num_seqs: 32
+  kv_pool: {blocks: 400, block_tokens: 16}
+  service: {base_s: 0.008, prefill_token_s: 2.5e-5, decode_sequence_s: 4.0e-5, kv_token_s: 4.0e-8}
+admission: {policy: worst_case_default_cap, default_max_tokens: 256}
+traffic:
+  duration: 30s
+  classes:
+    - name: chat
+      rate: 4/s
+      prompt_tokens: {lognormal: {p50: 60, p95: 200}}
+      output_tokens: {lognormal: {p50: 20, p95: 60}}
+      max_tokens: {choices: [{unset: true, share: 0.5}, {value: 512, share: 0.5}]}
+limits: {refused_share: {max: 0.9}, ttft_p99_s: {max: 60}}
+"""
+TRACE = "arrival_s,prompt_tokens,output_tokens,max_tokens\n" + "".join(
+    f"{i},{i % 97 * 31 + 1},{i % 53 * 7 + 1},{1024 if i % 3 else ''}\n" for i in range(300)
+)
+PLANS = {
+    "model": ["model", LLAMA],
+    "model windows": ["model", "google/gemma-3-27b-it", "--tokens", "1024,999999"],
+    "model sparse": ["model", "deepseek-ai/DeepSeek-V3.2"],
+    "model state": ["model", "Qwen/Qwen3.5-9B"],
+    "fit": ["fit", LLAMA, "--gpu", "h100", "--prompt", "4000", "--max-tokens", "1024"],
+    "fit windows": ["fit", "google/gemma-3-27b-it", "--gpu", "h100"],
+    "fit state": ["fit", "Qwen/Qwen3.5-9B", "--gpu", "h100"],
+    "fit too small": ["fit", "google/gemma-3-27b-it", "--gpu", "l40s"],
+    "fit ranks": ["fit", "deepseek-ai/DeepSeek-V3.2", "--gpu", "h200", "--tp", "8"],
+    "fit sglang": ["fit", LLAMA, "--gpu", "h100", "--engine", "sglang"],
+    "fit llama.cpp": ["fit", LLAMA, "--gpu", "4090", "--engine", "llama.cpp"],
+    "compare": ["compare", LLAMA, "google/gemma-3-27b-it", "--gpu", "h100", "--gpu", "l40s"],
+    "check": ["check", "traffic.yaml", "--seeds", "1"],
+    "simulate": ["simulate", "traffic.yaml", "--seeds", "1", "--workers", "1"],
+    "trace": ["trace", "trace.csv"],
+    **{f"list {sort}": ["list", sort] for sort in ("gpus", "engines", "models", "clients", "traffic")},
+    **{f"explain {topic}": ["explain", topic] for topic in TOPICS},
+}
+WIDTHS = (60, 80, 120, 200)
+FILES = ("trace",)
+"""What prints a YAML file, whose lines keep their form."""
+COLOURS = {"0", "1", "2", "33", "1;36"}
+"""Reset, bold, faint, yellow and bold cyan: readable on light and on dark. No colour says what the words do not."""
+
+
+@pytest.fixture(autouse=True)
+def _files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("traffic.yaml").write_text(TRAFFIC, encoding="utf-8")
+    Path("trace.csv").write_text(TRACE, encoding="utf-8")
+
+
+def _shown(name: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setenv("COLUMNS", str(width))
+    command = PLANS[name]
+    offline = [] if command[0] in ("list", "explain", "trace") else ["--offline"]
+    assert main([*command, *offline]) in (0, 1)
+    captured = capsys.readouterr()
+    return captured.out + captured.err
+
+
+def _cannot_wrap(line: str, name: str) -> bool:
+    """A name, or an example or formula of an explanation, which stands indented."""
+    return len(line.split()) == 1 or (name.startswith("explain") and line.startswith("    "))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_no_line_is_wider_than_the_terminal(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for width in WIDTHS:
+        text = _shown(name, width, monkeypatch, capsys)
+        limit = max(width, 80) if name in FILES else width
+        wide = [line for line in text.splitlines() if len(line) > limit]
+        assert all(_cannot_wrap(line, name) for line in wide), (width, wide)
+        assert not [line for line in text.splitlines() if line != line.rstrip()], "spaces at the end of a line"
+        assert "\t" not in text
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_old_code_pages_lose_no_sign(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every sign that kvplan prints has a spelling in ASCII, so that none becomes a question mark."""
+    text = _shown(name, 80, monkeypatch, capsys)
+    for encoding in ("ascii", "cp1252", "cp437", "cp850", "cp932"):
+        assert encodable(text, encoding).count("?") == text.count("?")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437"])
+@pytest.mark.parametrize(
+    "command", [["simulate", "traffic.yaml", "--seeds", "1"], ["fit", "no-such-thing-×", "--gpu", "é"]]
+)
+def test_a_terminal_of_an_old_code_page(command: list[str], encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    run = [sys.executable, "-m", "kvplan", *command, "--offline"]
+    done = subprocess.run(run, env=environment, capture_output=True, timeout=60, check=False)
+    assert done.returncode == (0 if command[0] == "simulate" else 3)
+    assert b"Traceback" not in done.stderr
+    assert (done.stdout + done.stderr).decode(encoding)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_colours_suit_light_and_dark_and_can_be_taken_away(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = _shown(name, 80, monkeypatch, capsys)
+    assert "\x1b" not in plain
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    coloured = _shown(name, 80, monkeypatch, capsys)
+    assert set(re.findall("\x1b\\[([0-9;]*)m", coloured)) <= COLOURS
+    assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert _shown(name, 80, monkeypatch, capsys) == plain
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_a_screen_and_ends_with_an_example(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([command, "--help"]) == 0
+    lines = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= (70 if command == "fit" else 48)  # fit has every flag of five engines, a line each
+    example = next(place for place, line in enumerate(lines) if line.strip() == "Example:")
+    assert len(lines) - example <= 8
+    assert any(line.strip().startswith(f"kvplan {command}") for line in lines[example:])
+
+
+@pytest.mark.parametrize("sort", ["gpus", "engines", "models", "clients", "traffic"])
+def test_catalogues_are_json(sort: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Published configs hold infinities (``time_step_limit``), which JSON does not know."""
+    assert main(["list", sort, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]
+
+
+def test_a_template_stays_within_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
