@@ -84,7 +84,7 @@ def _row(
     if abs(arrival_s) >= _LATEST_S:
         return NO_STAMP
     prompt_tokens, output_tokens = _count(prompt), _count(output)
-    max_tokens = _count(cap) if cap else 0
+    max_tokens = min(_count(cap), LARGEST_TOKENS) if cap else 0  # a larger wish is cut to the window as well
     if prompt_tokens < 0 or output_tokens < 0 or max_tokens < 0:
         return NEGATIVE
     if max(prompt_tokens, output_tokens) > LARGEST_TOKENS:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from kvplan.checkpoint import require_file
 from kvplan.errors import InputError
 from kvplan.traffic.kinds import Prefixes
-from kvplan.traffic.trace_formats import FORMATS, LARGEST_TOKENS, TraceFormat, TraceRow, recognise
+from kvplan.traffic.trace_formats import FORMATS, TraceFormat, TraceRow, recognise
 
 _BAD_SHARE = 0.5
 _LONGEST_LINE = 2**24
@@ -230,7 +230,7 @@ class _Columns:
         self._arrival_s.append(row.arrival_s)
         self._prompt.append(row.prompt_tokens)
         self._output.append(row.output_tokens)
-        self._cap.append(min(row.max_tokens, LARGEST_TOKENS))  # any larger wish is cut to the window as well
+        self._cap.append(row.max_tokens)
         self._class.append(self._classes.setdefault(row.class_name, len(self._classes)))
         self._client.append(self._clients.setdefault(row.client, len(self._clients)))
         if row.hash_ids:

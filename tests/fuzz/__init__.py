@@ -7,12 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from kvplan.cli import main
 
 CORPUS = Path(__file__).resolve().parents[1] / "fuzz_corpus"
 TIMES = int(os.environ.get("KVPLAN_FUZZ", "1"))
+PHASES = tuple(phase for phase in Phase if phase is not Phase.shrink or TIMES > 1)
+"""Making a failing case small may take minutes: only when asked for more."""
 ANSWERS = (0, 1, 3, 4, 5)
 """Exit codes of an answer, or of an error that names its cause: not 70, a bug."""
 
@@ -22,6 +24,7 @@ def bounded(examples: int) -> settings:
     return settings(
         max_examples=examples * TIMES,
         deadline=10_000,
+        phases=PHASES,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )
 
