@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 
 import numpy as np
 
@@ -50,6 +51,15 @@ def gamma_dispersion(gamma: Gamma, rate_per_s: float, windows: Mapping[int, floa
     return found
 
 
+def plain(value: float, digits: int) -> str:
+    """So many digits of a number without an exponent, which times and rates of a traffic file do not know.
+
+    >>> plain(1e-7, 6), plain(1487.2, 3)
+    ('0.0000001', '1490')
+    """
+    return f"{Decimal(f'{value:.{digits}g}'):f}"
+
+
 def on_off_dispersion(bursts: OnOff, rate_per_s: float, window_s: float) -> float:
     """1 + A × (1 − (τ / t) × (1 − exp(−t / τ))): counts over t of a Poisson process that is on for exp(on) and off for
     exp(off) seconds. τ = on × off / (on + off) is how long the state is remembered, A = 2 × rate × τ × off / on (the
@@ -87,7 +97,7 @@ def arrivals_text(process: ArrivalProcess) -> str:
     """
     match process:
         case OnOff():
-            return f"{{on_off: {{on: {process.on_s:.3g}s, off: {process.off_s:.3g}s}}}}"
+            return f"{{on_off: {{on: {plain(process.on_s, 3)}s, off: {plain(process.off_s, 3)}s}}}}"
         case Gamma():
             return f"{{gamma: {{cv: {process.cv:.3g}}}}}"
     return "poisson"

@@ -9,11 +9,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
 
 from kvplan.errors import InputError
-from kvplan.traffic.burstiness import arrivals_text, fitted_arrivals
+from kvplan.traffic.burstiness import arrivals_text, fitted_arrivals, plain
 from kvplan.traffic.stamps import WINDOWS_S, Stamps
 from kvplan.traffic.traces import TraceNotes, read_trace
 
@@ -205,7 +204,7 @@ traffic:
   duration: {duration_s}s
   classes:
     - name: {json.dumps(name, ensure_ascii=False) if set(name) & _NOT_PLAIN else name}
-      rate: {_plain(description.rate_per_s)}/s
+      rate: {plain(description.rate_per_s, 6)}/s
       arrivals: {arrivals_text(arrivals)}
       prompt_tokens: {_quantiles_text(description.prompt)}
       output_tokens: {_quantiles_text(description.output)}
@@ -215,15 +214,6 @@ traffic:
     #   trace: {description.file}
     #   scale: 1.0
 """
-
-
-def _plain(rate_per_s: float) -> str:
-    """Six digits without an exponent, which a traffic file does not know.
-
-    >>> _plain(1e-7), _plain(12.3456789)
-    ('0.0000001', '12.3457')
-    """
-    return f"{Decimal(f'{rate_per_s:.6g}'):f}"
 
 
 _NOT_PLAIN = frozenset(":#{}[],&*!|>'\"%@`?-~ \\\n\t")

@@ -71,7 +71,6 @@ def _by_hand(rows: list[tuple[str, ...]]) -> list[tuple[float, int, int, int]] |
 @bounded(150)
 @given(rows=ROWS, packed=st.booleans(), newline=st.booleans())
 @example(rows=[("1e300", "1", "1", "")], packed=False, newline=True)
-@example(rows=[("0", "1", "1", ""), ("1e11", "1", "1", "")], packed=False, newline=True)
 def test_a_plain_trace_is_read_as_by_hand(
     folder: Path, rows: list[tuple[str, str, str, str]], packed: bool, newline: bool
 ) -> None:
@@ -96,6 +95,23 @@ def test_a_plain_trace_is_read_as_by_hand(
     described = describe_trace(path)
     assert described.requests == len(expected)
     assert described.prompt.mean * len(expected) == pytest.approx(sum(row[1] for row in expected))
+
+
+@bounded(15)
+@given(
+    rows=st.lists(
+        st.tuples(st.floats(0, 1e11), st.integers(1, 9000), st.integers(1, 9000), st.integers(0, 2**50)),
+        min_size=2,
+        max_size=30,
+    )
+)
+@example(rows=[(0.0, 1, 1, 0), (1e11, 1, 1, 2**50)])
+@example(rows=[(0.0, 11, 724, 0), (0.0, 1, 1, 0), (0.0, 1, 1, 0), (4436.0, 1, 1, 0)])
+def test_the_traffic_file_of_a_trace_is_one(folder: Path, rows: list[tuple[float, int, int, int]]) -> None:
+    path = folder / "plain.csv"
+    lines = ["arrival_s,prompt_tokens,output_tokens,max_tokens", *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    described = describe_trace(path)
     if described.rate_per_s > 0:
         drawn = parse_traffic(traffic_text(described), file="x.yaml")
         assert drawn.classes[0].rate_per_s == pytest.approx(described.rate_per_s, rel=1e-5)
