@@ -9,6 +9,15 @@ import pytest
 _LOOPBACK = {"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"}
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked ``live`` or ``opt_in`` run only where ``-m`` names their mark."""
+    asked = str(config.getoption("markexpr"))
+    for item in items:
+        for mark in ("live", "opt_in"):
+            if item.get_closest_marker(mark) is not None and mark not in asked:
+                item.add_marker(pytest.mark.skip(reason=f"off unless asked for with -m {mark}"))
+
+
 @pytest.fixture(autouse=True)
 def _loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every connection that leaves the machine fails the test that opened it."""
