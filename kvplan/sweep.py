@@ -4,7 +4,6 @@ A task is a function and one frozen value; it may run anywhere, and twice, with 
 """
 
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -74,13 +73,16 @@ def _over_processes(
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from concurrent.futures.process import BrokenProcessPool
 
+    from kvplan.simulation.workers import end_workers, play, start_worker
+
     found: dict[int, Found] = {}
     for _ in range(_ATTEMPTS):
         left = [place for place in range(len(tasks)) if place not in found]
         context = _process_context()
-        with ProcessPoolExecutor(min(cores, len(left)), context, initializer=_leave_interrupts_to_the_parent) as pool:
+        workers = min(cores, len(left))
+        with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(function, tasks)) as pool:
             try:
-                places = {pool.submit(function, tasks[place]): place for place in left}
+                places = {pool.submit(play, place): place for place in left}
                 for future in as_completed(places):
                     found[places[future]] = future.result()
                     _told(progress, len(found), len(tasks), None)
@@ -88,19 +90,13 @@ def _over_processes(
             except BrokenProcessPool:
                 continue
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for worker in context.active_children():
-                    worker.terminate()
+                end_workers(context.active_children())
                 raise
     raise InputError(
         f"worker processes were killed {_ATTEMPTS} times, with {len(tasks) - len(found)} of {len(tasks)} tasks left",
         hint="the machine may be out of memory: try --workers 1, or a shorter duration",
         key="workers",
     )
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _process_context() -> "BaseContext":

@@ -76,27 +76,66 @@ def test_workers_that_are_always_killed_are_said(monkeypatch: pytest.MonkeyPatch
     assert "--workers 1" in caught.value.hint
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for the workers in /proc")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for the workers in /proc")
+
+
+def _interrupted(folder: Path, number: int, *, everyone: bool) -> tuple[int, bytes, str, list[int]]:
+    """A simulation that got a signal once its workers ran: exit code, both streams, and the workers it had."""
+    (folder / "t.yaml").write_text(TRAFFIC.replace("10m", "4h"), encoding="utf-8")
+    command = [sys.executable, "-c", _KVPLAN, "simulate", "t.yaml", "--workers", "2", "--seeds", "40"]
+    asked = ["--requests", "r.csv", "--report", "r.html"]
+    with (folder / "err").open("wb") as err, (folder / "out").open("wb") as out:
+        started = subprocess.Popen([*command, *asked], cwd=folder, start_new_session=True, stdout=out, stderr=err)
+    deadline_s = time.monotonic() + 60
+    while len(_children(started.pid)) < 2 and time.monotonic() < deadline_s and started.poll() is None:
+        time.sleep(0.05)
+    workers = _children(started.pid)
+    time.sleep(0.3)
+    (os.killpg if everyone else os.kill)(started.pid, number)
+    code = started.wait(60)
+    assert len(workers) >= 2
+    said = (folder / "err").read_text(encoding="utf-8"), (folder / "out").read_bytes()
+    for name in ("err", "out"):
+        (folder / name).unlink()
+    return code, said[1], said[0], workers
+
+
+def _still_there(workers: list[int]) -> list[int]:
+    deadline_s = time.monotonic() + 10
+    while time.monotonic() < deadline_s:
+        left = [worker for worker in workers if Path(f"/proc/{worker}/cmdline").exists() and not _is_dead(worker)]
+        if not left:
+            return []
+        time.sleep(0.05)
+    return left
+
+
+def _is_dead(worker: int) -> bool:
+    """Whether it has ended and only waits to be asked for its exit code."""
+    try:
+        return Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@needs_proc
 @pytest.mark.parametrize("everyone", [True, False])
 def test_an_interrupt_ends_every_process_and_leaves_no_file(tmp_path: Path, *, everyone: bool) -> None:
     """Ctrl-C at a terminal reaches all processes of the group; ``kill -INT`` the first one alone."""
-    (tmp_path / "t.yaml").write_text(TRAFFIC.replace("10m", "4h"), encoding="utf-8")
-    command = [sys.executable, "-c", _KVPLAN, "simulate", "t.yaml", "--workers", "2", "--seeds", "40"]
-    asked = ["--requests", "r.csv", "--report", "r.html"]
-    with subprocess.Popen(
-        [*command, *asked], cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as started:
-        deadline_s = time.monotonic() + 60
-        while len(_children(started.pid)) < 2 and time.monotonic() < deadline_s and started.poll() is None:
-            time.sleep(0.05)
-        workers = _children(started.pid)
-        (os.killpg if everyone else os.kill)(started.pid, signal.SIGINT)
-        out, err = started.communicate(timeout=60)
-    assert (started.returncode, out) == (130, b"")
-    assert re.fullmatch(r"(this takes about \d+ min.*\n)?interrupted\n", err.decode())
+    code, out, err, workers = _interrupted(tmp_path, signal.SIGINT, everyone=everyone)
+    assert (code, out) == (130, b"")
+    assert re.fullmatch(r"(this takes about \d+ min.*\n)?interrupted\n", err)
     assert [file.name for file in tmp_path.iterdir()] == ["t.yaml"]
-    assert len(workers) >= 2
-    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    assert _still_there(workers) == []
+
+
+@needs_proc
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_their_parent(tmp_path: Path, number: int) -> None:
+    code, out, _, workers = _interrupted(tmp_path, number, everyone=False)
+    assert (code, out) == (-number, b"")
+    assert _still_there(workers) == []
+    assert [file.name for file in tmp_path.iterdir()] == ["t.yaml"]
 
 
 def _children(pid: int) -> list[int]:

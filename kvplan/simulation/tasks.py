@@ -1,7 +1,8 @@
 """One strategy on one seed is a task; tasks run in this process or over the cores, and come back in order."""
 
+import multiprocessing
 import os
-import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -19,6 +20,7 @@ from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import SeedResult, StrategyRows
 from kvplan.simulation.statistics import measure
 from kvplan.simulation.types import UNLIMITED, ClientRule, EngineSetup, Run, Samples, Watch
+from kvplan.simulation.workers import end_workers, play, start_worker
 from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.sample import sample
 
@@ -160,26 +162,18 @@ def _in_one_pool(tasks: Sequence[Task], cores: int) -> Iterator[TaskResult]:
     from concurrent.futures import ProcessPoolExecutor
 
     context = _process_context()
-    with ProcessPoolExecutor(cores, mp_context=context, initializer=_leave_interrupts_to_the_parent) as pool:
+    with ProcessPoolExecutor(cores, context, initializer=start_worker, initargs=(run_task, tasks)) as pool:
         try:
-            yield from pool.map(run_task, tasks)
+            for future in [pool.submit(play, place) for place in range(len(tasks))]:
+                yield future.result()
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in context.active_children():
-                worker.terminate()
+            end_workers(context.active_children())
             raise
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _process_context() -> BaseContext:
     """Forked workers, which start at once and need no guard in the caller's script; fresh ones where the platform has
     no fork or other threads run, which a fork would leave half copied."""
-    import multiprocessing
-    import threading
-
     can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
     return multiprocessing.get_context("fork" if can_fork else "spawn")
 

@@ -1,0 +1,72 @@
+"""What a worker process is: it has its tasks from the start, leaves interrupts to its parent, and ends with it.
+
+Tasks go to the workers when these start, not through the pool's queue: what is left in a full queue when workers are
+ended would hold its writer for ever.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class _Worker:
+    """This process, where it is a worker: what it was given, whether it is at it, and whether it was told to end."""
+
+    def __init__(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> None:
+        self.function = function
+        self.tasks = tasks
+        self.is_busy = False
+        self.is_told_to_end = False
+
+    def play(self, place: int) -> Any:
+        self.is_busy = True
+        if self.is_told_to_end:
+            os._exit(1)
+        try:
+            return self.function(self.tasks[place])
+        finally:
+            self.is_busy = False
+
+    def end(self, *_: object) -> None:
+        """End at once while playing; not while an answer is on its way, half of which its reader would wait for."""
+        self.is_told_to_end = True
+        if self.is_busy:
+            os._exit(1)
+
+
+_HERE: list[_Worker] = []
+"""The worker that this process is; empty elsewhere."""
+
+
+def start_worker(function: Callable[[Any], Any], tasks: Sequence[Any]) -> None:
+    """What a worker process does first."""
+    worker = _Worker(function, tasks)
+    _HERE[:] = [worker]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, worker.end)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def play(place: int) -> Any:
+    """The answer of one of this worker's tasks."""
+    return _HERE[0].play(place)
+
+
+def end_workers(processes: Sequence[Any]) -> None:
+    """End workers whose answers nobody waits for.
+
+    Their runs are not cancelled first: one that is, and whose worker then ends, is an error in the pool's own thread.
+    """
+    for process in processes:
+        process.terminate()
+
+
+def _end_with_the_parent() -> None:
+    """A parent that is killed says nothing; its end is seen all the same."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
