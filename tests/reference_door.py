@@ -34,6 +34,7 @@ class Side:
     drain: DrainEstimate
     seen: int = 0
     reading: dict[int, Sequence] = field(default_factory=dict)
+    inside: int = 0
 
 
 class ReferenceDoor:
@@ -55,6 +56,9 @@ class ReferenceDoor:
         self.turn = 0
         self.rows: list[Row] = []
         starts = requests.chain_start
+        own = range(len(requests.arrival_s))
+        self.parent: Listed[int] = own if requests.parent is None else requests.parent.tolist()
+        self.family = {i: [j for j in own if self.parent[j] == i] for i in own}
         for i in range(len(requests.arrival_s)):
             prompt = int(requests.prompt_tokens[i])
             shared = () if requests.chain is None or starts is None else requests.chain[starts[i] : starts[i + 1]]
@@ -66,13 +70,14 @@ class ReferenceDoor:
                         answer=int(requests.output_tokens[i]),
                         cap=min(int(requests.cap_tokens[i]), setup.max_model_len - prompt),
                         content=tuple(int(link) for link in shared),
+                        parent=-1 if requests.parent is None else self.parent[i],
                     )
                 )
             )
 
     def run(self) -> list[Row]:
         events: list[tuple[float, int, int]] = [
-            (float(time_s), 2, i) for i, time_s in enumerate(self.requests.arrival_s)
+            (float(time_s), 2, i) for i, time_s in enumerate(self.requests.arrival_s) if self.parent[i] == i
         ]
         while events:
             now_s, rank, i = event = min(events)
@@ -105,9 +110,12 @@ class ReferenceDoor:
                     del side.reading[serial]
 
     def give_back(self, side: Side, i: int, now_s: float) -> None:
-        assert side.ledger.release(i)
-        side.drain.released(int(self.requests.charge[i]), now_s)
+        side.inside -= 1
         side.reading.pop(i, None)
+        asked_by = self.parent[i]
+        if all(self.rows[j].outcome is not Outcome.UNFINISHED for j in self.family[asked_by]):
+            assert side.ledger.release(asked_by)
+            side.drain.released(int(self.requests.charge[asked_by]), now_s)
 
     def walk_away(self, i: int, now_s: float) -> None:
         row = self.rows[i]
@@ -123,9 +131,7 @@ class ReferenceDoor:
 
     def choose(self) -> int:
         if self.door.router is Router.LEAST_RESERVED:
-            return min(
-                range(len(self.sides)), key=lambda r: (self.sides[r].ledger.reserved, self.sides[r].ledger.holders, r)
-            )
+            return min(range(len(self.sides)), key=lambda r: (self.sides[r].ledger.reserved, self.sides[r].inside, r))
         self.turn += 1
         return (self.turn - 1) % len(self.sides)
 
@@ -139,13 +145,17 @@ class ReferenceDoor:
         replica = self.choose()
         side = self.sides[replica]
         reading = sum(sequence.prompt for sequence in side.reading.values())
-        room = side.ledger.holders < self.door.max_inside and reading < self.door.max_queued_tokens
+        family = self.family[i]
+        room = side.inside + len(family) <= self.door.max_inside and reading < self.door.max_queued_tokens
         if room and side.ledger.try_reserve(i, charge):
-            row.replica, row.admitted_s = replica, now_s
-            side.engine.add(now_s, row.sequence)
-            side.reading[i] = row.sequence
+            side.inside += len(family)
+            for j in family:
+                one = self.rows[j]
+                one.replica, one.admitted_s = replica, now_s
+                side.engine.add(now_s, one.sequence)
+                side.reading[j] = one.sequence
             away_s = min(now_s + requests.time_out_s[i], requests.arrival_s[i] + requests.cancel_s[i])
-            return [(float(away_s), 0, i)] if away_s < inf else []
+            return [(float(away_s), 0, j) for j in family] if away_s < inf else []
         row.refusals += 1
         wait = self.door.retry_after
         told_s = wait.seconds

@@ -22,6 +22,7 @@ class Sequence:
     answer: int
     cap: int
     content: tuple[object, ...] = ()
+    parent: int = -1
     known: int = 0
     computed: int = 0
     pending: int = 0
@@ -225,7 +226,7 @@ class ReferenceEngine:
             return (sequence.serial, j)
         if end <= sequence.prompt:
             return (sequence.content[: -(-end // self.chain_tokens)], j)
-        return (sequence.content, sequence.prompt, j)
+        return (sequence.content, sequence.prompt, sequence.parent if sequence.parent < 0 else sequence.serial, j)
 
     def give_back(self, sequence: Sequence) -> None:
         if not self.caching:

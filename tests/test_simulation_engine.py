@@ -295,7 +295,7 @@ def test_retry_after_is_the_ledger_s_estimate() -> None:
             )
             assert play.header_s(lacking, now_s, 0.3, since, waits) == told_s
         drain.released(charge, now_s)
-        play.release(charge, now_s, doors, since, watch, waits)
+        play.release(0, now_s, doors, since, ([charge], [], []), watch, waits)
 
 
 def test_a_refused_client_waits_and_comes_again() -> None:

@@ -46,7 +46,8 @@ def play_borrowed(
     return play(
         (
             _borrow(asked[0]), _borrow(asked[1]), _borrow(asked[2]), _borrow(asked[3]),
-            _borrow(asked[4]), _borrow(asked[5]), _borrow(asked[6]), _borrow(asked[7]),
+            _borrow(asked[4]), _borrow(asked[5]), _borrow(asked[6]), _borrow(asked[7]), _borrow(asked[8]),
+            _borrow(asked[9]),
         ),
         _borrow(rules), _borrow(door), _borrow(doors), _borrow(since), _borrow(waits), watch,
         (_borrow(rows[0]), _borrow(rows[1]), rows[2], rows[3]),

@@ -159,6 +159,8 @@ def _play(
             memory.of(requests.cancel_s, np.float64),
             memory.of(requests.client_draw, np.float64),
             memory.of(requests.server_draw, np.float64),
+            memory.of([] if requests.parent is None else requests.parent),
+            memory.of([] if requests.parent is None else np.bincount(requests.parent, minlength=count)),
         ),
         client_table(clients, memory),
         settings,

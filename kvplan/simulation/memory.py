@@ -182,7 +182,7 @@ def _contents(requests: Requests, answer: Integers, block: int) -> tuple[Integer
     """Numbers for what blocks hold: those under one chain of ids share theirs, all others have their own.
 
     A chain's links are numbered as a trie; the blocks that end in a link follow its number. Behind the prompt, only
-    requests with the same whole prompt share.
+    requests with the same whole prompt share: not the answers of one request, each of which is drawn anew.
     """
     count = len(requests.arrival_s)
     prompt = requests.prompt_tokens
@@ -201,7 +201,8 @@ def _contents(requests: Requests, answer: Integers, block: int) -> tuple[Integer
             for place in range(-(-int(prompt[i]) // requests.chain_tokens)):
                 node = links.setdefault((node, own[place] if place < len(own) else -1), len(links))
                 nodes.append(node)
-            owner[i] = twins.setdefault((node, int(prompt[i])), i)
+            if requests.parent is None:
+                owner[i] = twins.setdefault((node, int(prompt[i])), i)
     room = np.zeros(count, np.int64)
     np.maximum.at(room, owner, -(-(prompt + answer) // block) - shared + 1)
     tail = len(links) * per_node + np.cumsum(room) - room

@@ -109,7 +109,7 @@ class RetryAfter:
 @dataclass(frozen=True, kw_only=True)
 class FrontDoor:
     """The strategy, once its charges are in ``Requests.charge``: a try enters when charge ≤ capacity − reserved, fewer
-    than ``max_inside`` requests are inside, and the prompts still being read hold fewer than ``max_queued_tokens``.
+    than ``max_inside`` sequences are inside, and the prompts still being read hold fewer than ``max_queued_tokens``.
 
     ``capacity`` is per replica, in the unit of the charges; ``UNLIMITED`` with charges of 0 admits everything. The two
     other limits are the engine's own caps (max_num_queued_reqs counts waiting and running; source: vLLM 0.33,
@@ -136,6 +136,8 @@ class Requests:
     try n uses the fractional part of draw + n × the golden ratio, so tries differ without a matrix of draws.
     ``chain`` and ``chain_start`` (n + 1 offsets) give the ids of a prompt's blocks of ``chain_tokens`` tokens whose
     content other prompts may share (equal id at equal position after equal ids: equal content); None: nothing shared.
+    ``parent`` makes every row one sequence of a request that asks for several answers: it names the row that tries, is
+    charged for all of them and gives that back with the last; its siblings stand behind it. None: one row a request.
     """
 
     arrival_s: Floats
@@ -152,6 +154,7 @@ class Requests:
     chain: Integers | None = None
     chain_start: Integers | None = None
     chain_tokens: int = 512
+    parent: Integers | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

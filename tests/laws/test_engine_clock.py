@@ -1,6 +1,6 @@
 """The kernel equals the step-by-step reference: same decisions, same order, and times equal to the bit."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import inf
 
 import numpy as np
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.simulation.answers import fan_out, gathered
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.types import (
     UNLIMITED,
@@ -214,3 +215,28 @@ def test_doors_and_clients_equal_the_reference(
     )
     watch = Watch(stop_s=stop_s)
     assert_equal(run_kernel(charged, setup, door, CLIENTS, watch=watch), charged, setup, door, watch)
+
+
+@given(
+    setup=st.one_of(setups(), setups(caching=True)),
+    requests=traffic(patient=False),
+    door=doors(),
+    stop_s=st.sampled_from([inf, inf, 1.31]),
+    asked=st.lists(st.sampled_from([1, 1, 2, 3]), min_size=24, max_size=24),
+)
+@settings(max_examples=200, deadline=None)
+def test_requests_for_several_answers_equal_the_reference(
+    setup: EngineSetup, requests: Requests, door: FrontDoor, stop_s: float, asked: list[int]
+) -> None:
+    """One reservation for all sequences of a request, given back with the last; its full blocks shared where cached."""
+    answers = np.array(asked[: len(requests.arrival_s)])
+    lengths = np.resize(requests.output_tokens, int(answers.sum()))
+    charge = answers * -(-(requests.prompt_tokens + requests.cap_tokens) // 4)
+    played = fan_out(replace(requests, charge=charge), answers, lengths, setup.layout)
+    watch = Watch(stop_s=stop_s)
+    run = run_kernel(played, setup, door, CLIENTS, watch=watch)
+    assert_equal(run, played, setup, door, watch)
+    assert played.parent is not None
+    rows = gathered(run.rows, played.parent)
+    assert rows.attempts.sum() == run.rows.attempts.sum()
+    assert rows.output_tokens.sum() == run.rows.output_tokens.sum()

@@ -79,6 +79,7 @@ FROM_S, UNTIL_S, STOP_S, EVERY_S, LAST_SAMPLE_S = range(5)
 SAMPLED_RESERVED, SAMPLED_USED, SAMPLED_RUNNING, SAMPLED_WAITING, SAMPLED_REFUSALS, SAMPLE_COLUMNS = range(6)
 
 Watched = tuple[float, float, float, float, float]
+Held = tuple[Ints, Ints, Ints]
 Replicas = tuple[list[Ints], list[Reals], list[Ints], list[Ints], list[Ints]]
 
 
@@ -91,19 +92,28 @@ def note_reserved(now_s: float, doors: Ints, since: Reals, watch: Watched) -> No
     since[SINCE_S] = now_s
 
 
-def release(charge: int, now_s: float, doors: Ints, since: Reals, watch: Watched, waits: Reals) -> None:
-    """One reservation ends; the rate of release is a decaying average of released weight per second."""
-    note_reserved(now_s, doors, since, watch)
-    doors[RESERVED] -= charge
+def release(i: int, now_s: float, doors: Ints, since: Reals, held: Held, watch: Watched, waits: Reals) -> None:
+    """One sequence ends, and with the last one of a request its reservation; the rate of release is a decaying average
+    of released weight per second."""
+    charge, parent, left = held
     doors[INSIDE] -= 1
+    asked_by = i
+    if len(parent) > 0:
+        asked_by = parent[i]
+        left[asked_by] -= 1
+        if left[asked_by] > 0:
+            return
+    weight = charge[asked_by]
+    note_reserved(now_s, doors, since, watch)
+    doors[RESERVED] -= weight
     if waits[DRAINS] > 0.0:
         decay = exp((since[RELEASED_S] - now_s) / waits[HORIZON_S])
-        since[RELEASE_RATE] = since[RELEASE_RATE] * decay + charge / waits[HORIZON_S]
+        since[RELEASE_RATE] = since[RELEASE_RATE] * decay + weight / waits[HORIZON_S]
         since[RELEASED_S] = now_s
 
 
 def settle_door(
-    now_s: float, st: Ints, doors: Ints, since: Reals, rows: Rows, charge: Ints, watch: Watched, waits: Reals
+    now_s: float, st: Ints, doors: Ints, since: Reals, rows: Rows, held: Held, watch: Watched, waits: Reals
 ) -> None:
     """What the engine finished, and which prompts it read, until ``now_s``."""
     row, time, column, moment = rows
@@ -113,7 +123,7 @@ def settle_door(
     while i >= 0 and time[finish + i] <= now_s:
         st[DONE_HEAD] = row[link + i]
         if row[outcome + i] == COMPLETED:
-            release(charge[i], time[finish + i], doors, since, watch, waits)
+            release(i, time[finish + i], doors, since, held, watch, waits)
         i = st[DONE_HEAD]
     i = st[READ_HEAD]
     while i >= 0 and time[first + i] <= now_s:
@@ -176,7 +186,7 @@ def fraction(value: float) -> float:
 
 
 def play(
-    asked: tuple[Reals, Ints, Ints, Ints, Reals, Reals, Reals, Reals],
+    asked: tuple[Reals, Ints, Ints, Ints, Reals, Reals, Reals, Reals, Ints, Ints],
     rules: list[Reals],
     door: Ints,
     doors: list[Ints],
@@ -197,7 +207,8 @@ def play(
     totals: Reals,
 ) -> float:
     """One run; the time of its last event. ``totals`` gets the most that was reserved and the number of samples."""
-    arrival_s, charge, barred, client, time_out_s, cancel_s, client_draw, server_draw = asked
+    arrival_s, charge, barred, client, time_out_s, cancel_s, client_draw, server_draw, parent, left = asked
+    held = (charge, parent, left)
     states, clocks, slot_rows, ring_rows, cell_rows = engines
     row, time, column, moment = rows
     outcome, attempts, link, generated = column[OUTCOME], column[ATTEMPTS], column[LINK], column[GENERATED]
@@ -279,7 +290,7 @@ def play(
                 )
                 if st[GAVE_IN]:
                     return now_s
-            settle_door(next_s, states[r], doors[r], since[r], rows, charge, watch, waits)
+            settle_door(next_s, states[r], doors[r], since[r], rows, held, watch, waits)
         if last:
             continue
 
@@ -310,7 +321,7 @@ def play(
             timed_out = time[admitted + i] + time_out_s[i] <= arrival_s[i] + cancel_s[i]
             row[outcome + i] = TIMED_OUT if timed_out else CANCELLED
             time[finish + i] = next_s
-            release(charge[i], next_s, doors[r], since[r], watch, waits)
+            release(i, next_s, doors[r], since[r], held, watch, waits)
             if conf[TRACKS] and (time[first + i] < 0.0 or time[first + i] >= next_s):
                 doors[r][IN_READING] -= row[prompt + i]
             if row[column[SLOT_OF] + i] != -2:
@@ -328,6 +339,8 @@ def play(
         else:
             i = arrived
             arrived += 1
+            if len(parent) > 0:
+                arrived += left[i] - 1
         now_s = next_s
         row[attempts + i] += 1
         if barred[i] or charge[i] > door[CAPACITY]:
@@ -338,31 +351,37 @@ def play(
             r = choose(turn, door, doors)
             turn += 1
         lacking = doors[r][RESERVED] + charge[i] - door[CAPACITY]
-        if lacking <= 0 and doors[r][INSIDE] < door[MOST_INSIDE] and doors[r][IN_READING] < door[MOST_READING]:
+        sequences = left[i] if len(parent) > 0 else 1
+        if (
+            lacking <= 0
+            and doors[r][INSIDE] + sequences <= door[MOST_INSIDE]
+            and doors[r][IN_READING] < door[MOST_READING]
+        ):
             note_reserved(next_s, doors[r], since[r], watch)
             doors[r][RESERVED] += charge[i]
-            doors[r][INSIDE] += 1
-            held = doors[r][RESERVED]
+            doors[r][INSIDE] += sequences
+            reserved = doors[r][RESERVED]
             if replicas > 1:
-                held = 0
+                reserved = 0
                 for other in range(replicas):
-                    held += doors[other][RESERVED]
-            totals[0] = max(totals[0], 1.0 * held)
-            if conf[TRACKS]:
-                doors[r][IN_READING] += row[prompt + i]
-            row[column[REPLICA] + i] = r
-            time[admitted + i] = next_s
+                    reserved += doors[other][RESERVED]
+            totals[0] = max(totals[0], 1.0 * reserved)
             leave_s = min(next_s + time_out_s[i], arrival_s[i] + cancel_s[i])
-            if leave_s < inf:
-                heappush(leaves, (leave_s, i))
             st = states[r]
-            row[link + i] = -1
-            if st[QUEUE_HEAD] >= 0:
-                row[link + st[QUEUE_TAIL]] = i
-            else:
-                st[QUEUE_HEAD] = i
-            st[QUEUE_TAIL] = i
-            st[WAITING] += 1
+            for j in range(i, i + sequences):
+                if conf[TRACKS]:
+                    doors[r][IN_READING] += row[prompt + j]
+                row[column[REPLICA] + j] = r
+                time[admitted + j] = next_s
+                if leave_s < inf:
+                    heappush(leaves, (leave_s, j))
+                row[link + j] = -1
+                if st[QUEUE_HEAD] >= 0:
+                    row[link + st[QUEUE_TAIL]] = j
+                else:
+                    st[QUEUE_HEAD] = j
+                st[QUEUE_TAIL] = j
+            st[WAITING] += sequences
             clocks[r][QUIET_S] = next_s
             continue
         row[column[REFUSALS] + i] += 1
