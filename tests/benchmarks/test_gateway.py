@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from tests.benchmarks.comparison import compare
 from tests.benchmarks.gateway_processes import CAPACITY, gateway
 from tests.gateway_server import CHAT
 
@@ -126,15 +127,6 @@ def _measured() -> None:
     """What pytest-benchmark is told to time: nothing; a ratio within one run was measured already."""
 
 
-def report(what: str, bare: list[float], ours: list[float]) -> None:
-    """One line: both medians, and the median of the rounds' ratios."""
-    ratio = statistics.median(b / a for a, b in zip(bare, ours, strict=True))
-    print(
-        f"\n{what}: bare {statistics.median(bare):.3f} ms of CPU a request, gateway {statistics.median(ours):.3f} ms, "
-        f"ratio {ratio:.2f} over {len(bare)} rounds"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "fake", "requests"),
     [("one piece", {"tokens": 1}, 1500), ("64 tokens", {"tokens": 64, "gap_s": 0.002}, 300)],
@@ -147,7 +139,7 @@ def test_cpu_of_a_request(
     in_turns(proxies, request, 20, 1)
     bare, ours = in_turns(proxies, request, requests, rounds)
     if benchmark.enabled:
-        report(name, bare, ours)
+        compare(benchmark, f"gateway, an answer of {name}", "bare pass-through", "ms of CPU", ours, bare)
     benchmark(_measured)
 
 
@@ -239,6 +231,8 @@ def test_lag_of_a_hundred_paced_streams(proxies: Proxies, benchmark: BenchmarkFi
     if benchmark.enabled:
         told = ", ".join(f"{name} {statistics.median(values):.2f} ms" for name, values in found.items())
         print(f"\np99 lag of 100 streams of 33 tokens a second: {told}")
+        what = "gateway, p99 lag of 100 streams"
+        compare(benchmark, what, "bare pass-through", "ms", found["gateway"], found["bare"])
     benchmark(_measured)
 
 
