@@ -42,3 +42,18 @@ _SEE_IT = [
 def test_what_a_page_says_to_run_runs(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split()[1:], "--offline"]) in (0, 1)
     assert capsys.readouterr().err == ""
+
+
+def test_the_page_on_traffic_names_every_key_of_the_file() -> None:
+    """Every key of the schema stands on the page, so that none is known to the schema alone."""
+    from kvplan.traffic.file_shape import FileShape
+
+    def keys(schema: object) -> set[str]:
+        if isinstance(schema, list):
+            return {key for part in schema for key in keys(part)}
+        if not isinstance(schema, dict):
+            return set()
+        return set(schema.get("properties", {})) | {key for part in schema.values() for key in keys(part)}
+
+    words = set(re.findall(r"\w+", load_page("traffic").text))
+    assert keys(FileShape.model_json_schema()) <= words
