@@ -255,55 +255,51 @@ def charge(strategy: Strategy, ask: Ask, request_blocks: Callable[[int], int]) -
 class DrainEstimate:
     """When refused requests may hope to fit: how fast the ledger drains, and how much of that is promised already.
 
-    After a release of w at time t the rate is r × exp(−Δt / τ) + w / τ. A refused request that lacks ``missing`` waits
-    for those that were told a time before it, and then missing / rate; so of many refused at once each is told a later
-    time than the one before it, instead of all the same. Before any release nothing is known: ``unknown_s``.
+    By Little's law a ledger that holds ``reserved``, each unit for ``hold_s`` on average, gives back reserved / hold_s
+    a second. ``hold_s`` is a running mean over about one turnover of the ledger: the release of w out of R reserved
+    moves it by w / R of the way to how long w was held. So it is right after the first release, and an idle hour
+    changes nothing. A refused request that lacks ``missing`` waits for those that were told a time before it, and then
+    missing × hold_s / reserved; so of many refused at once each is told a later time than the one before it, instead
+    of all the same. Before any release nothing is known: ``unknown_s``.
 
-    >>> drain = DrainEstimate(horizon_s=30.0)
-    >>> drain.wait_s(missing=100, now_s=0.0)
+    >>> drain = DrainEstimate()
+    >>> drain.wait_s(missing=100, reserved=1_000, now_s=0.0)
     2.0
-    >>> for second in range(1, 301):
-    ...     drain.released(50, float(second))
-    >>> [round(drain.wait_s(missing=100, now_s=300.0), 2) for _ in range(3)]
-    [1.97, 3.93, 5.9]
-    >>> round(drain.wait_s(missing=0, now_s=305.0), 2)
-    0.9
+    >>> drain.released(50, held_s=20.0, reserved=1_000)
+    >>> [drain.wait_s(missing=100, reserved=1_000, now_s=300.0) for _ in range(3)]
+    [2.0, 4.0, 6.0]
+    >>> drain.wait_s(missing=0, reserved=1_000, now_s=305.0)
+    1.0
     """
 
-    def __init__(self, *, horizon_s: float = 30.0, unknown_s: float = 2.0, longest_s: float = 60.0) -> None:
-        self._horizon_s = horizon_s
+    def __init__(self, *, unknown_s: float = 2.0, longest_s: float = 60.0) -> None:
         self._unknown_s = unknown_s
         self._longest_s = longest_s
-        self._rate_per_s = 0.0
-        self._last_s: float | None = None
+        self._hold_s: float | None = None
         self._promised_until_s = 0.0
         self._lock = threading.Lock()
 
-    def released(self, weight: int, now_s: float) -> None:
-        """Note that ``weight`` came back at ``now_s`` (any steady clock)."""
+    def released(self, weight: int, *, held_s: float, reserved: int) -> None:
+        """Note that ``weight`` of the ``reserved`` came back after ``held_s``."""
+        if weight <= 0:
+            return
         with self._lock:
-            self._rate_per_s = self._decayed(now_s) + weight / self._horizon_s
-            self._last_s = now_s
+            hold_s = held_s if self._hold_s is None else self._hold_s
+            self._hold_s = hold_s + (held_s - hold_s) * weight / reserved
 
-    def wait_s(self, *, missing: int, now_s: float) -> float:
+    def wait_s(self, *, missing: int, reserved: int, now_s: float) -> float:
         """Seconds until ``missing`` more should have been released beyond what others were told to wait for; at most
         ``longest_s``. Telling it is a promise: the next one asked waits behind it."""
         with self._lock:
-            if self._last_s is None:
+            if self._hold_s is None:
                 return self._unknown_s
-            rate_per_s = self._decayed(now_s)
             ahead_s = max(self._promised_until_s - now_s, 0.0)
-            lacking = max(missing, 0)
+            needed = max(missing, 0) * self._hold_s
             wait_s = self._longest_s
-            if lacking < rate_per_s * (self._longest_s - ahead_s):
-                wait_s = ahead_s + lacking / rate_per_s
+            if needed < reserved * (self._longest_s - ahead_s):
+                wait_s = ahead_s + needed / reserved
             self._promised_until_s = now_s + wait_s
             return wait_s
-
-    def _decayed(self, now_s: float) -> float:
-        if self._last_s is None:
-            return 0.0
-        return self._rate_per_s * math.exp(-max(now_s - self._last_s, 0.0) / self._horizon_s)
 
 
 def retry_after_s(wait_s: float, *, jitter_share: float, draw: float, longest_s: float = 60.0) -> float:

@@ -49,7 +49,7 @@ class ReferenceDoor:
             Side(
                 engine=ReferenceEngine(setup, requests.chain_tokens),
                 ledger=Ledger(door.capacity),
-                drain=DrainEstimate(horizon_s=wait.horizon_s, unknown_s=wait.unknown_s, longest_s=wait.longest_s),
+                drain=DrainEstimate(unknown_s=wait.unknown_s, longest_s=wait.longest_s),
             )
             for _ in range(door.replicas)
         ]
@@ -114,8 +114,10 @@ class ReferenceDoor:
         side.reading.pop(i, None)
         asked_by = self.parent[i]
         if all(self.rows[j].outcome is not Outcome.UNFINISHED for j in self.family[asked_by]):
+            held_s = now_s - self.rows[asked_by].admitted_s
+            charge = int(self.requests.charge[asked_by])
+            side.drain.released(charge, held_s=held_s, reserved=side.ledger.reserved)
             assert side.ledger.release(asked_by)
-            side.drain.released(int(self.requests.charge[asked_by]), now_s)
 
     def walk_away(self, i: int, now_s: float) -> None:
         row = self.rows[i]
@@ -160,7 +162,7 @@ class ReferenceDoor:
         wait = self.door.retry_after
         told_s = wait.seconds
         if told_s is None:
-            told_s = side.drain.wait_s(missing=charge - side.ledger.free, now_s=now_s)
+            told_s = side.drain.wait_s(missing=charge - side.ledger.free, reserved=side.ledger.reserved, now_s=now_s)
         draw = float((requests.server_draw[i] + (row.attempts - 1) * GOLDEN) % 1.0)
         told_s = retry_after_s(told_s, jitter_share=wait.jitter_share, draw=draw, longest_s=wait.longest_s)
         again_s = self.back_off(i, told_s)

@@ -283,19 +283,18 @@ def test_back_off(rule: list[float], tries: int, told_s: float, expected_s: floa
 def test_retry_after_is_the_ledger_s_estimate() -> None:
     """The kernel's arithmetic is that of ``admission``, to the bit."""
     wait = RetryAfter(jitter_share=0.25, longest_s=60.0)
-    drain = DrainEstimate(horizon_s=30.0, unknown_s=2.0, longest_s=60.0)
-    waits = [0.0, 0.25, 60.0, 30.0, 2.0, 1.0, 0.05]
-    since = [0.0, 0.0, 0.0, -1.0, 0.0]
+    drain = DrainEstimate(unknown_s=2.0, longest_s=60.0)
+    waits = [0.0, 0.25, 60.0, 2.0, 1.0, 0.05]
+    since = [0.0, 0.0, -1.0, 0.0]
     doors = [1000, 9, 0]
     watch = (0.0, inf, inf, 0.0, 0.0)
     for now_s, charge in ((0.5, 30), (0.9, 200), (4.0, 1), (4.0, 60)):
         for lacking in (0, 5, 500, 10_000):
-            told_s = retry_after_s(
-                drain.wait_s(missing=lacking, now_s=now_s), jitter_share=wait.jitter_share, draw=0.3, longest_s=60.0
-            )
-            assert play.header_s(lacking, now_s, 0.3, since, waits) == told_s
-        drain.released(charge, now_s)
-        play.release(0, now_s, doors, since, ([charge], [], []), watch, waits)
+            wait_s = drain.wait_s(missing=lacking, reserved=doors[0], now_s=now_s)
+            told_s = retry_after_s(wait_s, jitter_share=wait.jitter_share, draw=0.3, longest_s=60.0)
+            assert play.header_s(lacking, doors[0], now_s, 0.3, since, waits) == told_s
+        drain.released(charge, held_s=now_s / 3, reserved=doors[0])
+        play.release(0, now_s, now_s / 3, doors, since, ([charge], [], []), watch)
 
 
 def test_a_refused_client_waits_and_comes_again() -> None:

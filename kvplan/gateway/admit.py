@@ -148,17 +148,18 @@ class Admission:
         self._drain = DrainEstimate()
         self._random = generator if generator is not None else random.Random()  # noqa: S311 - spreads retries, no secret
         self._clock = clock
-        self._running = 0
+        self._since_s: dict[Hashable, float] = {}
 
     @property
     def running(self) -> int:
         """Reservations that this gateway holds now, whatever they weigh."""
-        return self._running
+        return len(self._since_s)
 
     async def acquire(self, holder: Hashable, weight: int) -> bool:
         """Reserve ``weight`` if that much is free. Raises LedgerDownError where a shared ledger refuses to guess."""
         admitted = await self.ledger.acquire(holder, weight)
-        self._running += admitted
+        if admitted:
+            self._since_s[holder] = self._clock()
         return admitted
 
     def no_room(self, price: Price) -> Refusal:
@@ -167,7 +168,7 @@ class Admission:
         promise = self.promise
         wait_s = promise.retry_after_constant_s
         if wait_s is None:
-            wait_s = self._drain.wait_s(missing=missing, now_s=self._clock())
+            wait_s = self._drain.wait_s(missing=missing, reserved=self.ledger.reserved, now_s=self._clock())
         return Refusal(
             reason="server_at_capacity",
             message="the KV cache is fully reserved; this request would not be sure to finish",
@@ -178,15 +179,13 @@ class Admission:
 
     def shrink(self, holder: Hashable, weight: int) -> None:
         """Lower a reservation to what an exact count showed; it never grows."""
-        held = self.ledger.weight_of(holder)
-        if held is not None and self.ledger.shrink(holder, weight):
-            self._drain.released(held - weight, self._clock())
+        self.ledger.shrink(holder, weight)
 
     def release(self, holder: Hashable) -> bool:
         """Give a reservation back, once; note for the drain estimate what came free."""
-        held = self.ledger.weight_of(holder)
+        weight, reserved = self.ledger.weight_of(holder), self.ledger.reserved
         released = self.ledger.release(holder)
-        if released and held is not None:
-            self._running -= 1
-            self._drain.released(held, self._clock())
+        since_s = self._since_s.pop(holder, None)
+        if released and weight is not None and since_s is not None:
+            self._drain.released(weight, held_s=self._clock() - since_s, reserved=reserved)
         return released

@@ -234,7 +234,7 @@ def door_numbers(door: FrontDoor, memory: Memory) -> tuple[Any, Any, Any, Any]:
     """The door's settings, its replicas' reservations and times, all at rest, and how its Retry-After is made."""
     wait, replicas = door.retry_after, door.replicas
     times = np.zeros((replicas, play.DOOR_TIMES))
-    times[:, play.RELEASED_S] = -1.0
+    times[:, play.HOLD_S] = -1.0
     return (
         memory.of((door.capacity, door.max_inside, door.max_queued_tokens, replicas, int(door.router))),
         memory.of(np.zeros((replicas, play.DOOR_PLACES))),
@@ -244,7 +244,6 @@ def door_numbers(door: FrontDoor, memory: Memory) -> tuple[Any, Any, Any, Any]:
                 0.0 if wait.seconds is None else wait.seconds,
                 wait.jitter_share,
                 wait.longest_s,
-                wait.horizon_s,
                 wait.unknown_s,
                 float(wait.seconds is None),
                 door.round_trip_s,
@@ -258,4 +257,3 @@ def watched(watch: Watch) -> tuple[float, float, float, float, float]:
     """The watch, in the kernel's order."""
     spans = (watch.from_s, watch.until_s, watch.stop_s, watch.sample_every_s, watch.sample_until_s)
     return (float(spans[0]), float(spans[1]), float(spans[2]), float(spans[3]), float(spans[4]))
-

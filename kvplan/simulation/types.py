@@ -102,7 +102,6 @@ class RetryAfter:
     seconds: float | None = None
     jitter_share: float = 0.0
     longest_s: float = 60.0
-    horizon_s: float = 30.0
     unknown_s: float = 2.0
 
 
@@ -175,7 +174,7 @@ class RequestRows:
     """What became of each request. Times are nan where the thing never happened; ``attempts`` counts tries,
     ``refusals`` those answered with 429 or 503. ``finish_s`` is the last token, or the moment at which the client
     walked away (time-out, cancellation). ``output_tokens`` were delivered to the client (0 for
-    those that are unfinished)."""
+    those that are unfinished). ``gave_up_s`` is the refusal after which the client tried no more."""
 
     attempts: Counts
     refusals: Counts
@@ -184,6 +183,7 @@ class RequestRows:
     scheduled_s: Floats
     first_token_s: Floats
     finish_s: Floats
+    gave_up_s: Floats
     output_tokens: Counts
     preemptions: Counts
     recomputed_tokens: Counts

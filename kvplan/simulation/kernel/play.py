@@ -5,7 +5,7 @@ new arrivals, each by serial number, then samples.
 """
 
 from heapq import heappop, heappush
-from math import ceil, exp, inf
+from math import ceil, inf
 
 from kvplan.simulation.kernel.advance import advance
 from kvplan.simulation.kernel.places import (
@@ -56,9 +56,9 @@ from kvplan.simulation.kernel.places import (
 # ``door``: settings, and per replica what it holds now.
 CAPACITY, MOST_INSIDE, MOST_READING, REPLICAS, ROUTER = range(5)
 RESERVED, INSIDE, IN_READING, DOOR_PLACES = range(4)
-SINCE_S, HELD_UNIT_S, RELEASE_RATE, RELEASED_S, PROMISED_S, DOOR_TIMES = range(6)
+SINCE_S, HELD_UNIT_S, HOLD_S, PROMISED_S, DOOR_TIMES = range(5)
 # ``waits``: how a refusal's Retry-After is made.
-FIXED_S, JITTER, LONGEST_S, HORIZON_S, UNKNOWN_S, DRAINS, ROUND_TRIP_S = range(7)
+FIXED_S, JITTER, LONGEST_S, UNKNOWN_S, DRAINS, ROUND_TRIP_S = range(6)
 # A client's rule.
 (
     TRIES,
@@ -92,9 +92,9 @@ def note_reserved(now_s: float, doors: Ints, since: Reals, watch: Watched) -> No
     since[SINCE_S] = now_s
 
 
-def release(i: int, now_s: float, doors: Ints, since: Reals, held: Held, watch: Watched, waits: Reals) -> None:
-    """One sequence ends, and with the last one of a request its reservation; the rate of release is a decaying average
-    of released weight per second."""
+def release(i: int, now_s: float, held_s: float, doors: Ints, since: Reals, held: Held, watch: Watched) -> None:
+    """One sequence ends, and with the last one of a request its reservation, held for ``held_s``: the mean hold moves
+    by the released share of what was reserved (``admission.DrainEstimate``)."""
     charge, parent, left = held
     doors[INSIDE] -= 1
     asked_by = i
@@ -105,16 +105,13 @@ def release(i: int, now_s: float, doors: Ints, since: Reals, held: Held, watch: 
             return
     weight = charge[asked_by]
     note_reserved(now_s, doors, since, watch)
+    if weight > 0:
+        hold_s = since[HOLD_S] if since[HOLD_S] >= 0.0 else held_s
+        since[HOLD_S] = hold_s + (held_s - hold_s) * weight / doors[RESERVED]
     doors[RESERVED] -= weight
-    if waits[DRAINS] > 0.0:
-        decay = exp((since[RELEASED_S] - now_s) / waits[HORIZON_S])
-        since[RELEASE_RATE] = since[RELEASE_RATE] * decay + weight / waits[HORIZON_S]
-        since[RELEASED_S] = now_s
 
 
-def settle_door(
-    now_s: float, st: Ints, doors: Ints, since: Reals, rows: Rows, held: Held, watch: Watched, waits: Reals
-) -> None:
+def settle_door(now_s: float, st: Ints, doors: Ints, since: Reals, rows: Rows, held: Held, watch: Watched) -> None:
     """What the engine finished, and which prompts it read, until ``now_s``."""
     row, time, column, moment = rows
     outcome, link, read_link = column[OUTCOME], column[LINK], column[READ_LINK]
@@ -123,7 +120,8 @@ def settle_door(
     while i >= 0 and time[finish + i] <= now_s:
         st[DONE_HEAD] = row[link + i]
         if row[outcome + i] == COMPLETED:
-            release(i, time[finish + i], doors, since, held, watch, waits)
+            held_s = time[finish + i] - time[moment[ADMITTED] + i]
+            release(i, time[finish + i], held_s, doors, since, held, watch)
         i = st[DONE_HEAD]
     i = st[READ_HEAD]
     while i >= 0 and time[first + i] <= now_s:
@@ -145,19 +143,19 @@ def choose(turn: int, door: Ints, doors: list[Ints]) -> int:
     return best
 
 
-def header_s(lacking: int, now_s: float, draw: float, since: Reals, waits: Reals) -> float:
+def header_s(lacking: int, reserved: int, now_s: float, draw: float, since: Reals, waits: Reals) -> float:
     """A refusal's Retry-After: fixed, or when ``lacking`` more should have been released behind what others were told
     to wait for; ≥ 1 s, spread upwards. Telling it is a promise."""
     wait_s = waits[FIXED_S]
     if waits[DRAINS] > 0.0:
-        if since[RELEASED_S] < 0.0:
+        if since[HOLD_S] < 0.0:
             wait_s = waits[UNKNOWN_S]
         else:
-            rate = since[RELEASE_RATE] * exp((since[RELEASED_S] - now_s) / waits[HORIZON_S])
             ahead_s = max(since[PROMISED_S] - now_s, 0.0)
+            needed = lacking * since[HOLD_S]
             wait_s = waits[LONGEST_S]
-            if lacking < rate * (waits[LONGEST_S] - ahead_s):
-                wait_s = ahead_s + lacking / rate
+            if needed < reserved * (waits[LONGEST_S] - ahead_s):
+                wait_s = ahead_s + needed / reserved
             since[PROMISED_S] = now_s + wait_s
     return min(max(wait_s, 1.0), waits[LONGEST_S] / (1.0 + waits[JITTER])) * (1.0 + waits[JITTER] * draw)
 
@@ -290,7 +288,7 @@ def play(
                 )
                 if st[GAVE_IN]:
                     return now_s
-            settle_door(next_s, states[r], doors[r], since[r], rows, held, watch, waits)
+            settle_door(next_s, states[r], doors[r], since[r], rows, held, watch)
         if last:
             continue
 
@@ -321,7 +319,7 @@ def play(
             timed_out = time[admitted + i] + time_out_s[i] <= arrival_s[i] + cancel_s[i]
             row[outcome + i] = TIMED_OUT if timed_out else CANCELLED
             time[finish + i] = next_s
-            release(i, next_s, doors[r], since[r], held, watch, waits)
+            release(i, next_s, next_s - time[admitted + i], doors[r], since[r], held, watch)
             if conf[TRACKS] and (time[first + i] < 0.0 or time[first + i] >= next_s):
                 doors[r][IN_READING] -= row[prompt + i]
             if row[column[SLOT_OF] + i] != -2:
@@ -387,10 +385,12 @@ def play(
         row[column[REFUSALS] + i] += 1
         refused += 1
         tries = row[attempts + i]
-        told_s = header_s(max(0, lacking), next_s, fraction(server_draw[i] + (tries - 1) * GOLDEN), since[r], waits)
+        draw = fraction(server_draw[i] + (tries - 1) * GOLDEN)
+        told_s = header_s(max(0, lacking), doors[r][RESERVED], next_s, draw, since[r], waits)
         wait_s = back_off_s(tries, rules[client[i]], told_s, fraction(client_draw[i] + (tries - 1) * GOLDEN))
         if wait_s < 0.0:
             row[outcome + i] = GAVE_UP
+            time[finish + i] = next_s
             continue
         again_s = next_s + max(wait_s, waits[ROUND_TRIP_S])
         if arrival_s[i] + cancel_s[i] <= again_s:
