@@ -58,6 +58,8 @@ def strategy_object(strategy: StrategyResult) -> dict[str, object]:
         "attempts": strategy.attempts,
         "refusals": strategy.refusals,
         "amplification": strategy.amplification,
+        "recovery_s": None if strategy.burst is None else strategy.burst.recovery_s,
+        "burst": None if strategy.burst is None else asdict(strategy.burst),
         "preemptions": strategy.preemptions,
         "recomputed_tokens": strategy.recomputed_tokens,
         "over_capacity_events": strategy.over_capacity_events,

@@ -39,6 +39,8 @@ def text(result: Simulation) -> Iterator[Part]:
     yield labelled("Load", load_line(result))
     if result.band:
         yield labelled("Band", service_band_line(result))
+    for label, line in storm_lines(result):
+        yield labelled(label, line)
     for number, assumption in enumerate(result.inputs.assumptions):
         yield labelled("" if number else "Assumed", assumption)
     yield labelled("Seeds", seeds_line(result))
@@ -156,6 +158,32 @@ def service_band_line(result: Simulation) -> str:
         for end in result.band
     )
     return f"{result.inputs.judged} with {'; '.join(ends)}"
+
+
+_STORM = 1.05
+"""Attempts a request from which retries are a load of their own."""
+
+
+def storm_lines(result: Simulation) -> Iterator[tuple[str, str]]:
+    """How long a burst is felt, and what retries add, where there is either."""
+    felt = [(strategy.name, strategy.burst) for strategy in result.strategies if strategy.burst is not None]
+    if felt:
+        peaks = [burst.peak_to_usual for _, burst in felt if burst.peak_to_usual is not None]
+        size = f"{ratio(max(peaks))} × the usual arrivals" if peaks else "arrivals"
+        times = (
+            f"{name} {seconds(burst.recovery_s)}"
+            if burst.recovery_s is not None
+            else f"{name} not within {burst.seeds - burst.seeds_recovered} of {burst.seeds} runs"
+            for name, burst in felt
+        )
+        yield "Burst", f"{size} in the fullest minute; from its end until no more wait than before: {', '.join(times)}"
+    storms = [
+        f"{strategy.name} {ratio(strategy.amplification)}"
+        for strategy in result.strategies
+        if strategy.amplification > _STORM
+    ]
+    if storms:
+        yield "Retries", f"attempts for each request: {', '.join(storms)}"
 
 
 def seeds_line(result: Simulation) -> str:

@@ -28,7 +28,8 @@ def fan_out(requests: Requests, answers: Integers, answer_tokens: Integers, layo
         )
     parent = np.repeat(np.cumsum(answers) - answers, answers)
     columns = {name: np.repeat(getattr(requests, name), answers) for name in (*_ASKED, "client_draw", "server_draw")}
-    blocks = np.where(answers > 1, requests.prompt_tokens // layout.block_tokens, 0)
+    block = layout.groups[0].block_tokens  # chains are followed only where this is the one group
+    blocks = np.where(answers > 1, requests.prompt_tokens // block, 0)
     first = np.repeat(np.cumsum(blocks) - blocks, answers)
     length = np.repeat(blocks, answers)
     start = np.concatenate(([0], np.cumsum(length)))
@@ -39,7 +40,7 @@ def fan_out(requests: Requests, answers: Integers, answer_tokens: Integers, layo
         parent=parent,
         chain=np.repeat(first - start[:-1], length) + np.arange(start[-1]),
         chain_start=start,
-        chain_tokens=layout.block_tokens,
+        chain_tokens=block,
     )
 
 
@@ -63,6 +64,7 @@ def gathered(rows: RequestRows, parent: Integers) -> RequestRows:
         scheduled_s=np.fmin.reduceat(rows.scheduled_s, start),
         first_token_s=np.fmin.reduceat(rows.first_token_s, start),
         finish_s=finish_s,
+        gave_up_s=rows.gave_up_s[start],
         output_tokens=np.add.reduceat(rows.output_tokens, start),
         preemptions=np.add.reduceat(rows.preemptions, start),
         recomputed_tokens=np.add.reduceat(rows.recomputed_tokens, start),

@@ -1,6 +1,7 @@
 """Closed forms beside every run: worst-case reservations of each class, and the load that can be sustained."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,8 +35,8 @@ def expected_outputs(traffic: Traffic, arrivals: Arrivals) -> tuple[int, ...]:
 def reservations(traffic: Traffic, arrivals: Arrivals, plant: Plant, default_cap: int) -> tuple[ReservationRow, ...]:
     """A row per class and cap choice, and one with the default cap, at the prompt's reservation quantile.
 
-    blocks = the engine's charge of min(prompt + cap, window) tokens; sequences = floor(usable at the safety fraction /
-    blocks), over all replicas.
+    blocks = the engine's charge of min(prompt + cap, window) tokens, for each of the most answers that a request of the
+    class may ask for; sequences = floor(usable at the safety fraction / blocks), over all replicas.
     """
     rows = []
     for index, name in enumerate(arrivals.classes):
@@ -45,13 +46,15 @@ def reservations(traffic: Traffic, arrivals: Arrivals, plant: Plant, default_cap
         sampled = quantile_of(arrivals.prompt_tokens[chosen], traffic.reservation_quantile)
         prompt = law.quantile(traffic.reservation_quantile) if law is not None else sampled
         choices = _cap_choices(entry, arrivals.max_tokens[chosen], traffic.reservation_quantile)
+        answers = 1 if entry is None else entry.answers.quantile(1.0)
+        each = f"{name}, n {answers}" if answers > 1 else name
         for cap, share in choices:
-            label = f"{name}, no cap sent" if cap is None else f"{name}, cap {cap:,}"
-            rows.append(_row(label, name, share, prompt, cap, cap, traffic, plant))
+            label = f"{each}, no cap sent" if cap is None else f"{each}, cap {cap:,}"
+            rows.append(_row(label, name, share, prompt, cap, cap, answers, traffic, plant))
         if any(cap is None for cap, _ in choices):
             share = sum(share for cap, share in choices if cap is None)
-            label = f"{name}, default cap {default_cap:,}"
-            rows.append(_row(label, name, share, prompt, None, default_cap, traffic, plant))
+            label = f"{each}, default cap {default_cap:,}"
+            rows.append(_row(label, name, share, prompt, None, default_cap, answers, traffic, plant))
     return tuple(rows)
 
 
@@ -76,6 +79,7 @@ def _row(
     prompt: int,
     sent: int | None,
     cap: int | None,
+    answers: int,
     traffic: Traffic,
     plant: Plant,
 ) -> ReservationRow:
@@ -83,7 +87,7 @@ def _row(
     room = window - prompt
     cap_tokens = room if cap is None else min(cap, room)
     tokens = prompt + cap_tokens
-    blocks = plant.layout.request_blocks(tokens)
+    blocks = plant.layout.request_blocks(tokens) * answers
     usable = usable_blocks(plant.blocks, traffic.admission.safety_fraction, plant.layout.reserved_blocks)
     return ReservationRow(
         name=label,
@@ -92,7 +96,7 @@ def _row(
         prompt_tokens=prompt,
         max_output_tokens=cap if sent is None and cap is not None else sent,
         cap_tokens=max(cap_tokens, 0),
-        reserved_tokens=tokens,
+        reserved_tokens=tokens * answers,
         reserved_bytes=None if plant.kv_bytes is None else blocks * plant.layout.bytes_per_block,
         blocks=blocks,
         sequences=usable // blocks * plant.replicas if room > 0 else 0,
@@ -105,8 +109,15 @@ def sustainable_per_s(requests: Requests, opened: Door, plant: Plant) -> tuple[f
     Let w be the mean work of a request beyond the steps' base, P × prefill + O × (decode + kv × context), and c × O its
     charge held over O steps. With the ledger of U full, steps take base / (1 − x w), and U = x E[c O] × that step; so
     x = 1 / (w + base × E[c O] / U). The same with one sequence each and max_num_seqs, and with the blocks that requests
-    really fill and the pool; the least of them binds. Requests that can never be served are left out.
+    really fill and the pool; the least of them binds. Requests that can never be served are left out. Those that ask
+    for several answers are rows of sequences here: the rate is that of sequences, over the mean number a request
+    (each counted as if it read the prompt itself, which a prefix cache saves).
     """
+    if requests.parent is not None:
+        each = np.bincount(requests.parent, minlength=len(requests.parent))[requests.parent]
+        split = replace(requests, charge=requests.charge // each, parent=None)
+        per_s, binds = sustainable_per_s(split, opened, plant)
+        return per_s * float((1.0 / each).sum()) / len(each), binds
     kept = ~requests.refused_for_good
     if not kept.any():
         return 0.0, "nothing can be served"

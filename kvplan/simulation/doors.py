@@ -108,7 +108,11 @@ def requests_for(
     cap = caps(arrivals.max_tokens, prompt, window, opened.default_max_tokens)
     expected = np.array(expected_output_tokens, np.int64)[arrivals.class_index]
     charge = _charges(strategy, plant.layout, prompt, np.maximum(cap, 1), expected)
-    never = (prompt >= window) | (charge > opened.capacity)
+    never = prompt >= window
+    if arrivals.answers is not None:
+        charge = charge * arrivals.answers  # as the gateway does, whatever the unit
+        never = never | (arrivals.answers > opened.front.max_inside)
+    never = never | (charge > opened.capacity)
     prefixes = arrivals.prefixes
     return Requests(
         arrival_s=arrivals.arrival_s,

@@ -202,6 +202,9 @@ def _rows(row: Counts, time: Floats, count: int, stop_s: float) -> RequestRows:
     ended = (outcome == Outcome.COMPLETED) | (outcome == Outcome.CANCELLED)
     outcome[ended & np.isnan(moments[places.FINISH])] = Outcome.UNFINISHED
     columns[places.GENERATED][outcome == Outcome.UNFINISHED] = 0
+    gave_up = outcome == Outcome.GAVE_UP
+    gave_up_s = np.where(gave_up, moments[places.FINISH], np.nan)
+    moments[places.FINISH][gave_up] = np.nan
     return RequestRows(
         attempts=columns[places.ATTEMPTS],
         refusals=columns[places.REFUSALS],
@@ -210,6 +213,7 @@ def _rows(row: Counts, time: Floats, count: int, stop_s: float) -> RequestRows:
         scheduled_s=moments[places.SCHEDULED],
         first_token_s=moments[places.FIRST],
         finish_s=moments[places.FINISH],
+        gave_up_s=gave_up_s,
         output_tokens=columns[places.GENERATED],
         preemptions=columns[places.PREEMPTIONS],
         recomputed_tokens=columns[places.RECOMPUTED],

@@ -10,6 +10,7 @@ from kvplan.simulation.bounds import judged_strategy, unset_share
 from kvplan.simulation.doors import ENGINE_QUEUE_FACTOR, Door
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import (
+    Burst,
     ClassResult,
     Counts,
     Figures,
@@ -73,6 +74,22 @@ def gather(opened: Door, runs: Sequence[OneRun], class_names: Sequence[str], *, 
         steady_reason=reason,
         seeds=tuple(results),
         samples=runs[0].samples,
+        burst=_burst(results),
+    )
+
+
+def _burst(results: Sequence[SeedResult]) -> Burst | None:
+    """What the seeds' bursts have in common; None where no seed has one."""
+    found = [result.recovery for result in results if result.recovery is not None]
+    if not found:
+        return None
+    times = [one.recovery_s for one in found if one.recovery_s is not None]
+    ratios = [one.peak_per_s / one.usual_per_s for one in found if one.usual_per_s > 0]
+    return Burst(
+        seeds=len(found),
+        seeds_recovered=len(times),
+        peak_to_usual=_mean(ratios) if ratios else None,
+        recovery_s=_mean(times) if len(times) == len(found) else None,
     )
 
 
@@ -112,6 +129,7 @@ def _seed_values(result: SeedResult) -> Iterator[tuple[str, float | None]]:
     yield "output_tokens_per_s", figures.output_tokens_per_s
     yield "kv_used_mean_share", result.used_mean_share
     yield "kv_reserved_mean_share", result.reserved_mean_share
+    yield "recovery_s", None if result.recovery is None else result.recovery.recovery_s
     for time, found in (("queue", figures.queue_s), ("ttft", figures.ttft_s), ("e2e", figures.e2e_s)):
         for name in ("mean", "p50", "p90", "p99"):
             yield f"{time}_{name}_s", getattr(found, name)
@@ -196,6 +214,12 @@ def _assumptions(
         found.append(f"the first {warmup_s:.0f} s are warm-up and not counted; after the last arrival the run drains")
     if any(entry.cancel_share for entry in traffic.classes):
         found.append("a user who walks away does so within the time that the answer takes on an idle engine")
+    for entry in traffic.classes:
+        if (most := entry.answers.quantile(1.0)) > 1:
+            found.append(
+                f"{entry.name} asks for up to {most} answers a request: one reservation for all of them, given back "
+                "with the last; each answer has a length of its own"
+            )
     if any(entry.client is None for entry in traffic.classes):
         found.append("requests without a client try once and never again")
     if "engine_queue" in names and not (traffic.deployment.max_queued_requests or traffic.deployment.max_queued_tokens):

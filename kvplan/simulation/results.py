@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kvplan.simulation.plant import Plant
+from kvplan.simulation.recovery import Recovery
 from kvplan.simulation.types import Integers, RequestRows, Requests, Samples
 from kvplan.traffic.kinds import Traffic
 
@@ -73,6 +74,7 @@ class SeedResult:
     end_s: float
     steps: int
     kernel: str
+    recovery: Recovery | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,19 @@ class ClassResult:
     ttft_s: Quantiles
     e2e_s: Quantiles
     shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Burst:
+    """The largest burst of each seed that has one, and how long it is felt (``simulation.recovery`` says how measured).
+
+    ``recovery_s`` is the mean over those seeds, None where the queue of one was not gone within its run.
+    """
+
+    seeds: int
+    seeds_recovered: int
+    peak_to_usual: float | None
+    recovery_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +144,7 @@ class StrategyResult:
     steady_reason: str
     seeds: tuple[SeedResult, ...]
     samples: Samples | None = None
+    burst: Burst | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -195,6 +195,7 @@ def is_random(traffic: Traffic) -> bool:
         lengths = (entry.max_tokens, entry.prompt_tokens, entry.output_tokens)
         drawn = any(law is not None and not isinstance(law, Constant) for law in lengths)
         steady = entry.trace is not None or isinstance(entry.arrivals, Evenly)
+        drawn = drawn or not isinstance(entry.answers, Constant)
         if drawn or not steady or entry.client or entry.cancel_share > 0:
             return True
     return False

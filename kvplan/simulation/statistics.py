@@ -6,6 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from kvplan.simulation.recovery import recovery
 from kvplan.simulation.results import Counts, Figures, Quantiles, SeedResult
 from kvplan.simulation.types import Flags, Floats, Integers, Outcome, RequestRows, Requests, Run
 
@@ -66,6 +67,7 @@ def measure(
         load_second_half=halves[1],
         offered_per_s=int(measured.sum()) / watched_s,
         end_s=run.totals.end_s,
+        recovery=recovery(requests, run.rows, from_s, min(until_s, float(requests.arrival_s.max(initial=from_s)))),
         steps=run.totals.steps,
         kernel=run.kernel,
     )

@@ -14,6 +14,7 @@ from multiprocessing.context import BaseContext
 from operator import itemgetter
 
 from kvplan.errors import InputError
+from kvplan.simulation.answers import fan_out, gathered
 from kvplan.simulation.bounds import sustainable_per_s
 from kvplan.simulation.doors import Door, requests_for
 from kvplan.simulation.plant import Plant
@@ -226,18 +227,23 @@ def run_task(task: Task, say: Callable[[str], None] | None = None) -> TaskResult
         sample_every_s=shown_s / _SAMPLES if task.takes_samples else 0.0,
         sample_until_s=shown_s if task.takes_samples else 0.0,
     )
-    sustainable, binds = sustainable_per_s(requests, task.opened, task.plant)
+    setup, played = engine_setup(task.plant), requests
+    if arrivals.answers is not None and arrivals.answer_tokens is not None:
+        played = fan_out(requests, arrivals.answers, arrivals.answer_tokens, setup.layout)
+    sustainable, binds = sustainable_per_s(played, task.opened, task.plant)
     class_names, class_index = arrivals.classes, arrivals.class_index
     del arrivals  # what the requests do not share of a large drawing is given back before it is played
     run: Run = run_kernel(
-        requests,
-        engine_setup(task.plant),
+        played,
+        setup,
         task.opened.front,
         task.clients,
         watch=watch,
         compiled=task.compiled,
         say=say,
     )
+    if played.parent is not None:
+        run = replace(run, rows=gathered(run.rows, played.parent))
     replicas = task.plant.replicas
     limited = task.opened.capacity < UNLIMITED
     result = measure(

@@ -106,6 +106,7 @@ def _traffic_class(entry: shapes.ClassShape, places: Places, path: KeyPath) -> T
         prompt_tokens=_length(entry.prompt_tokens),
         output_tokens=_length(entry.output_tokens),
         max_tokens=_cap(entry.max_tokens),
+        answers=_answers(entry.n),
         client=entry.client,
         timeout_s=timeout_s,
         cancel_share=entry.cancel_share,
@@ -145,6 +146,12 @@ def _length(shape: shapes.LengthShape) -> laws.Distribution:
 
 def _cap(shape: shapes.CapShape | None) -> laws.Distribution:
     return laws.Constant(value=laws.UNSET) if shape is None or shape.unset else _length(shape)
+
+
+def _answers(shape: shapes.AnswersShape | None) -> laws.Distribution:
+    if shape is None or shape.choices is None:
+        return laws.Constant(value=1 if shape is None or shape.value is None else shape.value)
+    return laws.Choices(choices=tuple(laws.Choice(value=each.value, share=each.share) for each in shape.choices))
 
 
 def _arrivals(shape: shapes.ArrivalShape | None, places: Places, path: KeyPath) -> processes.ArrivalProcess:

@@ -85,6 +85,24 @@ class ChoiceShape(Section):
         return self
 
 
+class AnswersChoice(Section):
+    value: Annotated[int, Field(ge=1, le=128)]
+    share: Share
+
+
+class AnswersShape(OneOf):
+    """How many answers a request asks for."""
+
+    value: Annotated[int, Field(ge=1, le=128)] | None = None
+    choices: Annotated[list[AnswersChoice], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.choices is not None:
+            _sums_to_one([choice.share for choice in self.choices])
+        return self
+
+
 class HistogramShape(Section):
     edges: Annotated[list[NotNegative], Field(min_length=2)]
     shares: Annotated[list[Share], Field(min_length=1)]
@@ -155,6 +173,7 @@ def quantile_of(name: str) -> float:
 
 
 Length = Annotated[LengthShape, BeforeValidator(_constant, json_schema_input_type=int | LengthShape)]
+Answers = Annotated[AnswersShape, BeforeValidator(_constant, json_schema_input_type=int | AnswersShape)]
 Cap = Annotated[CapShape, BeforeValidator(_constant, json_schema_input_type=int | CapShape)]
 
 
@@ -204,6 +223,7 @@ class ClassShape(Section):
     prompt_tokens: Length | None = None
     output_tokens: Length | None = None
     max_tokens: Cap | None = None
+    n: Answers | None = None
     client: str | None = None
     timeout: Duration | None = None
     cancel_share: Share = 0.0
@@ -214,13 +234,18 @@ class ClassShape(Section):
 
     @model_validator(mode="after")
     def _drawn_or_replayed(self) -> Self:
-        drawn = {"rate": self.rate, "prompt_tokens": self.prompt_tokens, "output_tokens": self.output_tokens}
+        drawn: dict[str, object] = {
+            "rate": self.rate,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+        }
         if self.trace is None:
             missing = [name for name, value in drawn.items() if value is None]
             if missing:
                 raise ValueError(f"{', '.join(missing)} missing (or name a trace)")
         else:
-            given = [name for name, value in {**drawn, "arrivals": self.arrivals}.items() if value is not None]
+            drawn |= {"arrivals": self.arrivals, "n": self.n}
+            given = [name for name, value in drawn.items() if value is not None]
             if given:
                 raise ValueError(f"a replayed trace brings its own {', '.join(given)}")
         return self

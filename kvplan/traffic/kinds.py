@@ -101,7 +101,8 @@ class TraceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficClass:
-    """Requests of one kind: either drawn (``rate_per_s`` and the lengths) or replayed (``trace``)."""
+    """Requests of one kind: either drawn (``rate_per_s`` and the lengths) or replayed (``trace``). ``answers`` is how
+    many each asks for (``n`` in a request), every one of a length of its own."""
 
     name: str
     rate_per_s: float = 0.0
@@ -109,6 +110,7 @@ class TrafficClass:
     prompt_tokens: Distribution | None = None
     output_tokens: Distribution | None = None
     max_tokens: Distribution = field(default_factory=lambda: Constant(value=0))
+    answers: Distribution = field(default_factory=lambda: Constant(value=1))
     client: str | None = None
     timeout_s: float | None = None
     cancel_share: float = 0.0
@@ -157,7 +159,9 @@ class Arrivals:
     """One drawing of a traffic file: a row per request, in order of arrival.
 
     ``max_tokens`` 0 means that the client sent none. ``cancel_after_s`` is when its user walks away (infinite: never).
-    ``class_index`` points into ``classes``, ``client_index`` into ``clients``.
+    ``class_index`` points into ``classes``, ``client_index`` into ``clients``. Where some ask for several answers,
+    ``answers`` says how many and ``answer_tokens`` how long each is, request by request; ``output_tokens`` is then the
+    longest of a request. None: one each.
     """
 
     arrival_s: NDArray[np.float64]
@@ -172,6 +176,8 @@ class Arrivals:
     clients: tuple[str, ...]
     duration_s: float
     prefixes: Prefixes | None = None
+    answers: NDArray[np.int64] | None = None
+    answer_tokens: NDArray[np.int64] | None = None
     skipped: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:

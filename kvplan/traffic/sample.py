@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kvplan.errors import InputError
 from kvplan.traffic.arrivals import arrival_times
+from kvplan.traffic.distributions import Constant
 from kvplan.traffic.kinds import Arrivals, Prefixes, Traffic, TrafficClass
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 MOST_REQUESTS = 50_000_000
 """What a run may draw: more would not fit into memory."""
 # The place in this tuple is part of a stream's seed: append, never reorder.
-PURPOSES = ("arrivals", "rate", "prompt", "output", "max_tokens", "cancel")
+PURPOSES = ("arrivals", "rate", "prompt", "output", "max_tokens", "cancel", "answers", "other_outputs")
 
 
 def stream(seed: int, class_index: int, purpose: str) -> np.random.Generator:
@@ -64,10 +65,20 @@ def _draw(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: f
         ramp=traffic.ramp,
     )
     count = len(arrival_s)
+    output = entry.output_tokens.draw(stream(seed, index, "output"), count)
+    answers = answer_tokens = None
+    if entry.answers != Constant(value=1):
+        answers = entry.answers.draw(stream(seed, index, "answers"), count)
+        first = np.cumsum(answers) - answers
+        answer_tokens = entry.output_tokens.draw(stream(seed, index, "other_outputs"), int(answers.sum()))
+        answer_tokens[first] = output  # so that the first answer is the one of n = 1
+        output = np.maximum.reduceat(answer_tokens, first) if count else output
     return Arrivals(
         arrival_s=arrival_s,
         prompt_tokens=entry.prompt_tokens.draw(stream(seed, index, "prompt"), count),
-        output_tokens=entry.output_tokens.draw(stream(seed, index, "output"), count),
+        output_tokens=output,
+        answers=answers,
+        answer_tokens=answer_tokens,
         max_tokens=entry.max_tokens.draw(stream(seed, index, "max_tokens"), count),
         class_index=np.zeros(count, np.int64),
         client_index=np.zeros(count, np.int64),
@@ -171,6 +182,7 @@ def _merge(parts: Sequence[Arrivals], duration_s: float | None) -> Arrivals:
     def whole(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
         return np.concatenate(columns)[order]
 
+    answers, answer_tokens = _merge_answers(parts, order)
     places = [np.array([clients.index(client) for client in part.clients], np.int64) for part in parts]
     return Arrivals(
         arrival_s=joined("arrival_s"),
@@ -185,8 +197,26 @@ def _merge(parts: Sequence[Arrivals], duration_s: float | None) -> Arrivals:
         clients=clients,
         duration_s=duration_s if duration_s is not None else max(part.duration_s for part in parts),
         prefixes=_merge_prefixes(parts, order),
+        answers=answers,
+        answer_tokens=answer_tokens,
         skipped={name: sum(part.skipped.get(name, 0) for part in parts) for part in parts for name in part.skipped},
     )
+
+
+def _merge_answers(
+    parts: Sequence[Arrivals], order: NDArray[np.int64]
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
+    """How many answers each request asks for, and their lengths in the order of the requests."""
+    if all(part.answers is None for part in parts):
+        return None, None
+    each = [np.ones(len(part), np.int64) if part.answers is None else part.answers for part in parts]
+    counts = np.concatenate(each)
+    lengths = np.concatenate(
+        [part.output_tokens if part.answer_tokens is None else part.answer_tokens for part in parts]
+    )
+    start, sorted_counts = (np.cumsum(counts) - counts)[order], counts[order]
+    first = np.cumsum(sorted_counts) - sorted_counts
+    return sorted_counts, lengths[np.repeat(start - first, sorted_counts) + np.arange(len(lengths))]
 
 
 def _merge_prefixes(parts: Sequence[Arrivals], order: NDArray[np.int64]) -> Prefixes | None:

@@ -1,0 +1,94 @@
+"""How long a burst of arrivals is felt: from its end until as few requests wait as did before it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvplan.simulation.types import Floats, RequestRows, Requests
+
+SPAN_S = 60.0
+SPANS = 20
+"""Arrivals are counted per minute, or per twentieth of the watched time where that is shorter."""
+_TIMES_USUAL = 1.5
+_NOISE = 5.0
+"""A burst is above 1.5 × the usual count, and above it by five of its standard deviations, were it Poisson."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """The largest burst of a run. ``recovery_s`` runs from its end; None: not within the watched time."""
+
+    start_s: float
+    end_s: float
+    peak_per_s: float
+    usual_per_s: float
+    waiting_before: float
+    recovery_s: float | None
+
+
+def recovery(requests: Requests, rows: RequestRows, from_s: float, until_s: float) -> Recovery | None:
+    """The burst between two times, and when its queue is gone; None without a burst.
+
+    The burst is the minute with the most arrivals (the first of equals; all arrivals of ``from_s + k`` minutes to the
+    next), if it stands out from the median minute. Waiting at t: requests that came by t and are neither scheduled by
+    the engine nor gone, so those that will try again are among them. The level before is the median of that, over time
+    from ``from_s`` to the burst (0 for a burst in the first minute). Recovered: the first moment from the burst's end
+    on at which no more than this level wait; arrivals that ended do not count as recovery.
+    """
+    span_s = min(SPAN_S, (until_s - from_s) / SPANS)
+    if not span_s > 0 or not len(requests.arrival_s):
+        return None
+    watched = requests.arrival_s[(requests.arrival_s >= from_s) & (requests.arrival_s < until_s)]
+    places = np.minimum(((watched - from_s) / span_s).astype(np.int64), round((until_s - from_s) / span_s) - 1)
+    counts = np.bincount(places, minlength=max(round((until_s - from_s) / span_s), 1))
+    peak, usual = int(counts.argmax()), float(np.median(counts))
+    if counts[peak] <= max(_TIMES_USUAL * usual, usual + _NOISE * max(usual, 1.0) ** 0.5):
+        return None
+    start_s = from_s + peak * span_s
+    end_s = start_s + span_s
+    times_s, waiting = _waiting(requests, rows)
+    level = _median(times_s, waiting, from_s, start_s)
+    return Recovery(
+        start_s=start_s,
+        end_s=end_s,
+        peak_per_s=float(counts[peak]) / span_s,
+        usual_per_s=usual / span_s,
+        waiting_before=level,
+        recovery_s=_first_at_most(times_s, waiting, level, end_s, until_s),
+    )
+
+
+def _waiting(requests: Requests, rows: RequestRows) -> tuple[Floats, Floats]:
+    """How many wait from each of these times on; the first time is the beginning."""
+    ends_s = np.fmin(np.fmin(rows.scheduled_s, rows.gave_up_s), rows.finish_s)
+    waits = (rows.attempts > 0) & ~requests.refused_for_good
+    comes_s, goes_s = requests.arrival_s[waits], ends_s[waits]
+    goes_s = goes_s[~np.isnan(goes_s)]
+    times_s = np.concatenate([[-np.inf], comes_s, goes_s])
+    steps = np.concatenate([[0.0], np.ones(len(comes_s)), -np.ones(len(goes_s))])
+    order = np.argsort(times_s, kind="stable")
+    times_s, waiting = times_s[order], np.cumsum(steps[order])
+    last = np.append(times_s[1:] != times_s[:-1], True)  # what holds after all that happens at one instant
+    return times_s[last], waiting[last]
+
+
+def _median(times_s: Floats, waiting: Floats, from_s: float, until_s: float) -> float:
+    """The median over time of a step function; 0 of no time."""
+    low = np.clip(times_s, from_s, until_s)
+    length_s = np.diff(np.append(low, until_s))
+    if length_s.sum() <= 0:
+        return 0.0
+    order = np.argsort(waiting, kind="stable")
+    reached = np.cumsum(length_s[order])
+    return float(waiting[order][np.searchsorted(reached, reached[-1] / 2)])
+
+
+def _first_at_most(times_s: Floats, waiting: Floats, level: float, from_s: float, until_s: float) -> float | None:
+    """Seconds from ``from_s`` until the step function is at ``level`` or below; None where not before ``until_s``."""
+    place = int(np.searchsorted(times_s, from_s, side="right")) - 1
+    if waiting[place] <= level:
+        return 0.0
+    low = np.flatnonzero(waiting[place:] <= level)
+    if not len(low) or times_s[place + low[0]] >= until_s:
+        return None
+    return float(times_s[place + low[0]] - from_s)
