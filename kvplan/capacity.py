@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from kvplan.engines import engine_plan
 from kvplan.engines.base import CacheLayout, Deployment, EnginePlan, Finding
-from kvplan.engines.flags import budget_findings
-from kvplan.engines.stages import stage_layers
+from kvplan.engines.graphs import budget_findings
+from kvplan.engines.ranks import rank_stages, sequence_bytes
 from kvplan.errors import InputError
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
@@ -77,11 +77,6 @@ class Fit:
         """What one request of ``max_model_len`` is charged on one rank."""
         return self.plan.layout.request_blocks(self.max_model_len) * self.plan.layout.bytes_per_block
 
-    @property
-    def window_logical_bytes(self) -> int:
-        """What one request of ``max_model_len`` stores on one rank, before pages."""
-        return logical_bytes(self.model, self.deployment, self.max_model_len, self.plan.kv_types)
-
 
 def usable_blocks(layout: CacheLayout, blocks: int) -> int:
     """Blocks that requests may take: the engine keeps ``reserved_blocks`` of the pool for itself."""
@@ -104,20 +99,8 @@ def longest_window(layout: CacheLayout, blocks: int, limit: int) -> int:
 
 
 def logical_bytes(model: ModelSpec, deployment: Deployment, tokens: int, kv: KvTypes) -> int:
-    """Bytes that a sequence of ``tokens`` tokens stores on one rank, of the stage with the most, before pages.
-
-    Context parallelism deals a sequence's growing part to its ranks; windows and states are whole on each.
-    """
-    rank = model.rank_layers(deployment.tensor_parallel)
-    held = -(-tokens // deployment.context_parallel)
-    return max(
-        sum(
-            kept.bytes_for(held if kept.window_tokens is None else tokens, kv)
-            for index in stage
-            for kept in rank[index]
-        )
-        for stage in stage_layers(len(rank), deployment.pipeline_parallel)
-    )
+    """Bytes that a sequence of ``tokens`` tokens stores on one rank, of the stage with the most, before pages."""
+    return sequence_bytes(rank_stages(model, deployment), tokens, kv, deployment.context_parallel)
 
 
 def reserved_tokens(shape: RequestShape, max_model_len: int) -> int:
@@ -151,7 +134,11 @@ def fit(
     does not refuse to start for another reason.
     """
     if not 0 < safety_fraction <= 1:
-        raise InputError(f"a safety fraction of {float(safety_fraction):g} is not in (0, 1]", key="safety_fraction")
+        raise InputError(
+            f"a safety fraction of {float(safety_fraction):g} is not in (0, 1]",
+            hint="0.9 promises nine tenths of the pool, 1 all of it",
+            key="safety_fraction",
+        )
     plan = engine_plan(model, deployment)
     layout, window = plan.layout, plan.settings.max_model_len
     charge, usable = layout.request_blocks(window), usable_blocks(layout, plan.blocks)

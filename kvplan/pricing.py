@@ -9,7 +9,7 @@ from fractions import Fraction
 from importlib import import_module
 
 from kvplan.engines.base import Deployment
-from kvplan.engines.stages import stage_layers
+from kvplan.engines.ranks import rank_stages, sequence_bytes
 from kvplan.layers import CrossAttention, FullAttention, KvTypes, LatentAttention, Layer
 from kvplan.model import ModelSpec
 
@@ -82,7 +82,7 @@ def price(
     """
     kv_types = stored_types(model, deployment)
     context_parallel = deployment.context_parallel
-    held = _stages(model.rank_layers(deployment.tensor_parallel), deployment.pipeline_parallel)
+    held = rank_stages(model, deployment)
     lengths = tuple(tokens) or _lengths(deployment.max_model_len or model.max_context_tokens)
     return ModelPrice(
         model=model,
@@ -103,7 +103,7 @@ def price(
             SequenceRow(
                 tokens=length,
                 sequence_bytes=model.sequence_bytes(length, kv_types),
-                gpu_bytes=max(_sequence(stage, length, kv_types, context_parallel) for stage in held),
+                gpu_bytes=sequence_bytes(held, length, kv_types, context_parallel),
             )
             for length in lengths
         ),
@@ -131,11 +131,6 @@ def _lengths(context: int | None) -> tuple[int, ...]:
     return (*shorter[-3:], context)
 
 
-def _stages(layers: Sequence[Sequence[Layer]], stages: int) -> list[list[Layer]]:
-    """What each pipeline stage keeps."""
-    return [[kept for index in stage for kept in layers[index]] for stage in stage_layers(len(layers), stages)]
-
-
 def _growing(layer: Layer, kv: KvTypes) -> Fraction:
     return layer.growing_bytes_per_token(kv)
 
@@ -146,12 +141,6 @@ def _windowed(layer: Layer, kv: KvTypes) -> Fraction:
 
 def _total(layers: Sequence[Layer], kv: KvTypes, part: Callable[[Layer, KvTypes], Fraction]) -> Fraction:
     return sum((part(layer, kv) for layer in layers), Fraction(0))
-
-
-def _sequence(layers: Sequence[Layer], tokens: int, kv: KvTypes, context_parallel: int) -> int:
-    """Bytes of one sequence on the rank with the most: context parallelism deals what grows, not windows or states."""
-    dealt = -(-tokens // context_parallel)
-    return sum(layer.bytes_for(dealt if layer.window_tokens is None else tokens, kv) for layer in layers)
 
 
 def _layer_rows(model: ModelSpec, kv: KvTypes) -> tuple[LayerRow, ...]:

@@ -19,8 +19,8 @@ from kvplan.cli import main
 from kvplan.engine_logs import read_starts
 from kvplan.engine_logs.lines import LogLine
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment
-from kvplan.engines.flags import outside_finding
 from kvplan.engines.ggml_types import cache_types
+from kvplan.engines.graphs import outside_finding
 from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, buffers, divide_context
 from kvplan.engines.sglang.findings import window_pool_finding
 from kvplan.engines.sglang.rules import smallest_fraction, window_pool_tokens

@@ -1,6 +1,6 @@
-"""What one rank keeps, sorted by how it grows: for engines whose pools need no more than that."""
+"""What one rank keeps, stage by stage: of one sequence, and sorted by how it grows; and what is refused for it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -67,6 +67,29 @@ def keep(layers: Iterable[Layer], kv: KvTypes) -> Kept:
         state_bytes=sum(layer.fixed_bytes(kv) for layer in states),
         counts=(len(growing), len(windowed), len(states)),
         window_tokens=max((layer.window_tokens or 0 for layer in windowed), default=None),
+    )
+
+
+def refuse_options(engine: str, *options: tuple[bool, str]) -> None:
+    """Raises UnsupportedModelError for the first of ``options`` (whether it is asked for, what it is) that is asked."""
+    for asked, what in options:
+        if asked:
+            raise UnsupportedModelError(
+                f"cannot tell: {what} is not modelled for {engine}",
+                hint="leave it out, or start the engine once with it and read its log: kvplan calibrate LOG",
+                key="engine",
+            )
+
+
+def sequence_bytes(stages: Iterable[Sequence[Layer]], tokens: int, kv: KvTypes, context_parallel: int) -> int:
+    """Bytes that a sequence of ``tokens`` tokens stores on one rank, of the stage with the most, before pages.
+
+    Context parallelism deals a sequence's growing part to its ranks; windows and states are whole on each.
+    """
+    dealt = -(-tokens // context_parallel)
+    return max(
+        sum(layer.bytes_for(dealt if layer.window_tokens is None else tokens, kv) for layer in stage)
+        for stage in stages
     )
 
 

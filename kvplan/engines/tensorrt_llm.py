@@ -17,7 +17,7 @@ from kvplan.engines.base import (
     Settings,
 )
 from kvplan.engines.corrections import corrected
-from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_other_kinds
+from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.vllm.budget import device_memories
 from kvplan.engines.vllm.settings import window_of
 from kvplan.engines.vllm.weights import rank_weights
@@ -141,12 +141,11 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
             key="engine",
         )
     refuse_other_kinds(model, "TensorRT-LLM", but=_PRICED)
-    for asked, what in (
+    refuse_options(
+        "TensorRT-LLM",
         (deployment.context_parallel > 1, "decode context parallelism"),
         (deployment.speculative_tokens > 0, "speculative decoding"),
-    ):
-        if asked:
-            raise UnsupportedModelError(f"cannot tell: {what} is not modelled for TensorRT-LLM", key="engine")
+    )
 
 
 def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage: int) -> Budget:

@@ -17,11 +17,11 @@ from kvplan.engines.base import (
     Settings,
 )
 from kvplan.engines.corrections import corrected
-from kvplan.engines.ranks import keep, rank_stages, refuse_other_kinds
+from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.vllm.budget import device_memories
 from kvplan.engines.vllm.settings import window_of
 from kvplan.engines.vllm.weights import rank_weights
-from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.errors import InputError
 from kvplan.layers import BFLOAT16, FLOAT16, FullAttention, KvTypes, SharedKv, SlidingAttention, StoredType
 from kvplan.model import ModelSpec
 from kvplan.units import GIB
@@ -101,14 +101,13 @@ def _settings(model: ModelSpec, deployment: Deployment) -> Settings:
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
     refuse_other_kinds(model, "TGI", but=_PRICED)
-    for asked, what in (
+    refuse_options(
+        "TGI",
         (deployment.pipeline_parallel > 1, "pipeline parallelism"),
         (deployment.data_parallel > 1, "attention data parallelism"),
         (deployment.context_parallel > 1, "decode context parallelism"),
         (deployment.speculative_tokens > 0, "speculation"),
-    ):
-        if asked:
-            raise UnsupportedModelError(f"cannot tell: {what} is not modelled for TGI", key="engine")
+    )
 
 
 def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Budget:

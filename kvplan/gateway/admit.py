@@ -6,8 +6,17 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kvplan.admission import (
+    PROMPT_EXCEEDS_WINDOW,
+    DrainEstimate,
+    Ledger,
+    Strategy,
+    charge,
+    effective_cap,
+    permanent_refusal,
+    retry_after_s,
+)
 from kvplan.admission import Ask as StrategyAsk
-from kvplan.admission import DrainEstimate, Ledger, Strategy, charge, retry_after_s
 from kvplan.gateway.asks import Ask
 
 
@@ -93,17 +102,14 @@ def price(promise: Promise, ask: Ask) -> Price:
     A prompt of which only a bound is known may seem longer than the window; then the window itself is the bound, for
     the engine stops there.
     """
-    cap, written = ask.max_output_tokens, None
-    if cap is None:
-        room = promise.window_tokens - max(ask.prompts)
-        if promise.default_max_tokens is not None and room > 0:
-            cap = written = min(promise.default_max_tokens, room)
-        else:
-            cap = promise.window_tokens
+    window, cap, written = promise.window_tokens, ask.max_output_tokens, None
+    longest = max(ask.prompts)
+    if cap is None and promise.default_max_tokens is not None and longest < window:
+        cap = written = effective_cap(longest, None, window, promise.default_max_tokens)
     weight = tokens = 0
     for prompt in ask.prompts:
-        held = min(prompt, promise.window_tokens)
-        capped = min(cap, promise.window_tokens - held)
+        held = min(prompt, window)
+        capped = effective_cap(held, cap, window)
         one = StrategyAsk(prompt_tokens=held, cap_tokens=capped, expected_output_tokens=promise.expected_output_tokens)
         weight += charge(promise.strategy, one, promise.request_blocks)
         tokens += held + capped
@@ -116,14 +122,15 @@ def refused_for_good(promise: Promise, ask: Ask, price: Price) -> Refusal | None
     Only an exact prompt can be said to fill the window; a bound cannot.
     """
     longest = max(ask.prompts)
-    if ask.is_exact and longest >= promise.window_tokens:
+    reason = permanent_refusal(longest if ask.is_exact else 0, promise.window_tokens, price.weight, promise.capacity)
+    if reason == PROMPT_EXCEEDS_WINDOW:
         return Refusal(
-            reason="prompt_exceeds_window",
+            reason=reason,
             message=f"the prompt has {longest} tokens; the context window is {promise.window_tokens}",
         )
-    if price.weight > promise.capacity:
+    if reason is not None:
         return Refusal(
-            reason="reservation_exceeds_pool",
+            reason=reason,
             message=(
                 f"this request may need {price.tokens} tokens of KV cache, more than can ever be reserved at once; "
                 "lower max_tokens, n or the prompt"

@@ -90,7 +90,9 @@ def _check(wish: Wish) -> None:
     if wish.server not in SERVERS:
         raise InputError(f"--server {wish.server!r} is not known", hint=" or ".join(SERVERS), key="--server")
     if wish.server == "granian" and importlib.util.find_spec("granian") is None:
-        raise InputError("granian is not installed", hint="pip install granian, or --server uvicorn", key="--server")
+        raise InputError(
+            "granian is not installed", hint="pip install 'kvplan[granian]', or --server uvicorn", key="--server"
+        )
     if wish.ledger_down not in LEDGER_DOWN_POLICIES:
         raise InputError(
             f"--ledger-down {wish.ledger_down!r} is not known",

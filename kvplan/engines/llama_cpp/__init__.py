@@ -19,11 +19,11 @@ from kvplan.engines.corrections import corrected
 from kvplan.engines.ggml_types import cache_types
 from kvplan.engines.llama_cpp.findings import plan_findings
 from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, Buffers, Slots, buffers, divide_context, kept_by
-from kvplan.engines.ranks import Kept, refuse_other_kinds
+from kvplan.engines.ranks import Kept, refuse_options, refuse_other_kinds
 from kvplan.engines.stages import stage_layers
 from kvplan.engines.vllm.budget import device_memories
 from kvplan.engines.vllm.weights import rank_weights
-from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.errors import InputError
 from kvplan.layers import (
     ChunkedAttention,
     FullAttention,
@@ -125,13 +125,12 @@ def _pool(group: CacheGroup) -> CacheLayout:
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
     refuse_other_kinds(model, "llama.cpp", but=_PRICED)
-    for asked, what in (
+    refuse_options(
+        "llama.cpp",
         (deployment.context_parallel > 1, "decode context parallelism"),
         (deployment.data_parallel > 1, "attention data parallelism"),
         (deployment.speculative_tokens > 0, "a draft model or next-token layers"),
-    ):
-        if asked:
-            raise UnsupportedModelError(f"cannot tell: {what} is not modelled for llama.cpp", key="engine")
+    )
 
 
 def _check_blocks(model: ModelSpec, kv: KvTypes) -> None:

@@ -15,7 +15,7 @@ from kvplan.engines.base import (
     Settings,
 )
 from kvplan.engines.corrections import corrected
-from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_other_kinds
+from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.sglang.findings import plan_findings
 from kvplan.engines.sglang.rules import (
     SPARSE_PAGE_TOKENS,
@@ -32,7 +32,7 @@ from kvplan.engines.sglang.rules import (
 from kvplan.engines.vllm.budget import device_memories
 from kvplan.engines.vllm.settings import device_bytes, window_of
 from kvplan.engines.vllm.weights import rank_weights
-from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.units import GIB
 
@@ -149,12 +149,11 @@ def _fraction(deployment: Deployment, total_bytes: int) -> Fraction:
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
     refuse_other_kinds(model, "SGLang")
-    for asked, what in (
+    refuse_options(
+        "SGLang",
         (deployment.context_parallel > 1, "decode context parallelism"),
         (deployment.speculative_tokens > 0, "speculative decoding: its draft shares the pool"),
-    ):
-        if asked:
-            raise UnsupportedModelError(f"cannot tell: {what} is not modelled for SGLang", key="engine")
+    )
 
 
 def _budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget | None:

@@ -30,17 +30,16 @@ H100_CAPABILITY = (9, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """Defaults of one size of GPU: sequences, and tokens of one step when serving (the offline class has its own)."""
+    """Defaults of one size of GPU: sequences, and tokens of one step when serving (``LLM`` in a script has others)."""
 
     max_num_seqs: int
     server_tokens: int
-    offline_tokens: int
 
 
-_SMALL = Tier(max_num_seqs=256, server_tokens=2048, offline_tokens=8192)
-_LARGE = Tier(max_num_seqs=1024, server_tokens=8192, offline_tokens=16384)
-_FIRST_LARGE = Tier(max_num_seqs=256, server_tokens=8192, offline_tokens=16384)
-_HUGE = Tier(max_num_seqs=1024, server_tokens=16384, offline_tokens=16384)
+_SMALL = Tier(max_num_seqs=256, server_tokens=2048)
+_LARGE = Tier(max_num_seqs=1024, server_tokens=8192)
+_FIRST_LARGE = Tier(max_num_seqs=256, server_tokens=8192)
+_HUGE = Tier(max_num_seqs=1024, server_tokens=16384)
 
 
 def release_of(deployment: Deployment) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a plan's own settings would break once the engine runs: findings that no single budget term shows."""
+"""CUDA graphs that lie outside the engine's share of memory: whether they still fit on the card beside it."""
 
 from kvplan.engines.base import Budget, Finding
 from kvplan.units import format_bytes
