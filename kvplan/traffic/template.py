@@ -39,6 +39,7 @@ traffic:
       # No trace records what clients ask for; most SDKs send nothing.
       max_tokens:
         choices: [{unset: true, share: 0.55}, {value: 4096, share: 0.45}]
+      # n: 4                       # answers that each request asks for
       client: openai-python        # kvplan list clients: how it retries
       timeout: 600s
     # - name: replay
