@@ -68,11 +68,18 @@ def load_calibration(path: Path) -> CalibrationFile:
         raise InputError(f"{path} is not a calibration", hint="kvplan calibrate LOG writes one", file=str(path))
     for key in document:
         if key not in _KNOWN:
-            raise InputError(f"{key!r} is not a key of a calibration", file=str(path), key=str(key))
+            raise InputError(
+                f"{key!r} is not a key of a calibration",
+                hint="take it out, or write the file anew: kvplan calibrate LOG",
+                file=str(path),
+                key=str(key),
+            )
     engine, model = document.get("engine"), document.get("model")
     if not isinstance(engine, str) or not isinstance(model, str):
         key = "engine" if not isinstance(engine, str) else "model"
-        raise InputError(f"{path} does not say its {key}", file=str(path), key=key)
+        raise InputError(
+            f"{path} does not say its {key}", hint="write it anew: kvplan calibrate LOG", file=str(path), key=key
+        )
     reader = _Reader(document=document, file=str(path))
     return CalibrationFile(
         engine=parse_engine(engine),

@@ -73,7 +73,7 @@ def run(
         if demo:
             from kvplan.cli.gateway_demo import show_demo
 
-            return show_demo(_time(demo_time, "--demo-time"))
+            return show_demo(options.parse_time(demo_time, "--demo-time"))
     except ModuleNotFoundError as error:
         raise InputError(
             f"the gateway needs {error.name}, which is not installed", hint="pip install 'kvplan[gateway]'"
@@ -92,26 +92,16 @@ def run(
         server=server,
         ledger=ledger,
         ledger_down=ledger_down,
-        ledger_lease_s=_time(ledger_lease, "--ledger-lease"),
+        ledger_lease_s=options.parse_time(ledger_lease, "--ledger-lease"),
         count=count,
         media_tokens={name: options.positive(n, f"--{name}-tokens") for name, n in media.items() if n is not None},
         body_limit_bytes=parse_bytes(body_limit),
         too_long_status=too_long_status,
-        grace_s=_time(grace, "--grace"),
-        upstream_timeout_s=_time(upstream_timeout, "--upstream-timeout"),
+        grace_s=options.parse_time(grace, "--grace"),
+        upstream_timeout_s=options.parse_time(upstream_timeout, "--upstream-timeout"),
         trust_plan=trust_plan,
         overrides=overrides.overrides(set_keys, safety_fraction=safety_fraction, default_max_tokens=default_max_tokens),
         offline=offline,
         profiles_folder=options.profiles_folder(profiles),
     )
     return command.run(wish, talk)
-
-
-def _time(text: str, option: str) -> float:
-    """Seconds above zero; a wrong value is reported with its option."""
-    from kvplan.units import parse_seconds
-
-    seconds = parse_seconds(text)
-    if not seconds > 0:
-        raise InputError(f"{option} {text}: a time above zero is needed", key=option)
-    return seconds

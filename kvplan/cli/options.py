@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from kvplan.errors import InputError
-from kvplan.units import parse_bytes
+from kvplan.units import parse_bytes, parse_seconds
 
 TextOrJson = Literal["text", "json"]
 
@@ -165,3 +165,19 @@ def parse_share(value: float | None, option: str) -> Fraction | None:
     if not 0 < value <= 1:
         raise InputError(f"{option} {value:g} is not a share", hint="give a number above 0 and at most 1", key=option)
     return Fraction(str(value))
+
+
+def parse_time(text: str, option: str) -> float:
+    """Seconds above zero; a wrong value is reported with its option.
+
+    >>> parse_time("90s", "--grace")
+    90.0
+    """
+    try:
+        seconds = parse_seconds(text)
+    except InputError as error:
+        error.key = option
+        raise
+    if not seconds > 0:
+        raise InputError(f"{option} {text} is not above zero", hint=f"{option} 30s", key=option)
+    return seconds

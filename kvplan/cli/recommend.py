@@ -177,9 +177,7 @@ def _seconds(text: str | None, option: str) -> float | None:
     """A time with its unit; a plain number is seconds."""
     if text is None:
         return None
-    from kvplan.units import parse_seconds
-
     try:
         return float(text)
     except ValueError:
-        return parse_seconds(text)
+        return options.parse_time(text, option)

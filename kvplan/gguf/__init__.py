@@ -9,7 +9,7 @@ from kvplan.gguf.header import GgufHeader, Reader, read_header
 from kvplan.gguf.metadata import read_gguf_metadata
 from kvplan.model import ModelSpec, Source
 
-__all__ = ["Reader", "read_gguf", "read_gguf_metadata", "read_header"]
+__all__ = ["Reader", "read_gguf", "read_gguf_metadata"]
 
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 

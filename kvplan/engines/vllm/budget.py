@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from kvplan.engines.base import Budget, CacheLayout, Deployment, Settings
+from kvplan.engines.base import Budget, Deployment, Settings
 from kvplan.engines.stages import stage_layers
 from kvplan.engines.vllm.budget_terms import RankFacts, rank_budget
 from kvplan.engines.vllm.lora import lora_bytes
 from kvplan.engines.vllm.settings import release_of
 from kvplan.engines.vllm.weights import rank_weights
 from kvplan.errors import InputError
-from kvplan.layers import IndexKeys, KvTypes, LatentAttention
+from kvplan.layers import IndexKeys, LatentAttention
 from kvplan.model import ModelSpec
 
 _LATENT_HEAD_WIDTH = 256
@@ -20,17 +20,11 @@ def budget(
     model: ModelSpec,
     deployment: Deployment,
     settings: Settings,
-    kv_types: KvTypes,  # noqa: ARG001 - part of what an engine's budget may depend on; no term of vLLM's does so far
-    layout: CacheLayout,  # noqa: ARG001
     *,
     lora_slots: int = 0,
     lora_rank: int = 16,
-    draft_bytes: int = 0,
 ) -> Budget:
-    """The budget of the rank whose pool is smallest.
-
-    ``lora_slots`` adapters of ``lora_rank`` can be loaded at once; ``draft_bytes`` are a draft model's on each rank of
-    the last stage.
+    """The budget of the rank whose pool is smallest; ``lora_slots`` adapters of ``lora_rank`` can be loaded at once.
 
     Ranks of one stage differ only by their device's memory; stages differ by layers, embedding and head, and only the
     last one samples. Raises InputError where no memory is known, UnsupportedModelError where weights are not.
@@ -60,8 +54,7 @@ def budget(
                     weight_bytes=weights.bytes,
                     weight_formula=weights.formula,
                     weight_share_unsure=weights.unsure_share,
-                    speculative_bytes=(weights.speculative_bytes if deployment.speculative_tokens else 0)
-                    + (draft_bytes if stage == stages - 1 else 0),
+                    speculative_bytes=weights.speculative_bytes if deployment.speculative_tokens else 0,
                     lora_bytes=lora_bytes(
                         model.weights.parts,
                         model.shape.hidden,

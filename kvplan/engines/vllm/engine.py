@@ -1,6 +1,6 @@
 """vLLM: exact for 0.33 on Hopper; other releases and GPUs by the rules known of them, with a finding."""
 
-from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Finding, Settings
+from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Settings
 from kvplan.engines.corrections import corrected
 from kvplan.engines.vllm.budget import budget
 from kvplan.engines.vllm.findings import layout_findings, refuse_unmodelled
@@ -14,7 +14,6 @@ from kvplan.engines.vllm.settings import (
     version_findings,
 )
 from kvplan.engines.vllm.storage import kv_types
-from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
 
 
@@ -33,7 +32,7 @@ class Vllm:
         settings = resolve_settings(model, deployment)
         kv = kv_types(model, deployment.kv_dtype, capability=capability_of(deployment))
         layout = cache_layout(model, deployment, settings, kv)
-        budget, kv_bytes = _memory(model, deployment, settings, kv, layout)
+        budget, kv_bytes = _memory(model, deployment, settings)
         blocks = max(0, kv_bytes // layout.bytes_per_block)
         return EnginePlan(
             settings=settings,
@@ -42,25 +41,17 @@ class Vllm:
             kv_bytes=kv_bytes,
             blocks=blocks,
             budget=budget,
-            findings=(*version_findings(deployment), *_findings(model, deployment, settings, layout, blocks)),
+            findings=(*version_findings(deployment), *layout_findings(model, deployment, settings, layout, blocks)),
             tokens=_printed_tokens(deployment, settings, layout, blocks),
         )
 
 
-def _findings(
-    model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout, blocks: int
-) -> tuple[Finding, ...]:
-    return layout_findings(model, deployment, settings, layout, blocks)
-
-
-def _memory(
-    model: ModelSpec, deployment: Deployment, settings: Settings, kv: KvTypes, layout: CacheLayout
-) -> tuple[Budget | None, int]:
+def _memory(model: ModelSpec, deployment: Deployment, settings: Settings) -> tuple[Budget | None, int]:
     """The smallest rank's budget and its KV memory; no budget where the KV memory was given."""
     if deployment.kv_memory_bytes is not None:
         return None, deployment.kv_memory_bytes
     slots = deployment.lora_slots if adapters_are_priced(model) else 0
-    terms = budget(model, deployment, settings, kv, layout, lora_slots=slots, lora_rank=deployment.lora_rank)
+    terms = budget(model, deployment, settings, lora_slots=slots, lora_rank=deployment.lora_rank)
     answer = corrected(terms, deployment.corrections)
     return answer, answer.kv_bytes
 
