@@ -173,7 +173,7 @@ def storm_lines(result: Simulation) -> Iterator[tuple[str, str]]:
         times = (
             f"{name} {seconds(burst.recovery_s)}"
             if burst.recovery_s is not None
-            else f"{name} not within {burst.seeds - burst.seeds_recovered} of {burst.seeds} runs"
+            else f"{name} not before the end of {burst.seeds - burst.seeds_recovered} of {burst.seeds} runs"
             for name, burst in felt
         )
         yield "Burst", f"{size} in the fullest minute; from its end until no more wait than before: {', '.join(times)}"

@@ -43,6 +43,9 @@ def gather(opened: Door, runs: Sequence[OneRun], class_names: Sequence[str], *, 
     totals = _totals([result.figures for result in results])
     steady, reason = steadiness(results, watched_s=watched_s)
     shares, intervals = _shares(results)
+    burst = _burst(results)
+    if burst is not None and burst.recovery_s is None:
+        intervals.pop("recovery_s", None)  # of the seeds that did recover: it says too little
     reserved = [result.reserved_mean_share for result in results if result.reserved_mean_share is not None]
     return StrategyResult(
         name=opened.strategy.name,
@@ -74,7 +77,7 @@ def gather(opened: Door, runs: Sequence[OneRun], class_names: Sequence[str], *, 
         steady_reason=reason,
         seeds=tuple(results),
         samples=runs[0].samples,
-        burst=_burst(results),
+        burst=burst,
     )
 
 
