@@ -201,7 +201,7 @@ def _shape_findings(reservations: Sequence[Reservation], usable: int) -> tuple[F
             code="reservation-larger-than-pool",
             severity="error",
             message=f"{one.name}: one request takes {one.blocks:,} blocks, {usable:,} are usable: never admitted",
-            hint="lower its cap or its prompt; trying again does not help",
+            hint="lower its cap or its prompt; trying again does not help" if usable > 0 else "there is no pool at all",
         )
         for one in reservations
         if one.blocks > usable

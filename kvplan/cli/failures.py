@@ -1,6 +1,7 @@
 """How an error reads: text with a hint on stderr, and with ``--format json`` an object on stdout as well."""
 
 import json
+import re
 import sys
 import tempfile
 import traceback
@@ -13,6 +14,7 @@ from kvplan.cli.output import quietly, talk, write_data
 from kvplan.errors import KvplanError
 
 BUG = 70
+_NO_NUMBER = re.compile(r"Invalid value for (?P<names>'[^:]+'): Input should be a valid (?P<kind>integer|number)\b")
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
@@ -33,12 +35,29 @@ def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
     if message.startswith("Usage:"):
         talk(message)
         return error.exit_code
+    if no_number := _NO_NUMBER.match(message):
+        message = _no_number(no_number["names"], no_number["kind"], arguments)
     named = next((word for word in arguments if not word.startswith("-")), None)
     from kvplan.cli.app import COMMANDS
 
     command = f"kvplan {named}" if named in COMMANDS else "kvplan"
     _say(KvplanError(message, hint=f"{command} --help"), error.exit_code, arguments)
     return error.exit_code
+
+
+def _no_number(names: str, kind: str, arguments: Sequence[str]) -> str:
+    """Which option has which value that is no number.
+
+    >>> _no_number("'--tensor-parallel' / '--tp'", "integer", ["fit", "--tp", "two"])
+    "--tp 'two' is not a whole number"
+    """
+    options = [each.strip(" '") for each in names.split("/")]
+    wanted = "a whole number" if kind == "integer" else "a number"
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, joined, value = word.partition("=")
+        if name in options:
+            return f"{name} {(value if joined else following)!r} is not {wanted}"
+    return f"{options[0]} is not {wanted}"
 
 
 def report_bug(error: Exception, arguments: Sequence[str]) -> int:

@@ -84,14 +84,20 @@ def list_names(sort: str, *, extra_folder: str | Path | None = None) -> tuple[st
 
 
 def nearest_names(sort: str, name: str, *, extra_folder: str | Path | None = None) -> tuple[str, ...]:
-    """At most five names of a catalogue that look like ``name``."""
+    """At most five names of a catalogue that look like ``name``, or that have an alias that does."""
     names = {known.lower(): known for known in list_names(sort, extra_folder=extra_folder)}
     short = {known.rpartition("/")[2]: known for known in names} if sort == "models" else {}
     wanted = name.lower()
     near = get_close_matches(wanted, list(names), 5, 0.5)
     near += [short[found] for found in get_close_matches(wanted.rpartition("/")[2], list(short), 5, 0.6)]
+    if sort == "gpus":
+        known_as: dict[str, str] = {}
+        for folder in profile_folders(extra_folder):
+            known_as = {**_aliases(folder, sort), **known_as}
+        near = [known_as[found].lower() for found in get_close_matches(wanted, list(known_as), 5, 0.7)] + near
     inside = [known for known in names if wanted and wanted in known]
-    return tuple(names[found] for found in dict.fromkeys([*inside, *near]))[:5]
+    whole_first = sorted(dict.fromkeys([*inside, *near]), key=lambda known: "-mig-" in known and "mig" not in wanted)
+    return tuple(names[found] for found in whole_first)[:5]
 
 
 def plain_name(name: str) -> str:

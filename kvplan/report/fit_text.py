@@ -169,4 +169,7 @@ def findings(found: Iterable[Finding]) -> Iterator[Part]:
 def _next(fit: Fit) -> tuple[str, ...]:
     if fit.verdict == "fits":
         return (f"kvplan fit {fit.model.id} … --flags cli", "kvplan init --output traffic.yaml")
+    gpu = fit.deployment.gpu
+    if fit.verdict == "does_not_fit" and gpu is not None:
+        return (f"kvplan compare {fit.model.id} --gpu {gpu.name}", "kvplan explain budget")
     return (f"kvplan model {fit.model.id}", "kvplan explain budget")

@@ -41,8 +41,16 @@ def text(listing: Listing) -> Iterator[Part]:
         wrap=len(headings) - 1,
     )
     yield BLANK
+    yield from next_steps(_NEXT[listing.sort].format(_example(listing)))
+
+
+def _example(listing: Listing) -> str:
+    """What to try: the name or alias that was searched for, where there is one, else the first of the list."""
+    wanted = listing.search.strip().lower()
+    if any(isinstance(row, GpuProfile) and wanted in (row.name, *row.aliases) for row in listing.rows):
+        return wanted
     first = listing.rows[0]
-    yield from next_steps(_NEXT[listing.sort].format(first.id if isinstance(first, BundledModel) else first.name))
+    return first.id if isinstance(first, BundledModel) else first.name
 
 
 def _cells(row: Row) -> tuple[str, ...]:
