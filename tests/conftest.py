@@ -1,5 +1,6 @@
 """Shared fixtures: no network but loopback, and the folder of recorded facts where it is at hand."""
 
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,12 @@ from typing import Any
 import pytest
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell starts background jobs with Ctrl-C ignored, and their children inherit that: the tests of it want it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
