@@ -190,3 +190,23 @@ def test_a_whole_run() -> None:
     assert more.requests.offered == less.requests.offered
     assert more.output_tokens_per_s > less.output_tokens_per_s
     assert more.sustainable_per_s < less.sustainable_per_s
+
+
+@pytest.mark.timeout(900)
+def test_compiled_gives_the_same_bits() -> None:
+    """With groups, a small ledger, retries and time-outs."""
+    pytest.importorskip("numba")
+    arrival_s, prompt, lengths = zip(*GOLDEN["requests"], strict=True)
+    count = len(arrival_s)
+    asked = plain_requests(arrival_s, prompt, [1] * count, [GOLDEN["max_tokens"]] * count, GOLDEN["max_model_len"], [])
+    asked.charge[:] = [100 * len(each) for each in lengths]
+    asked.time_out_s[::3] = 4.0
+    played = fan_out(asked, np.array([len(each) for each in lengths]), np.concatenate(lengths), LAYOUT)
+    client = ClientRule(tries=4, backoff_base_s=0.5, backoff_max_s=8.0)
+    plain, compiled = (
+        run_kernel(played, setup(), FrontDoor(capacity=500), [client], compiled=compiled) for compiled in (False, True)
+    )
+    assert compiled.compiled
+    assert (plain.rows.refusals > 0).any()
+    for name, values in vars(plain.rows).items():
+        np.testing.assert_array_equal(values, getattr(compiled.rows, name), err_msg=name)
