@@ -16,6 +16,7 @@ from kvplan.traffic.burstiness import arrivals_text, fitted_arrivals, plain
 from kvplan.traffic.stamps import WINDOWS_S, Stamps
 from kvplan.traffic.traces import TraceNotes, read_trace
 
+_TICK_S = 1e-6  # no trace has a finer clock: stamps closer than that are equal
 PERCENTS = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 _FINE = (*range(99), 98.5, 99, 99.5, 99.9, 100)
 
@@ -113,7 +114,7 @@ def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescriptio
         format=kind,
         requests=notes.rows,
         span_s=span_s,
-        rate_per_s=(notes.rows - 1) / span_s if span_s > 0 else 0.0,
+        rate_per_s=(notes.rows - 1) / span_s if span_s >= _TICK_S else 0.0,
         interarrival_cv=arrivals.interarrival_cv,
         dispersion={name: value for name, value in spreads.items() if value is not None},
         peak_per_s=arrivals.peak_per_s,
@@ -164,7 +165,7 @@ def _oddities(notes: TraceNotes, output: Counter[int], caps: Counter[int], span_
         found.append(f"{notes.equal_stamps:,} rows have the stamp of the row above: they keep the file's order")
     if notes.ends_without_newline:
         found.append("the last line has no newline: read all the same")
-    if span_s <= 0:
+    if span_s < _TICK_S:
         found.append("all stamps are equal: there is no rate, only a burst")
     if not caps:
         found.append("no max_tokens is recorded: what clients ask for must be assumed")
