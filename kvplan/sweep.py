@@ -3,24 +3,28 @@
 A task is a function and one frozen value; it may run anywhere, and twice, with the same result.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvplan.errors import InputError
+from kvplan.simulation.workers import (
+    ATTEMPTS,
+    count_workers,
+    end_workers,
+    killed_too_often,
+    play,
+    process_context,
+    start_worker,
+)
 
 if TYPE_CHECKING:
-    from multiprocessing.context import BaseContext
+    from kvplan.simulation.tasks import Progress
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 
-Progress = Callable[[int, int], None]
-
-_ATTEMPTS = 3
-"""How often a task may take its worker with it before the sweep gives up."""
 _CONNECT_S = 10
 
 
@@ -30,7 +34,7 @@ def sweep(
     *,
     workers: int | None = None,
     cluster: str | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | None" = None,
 ) -> list[Found]:
     """``function`` of every task, in the tasks' order.
 
@@ -41,44 +45,33 @@ def sweep(
     if cluster is not None:
         with cluster_executor(cluster) as executor:
             return _gather([executor.submit(function, task) for task in tasks], progress)
-    cores = workers if workers is not None else cores_here()
-    if cores < 1:
-        raise InputError("at least one worker is needed", hint="--workers 1", key="workers")
+    cores = count_workers(workers)
     if min(cores, len(tasks)) <= 1:
         return [_told(progress, done, len(tasks), function(task)) for done, task in enumerate(tasks, start=1)]
     return _over_processes(function, tasks, cores, progress)
 
 
-def cores_here() -> int:
-    """Cores that this process may use: a container's share, where the platform says it."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _told(progress: Progress | None, done: int, total: int, result: Found) -> Found:
+def _told(progress: "Progress | None", done: int, total: int, result: Found) -> Found:
     if progress is not None:
         progress(done, total)
     return result
 
 
-def _gather(futures: Sequence["Future[Found]"], progress: Progress | None) -> list[Found]:
+def _gather(futures: Sequence["Future[Found]"], progress: "Progress | None") -> list[Found]:
     return [_told(progress, done, len(futures), future.result()) for done, future in enumerate(futures, start=1)]
 
 
 def _over_processes(
-    function: Callable[[Given], Found], tasks: Sequence[Given], cores: int, progress: Progress | None
+    function: Callable[[Given], Found], tasks: Sequence[Given], cores: int, progress: "Progress | None"
 ) -> list[Found]:
     """A pool breaks as a whole when one of its processes is killed; what it had not answered goes to a new one."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from concurrent.futures.process import BrokenProcessPool
 
-    from kvplan.simulation.workers import end_workers, play, start_worker
-
     found: dict[int, Found] = {}
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         left = [place for place in range(len(tasks)) if place not in found]
-        context = _process_context()
+        context = process_context()
         workers = min(cores, len(left))
         with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(function, tasks)) as pool:
             try:
@@ -92,20 +85,7 @@ def _over_processes(
             except BaseException:
                 end_workers(context.active_children())
                 raise
-    raise InputError(
-        f"worker processes were killed {_ATTEMPTS} times, with {len(tasks) - len(found)} of {len(tasks)} tasks left",
-        hint="the machine may be out of memory: try --workers 1, or a shorter duration",
-        key="workers",
-    )
-
-
-def _process_context() -> "BaseContext":
-    """Forked where that is safe (no other thread runs), since forks start at once; fresh ones elsewhere."""
-    import multiprocessing
-    import threading
-
-    can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
-    return multiprocessing.get_context("fork" if can_fork else "spawn")
+    raise killed_too_often(f"{len(tasks) - len(found)} of {len(tasks)} tasks")
 
 
 @contextmanager
@@ -131,5 +111,5 @@ def cluster_executor(address: str) -> Iterator[Executor]:
             key="cluster",
         ) from error
     with client:
-        executor: Executor = client.get_executor(retries=_ATTEMPTS, pure=False)
+        executor: Executor = client.get_executor(retries=ATTEMPTS, pure=False)
         yield executor

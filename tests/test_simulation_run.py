@@ -374,3 +374,9 @@ def test_an_efficiency_scales_the_whole_step() -> None:
     )
     assert half.step.base_s == pytest.approx(2 * plant.service.step.base_s)
     assert half.step.kv_token_s == pytest.approx(2 * plant.service.step.kv_token_s)
+
+
+def test_another_engine_s_scheduler_is_said_to_be_assumed() -> None:
+    assert not any("scheduled as vLLM" in note for note in build_plant(parse(BUSY)).notes)
+    other = build_plant(parse(BUSY.replace("deployment:\n", "deployment:\n  engine: sglang\n")))
+    assert "requests are scheduled as vLLM does: of sglang only pool and pages are known" in other.notes

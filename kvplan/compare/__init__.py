@@ -16,7 +16,8 @@ from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.errors import InputError, KvplanError, UnsupportedModelError
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
-from kvplan.sweep import Progress, sweep
+from kvplan.simulation.tasks import Progress
+from kvplan.sweep import sweep
 from kvplan.traffic.kinds import Limit, Traffic
 
 __all__ = ["DEFAULT_LIMITS", "DEFAULT_SEEDS", "TENSOR_PARALLEL", "Comparison", "ShapeLoad", "compare"]

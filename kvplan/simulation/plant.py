@@ -28,7 +28,7 @@ class Plant:
     """One replica's pool and clock, and how many replicas there are.
 
     ``blocks`` includes the reserved one. ``kv_bytes`` and its band are of one rank, None where the pool was given in
-    blocks of an unknown model. ``fit`` is None without a model. ``notes`` are assumptions made here.
+    blocks of an unknown model. ``notes`` are assumptions made here.
     """
 
     model: ModelSpec | None
@@ -124,6 +124,11 @@ def build_plant(
     else:
         planned, notes = _model_pool(traffic, deployment, model, pool)
         kv_bytes = planned.plan.kv_bytes
+    if deployment.engine.name != "vllm":
+        notes = [
+            *notes,
+            f"requests are scheduled as vLLM does: of {deployment.engine.name} only pool and pages are known",
+        ]
     blocks = pool.blocks if pool is not None and pool.blocks is not None else planned.plan.blocks
     layout, settings = planned.plan.layout, planned.plan.settings
     if kv_bytes is not None and pool is not None and pool.blocks is not None:

@@ -1,8 +1,5 @@
 """One strategy on one seed is a task; tasks run in this process or over the cores, and come back in order."""
 
-import multiprocessing
-import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -10,10 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from math import inf
-from multiprocessing.context import BaseContext
 from operator import itemgetter
 
-from kvplan.errors import InputError
 from kvplan.simulation.answers import fan_out, gathered
 from kvplan.simulation.bounds import sustainable_per_s
 from kvplan.simulation.doors import Door, requests_for
@@ -21,7 +16,15 @@ from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import SeedResult, StrategyRows
 from kvplan.simulation.statistics import measure
 from kvplan.simulation.types import UNLIMITED, ClientRule, EngineSetup, Run, Samples, Watch
-from kvplan.simulation.workers import end_workers, play, start_worker
+from kvplan.simulation.workers import (
+    ATTEMPTS,
+    count_workers,
+    end_workers,
+    killed_too_often,
+    play,
+    process_context,
+    start_worker,
+)
 from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.sample import sample
 
@@ -30,8 +33,6 @@ _SMALL_RUN_REQUESTS = 4_000
 _LONG_RUN_S = 60.0
 _REQUEST_S, _COMPILED_REQUEST_S = 6e-5, 1.5e-6
 """The least that one request takes to play (worst case in front, an idle engine), uncompiled and compiled."""
-_ATTEMPTS = 3
-"""How often runs may lose their workers before the simulation gives up."""
 _LOADING_PAYS_S = 4.0
 """Seconds of playing on each core from which a compiled kernel that lies on disk is loaded (0.7 s)."""
 _COMPILING_PAYS_S = 90.0
@@ -88,10 +89,7 @@ def run_tasks(
     watched = partial(_watched, total=len(tasks), progress=progress)
     if executor is not None:
         return list(watched(executor.map(run_task, tasks)))
-    cores = workers if workers is not None else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    if cores < 1:
-        raise InputError("at least one worker is needed", key="workers")
-    cores = min(cores, len(tasks))
+    cores = min(count_workers(workers), len(tasks))
     if len(tasks) == 1 or requests * len(tasks) < _SMALL_RUN_REQUESTS:
         return list(watched(map(run_task, tasks)))
     order = sorted(range(len(tasks)), key=lambda place: _HARDEST_FIRST[tasks[place].opened.strategy.counts])
@@ -143,7 +141,7 @@ def _over_cores(tasks: Sequence[Task], cores: int) -> Iterator[TaskResult]:
     from concurrent.futures.process import BrokenProcessPool
 
     done = 0
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         try:
             for result in _in_one_pool(tasks[done:], cores):
                 done += 1
@@ -151,18 +149,14 @@ def _over_cores(tasks: Sequence[Task], cores: int) -> Iterator[TaskResult]:
         except BrokenProcessPool:  # it breaks as a whole when one of its processes is killed
             continue
         return
-    raise InputError(
-        f"worker processes were killed {_ATTEMPTS} times, with {len(tasks) - done} of {len(tasks)} runs left",
-        hint="the machine may be out of memory: try --workers 1, or a shorter duration",
-        key="workers",
-    )
+    raise killed_too_often(f"{len(tasks) - done} of {len(tasks)} runs")
 
 
 def _in_one_pool(tasks: Sequence[Task], cores: int) -> Iterator[TaskResult]:
     """The tasks' results in their order; no process outlives this, however it ends."""
     from concurrent.futures import ProcessPoolExecutor
 
-    context = _process_context()
+    context = process_context()
     with ProcessPoolExecutor(cores, context, initializer=start_worker, initargs=(run_task, tasks)) as pool:
         try:
             for future in [pool.submit(play, place) for place in range(len(tasks))]:
@@ -170,13 +164,6 @@ def _in_one_pool(tasks: Sequence[Task], cores: int) -> Iterator[TaskResult]:
         except BaseException:
             end_workers(context.active_children())
             raise
-
-
-def _process_context() -> BaseContext:
-    """Forked workers, which start at once and need no guard in the caller's script; fresh ones where the platform has
-    no fork or other threads run, which a fork would leave half copied."""
-    can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
-    return multiprocessing.get_context("fork" if can_fork else "spawn")
 
 
 def _watched(results: Iterable[TaskResult], *, total: int, progress: Progress | None) -> Iterator[TaskResult]:

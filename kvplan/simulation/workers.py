@@ -9,7 +9,38 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from multiprocessing.context import BaseContext
 from typing import Any
+
+from kvplan.errors import InputError
+
+ATTEMPTS = 3
+"""How often workers may be killed before their parent gives up."""
+
+
+def count_workers(workers: int | None) -> int:
+    """``workers``; where None, the cores that this process may use: a container's share, where the platform says it."""
+    if workers is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers < 1:
+        raise InputError("at least one worker is needed", hint="--workers 1", key="workers")
+    return workers
+
+
+def process_context() -> BaseContext:
+    """Forked workers, which start at once and need no guard in the caller's script; fresh ones where the platform has
+    no fork or other threads run, which a fork would leave half copied."""
+    can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+    return multiprocessing.get_context("fork" if can_fork else "spawn")
+
+
+def killed_too_often(left: str) -> InputError:
+    """The error of a parent whose workers were killed ``ATTEMPTS`` times; ``left`` says what was not done."""
+    return InputError(
+        f"worker processes were killed {ATTEMPTS} times, with {left} left",
+        hint="the machine may be out of memory: try --workers 1, or a shorter duration",
+        key="workers",
+    )
 
 
 class _Worker:
