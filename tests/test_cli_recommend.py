@@ -112,7 +112,9 @@ def test_a_constraint_that_cannot_be_kept_is_exit_1(capsys: pytest.CaptureFixtur
 
 def test_write_keeps_the_comments(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert _run("--write", "--output", "new.yaml") == 0
-    assert "wrote new.yaml" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "wrote new.yaml" in shown.err
+    assert shown.out.split()[-7:] == ["Next", *["kvplan", "check", "new.yaml", "kvplan", "simulate", "new.yaml"]]
     written = (tmp_path / "new.yaml").read_text(encoding="utf-8")
     assert "# Two kinds of clients" in written
     assert "policy: worst_case  # the promise" in written

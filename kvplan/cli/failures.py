@@ -15,6 +15,7 @@ from kvplan.errors import KvplanError
 
 BUG = 70
 _NO_NUMBER = re.compile(r"Invalid value for (?P<names>'[^:]+'): Input should be a valid (?P<kind>integer|number)\b")
+_NO_CHOICE = re.compile(r"'(?P<value>[^']*)' is not one of (?P<all>.*)")
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
@@ -37,12 +38,22 @@ def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
         return error.exit_code
     if no_number := _NO_NUMBER.match(message):
         message = _no_number(no_number["names"], no_number["kind"], arguments)
+    if choice := _NO_CHOICE.search(message):
+        from difflib import get_close_matches
+
+        near = get_close_matches(choice["value"], _words(choice["all"]), 1)
+        message = message.removesuffix(".") + (f". Did you mean {near[0]!r}?" if near else "")
     named = next((word for word in arguments if not word.startswith("-")), None)
     from kvplan.cli.app import COMMANDS
 
     command = f"kvplan {named}" if named in COMMANDS else "kvplan"
     _say(KvplanError(message, hint=f"{command} --help"), error.exit_code, arguments)
     return error.exit_code
+
+
+def _words(quoted: str) -> list[str]:
+    """The words of ``'gpus', 'engines'.``"""
+    return re.findall(r"'([^']+)'", quoted)
 
 
 def _no_number(names: str, kind: str, arguments: Sequence[str]) -> str:

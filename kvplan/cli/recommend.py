@@ -120,11 +120,11 @@ def run(
     if written is not None and output is not None:
         write_file(output, written, force=force)
         _warn_of_traces(advice, output)
-    _print(advice, format, written if output is None else None)
+    _print(advice, format, written if output is None else None, output if written is not None else None)
     return 0 if advice.feasible else 1
 
 
-def _print(advice: "Advice", format: str, written: str | None) -> None:
+def _print(advice: "Advice", format: str, written: str | None, output: Path | None) -> None:
     if format == "json":
         from kvplan.report.recommend_json import text as json_text
 
@@ -133,7 +133,7 @@ def _print(advice: "Advice", format: str, written: str | None) -> None:
     from kvplan.report.recommend_text import text
 
     if written is None:
-        show(text(advice))
+        show(text(advice, None if output is None else str(output)))
     else:
         show_above(text(advice), written)
 

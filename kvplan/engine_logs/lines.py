@@ -69,7 +69,8 @@ def read_lines(path: Path) -> Iterator[LogLine]:
                 yield from clean_lines(raw)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} cannot be read: {reason}", file=str(path)) from error
+        hint = "check the path" if isinstance(error, FileNotFoundError) else None
+        raise InputError(f"{path} cannot be read: {reason}", hint=hint, file=str(path)) from error
 
 
 def clean_lines(stream: _Stream) -> Iterator[LogLine]:

@@ -1,6 +1,7 @@
 """``kvplan recommend`` as text: what to set, the search that led there, what it costs, and what else to set."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from kvplan.recommend.results import Advice, FailedConstraint, Played, SensitivityRow
 from kvplan.report.numbers import count, percent, plain_seconds, ratio, seconds
@@ -14,8 +15,8 @@ _BAR = 9
 _NAMES = {"truncated_share": "truncated", "refused_share": "refused", "e2e_p99_s": "p99 to the last token"}
 
 
-def text(advice: Advice) -> Iterator[Part]:
-    """The whole answer."""
+def text(advice: Advice, written_to: str | None = None) -> Iterator[Part]:
+    """The whole answer; ``written_to`` is the traffic file that has it already."""
     yield from _headline(advice)
     yield BLANK
     if advice.caps:
@@ -37,7 +38,7 @@ def text(advice: Advice) -> Iterator[Part]:
         yield labelled("" if number else "Assumed", assumption)
     yield labelled("Search", _search(advice))
     yield labelled("Columns", _columns_said(advice))
-    yield from next_steps(*_next(advice))
+    yield from next_steps(*_next(advice, written_to))
 
 
 def _headline(advice: Advice) -> Iterator[Part]:
@@ -285,7 +286,9 @@ def _columns_said(advice: Advice) -> str:
     )
 
 
-def _next(advice: Advice) -> tuple[str, ...]:
+def _next(advice: Advice, written_to: str | None) -> tuple[str, ...]:
+    if written_to is not None:
+        return (f"kvplan check {quote(written_to)}", f"kvplan simulate {quote(written_to)}")
     file = advice.traffic.file
     name = file.rpartition("/")[2].removesuffix(".yaml") if "profiles/traffic/" in file else file
     if not advice.feasible:

@@ -202,7 +202,7 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
             with io.TextIOWrapper(unpacked, encoding="utf-8-sig", newline="") as stream:
                 yield stream
     except FileNotFoundError as error:
-        raise InputError(f"there is no trace {path}", file=str(path)) from error
+        raise InputError(f"there is no trace {path}", hint="check the path", file=str(path)) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is a truncated or damaged gzip file", file=str(path)) from error
     except UnicodeDecodeError as error:
