@@ -11,8 +11,8 @@ from kvplan.traffic.kinds import Traffic
 
 _HEADER = (
     "# kvplan calibration: what a measured run taught.\n"
-    "# kvplan simulate|check … --calibration FILE takes a step's time from it: the roofline of the plan's model and\n"
-    "# GPU, divided by this efficiency.\n"
+    "# kvplan simulate|recommend … --calibration FILE (or deployment.calibration in a traffic file) takes a step's\n"
+    "# time from it: the roofline of the plan's model and GPU, divided by this efficiency.\n"
 )
 
 

@@ -5,8 +5,9 @@ from kvplan.calibration_file import FLAGS, PARALLELISM, SETTINGS, WORDS
 
 _HEADER = (
     "# kvplan calibration: what one start-up log taught.\n"
-    "# kvplan fit|simulate|check … --calibration FILE reproduces that start; with other settings the same\n"
-    "# corrections (bytes per GPU, logged − planned) are added to the terms planned for them.\n"
+    "# kvplan fit|simulate|recommend … --calibration FILE (or deployment.calibration in a traffic file) reproduces\n"
+    "# that start; with other settings the same corrections (bytes per GPU, logged − planned) are added to the terms\n"
+    "# planned for them.\n"
 )
 
 

@@ -69,7 +69,7 @@ def run(
     """Compare an engine's start-up log with the plan: which term differs, which lines mislead.
 
     Or, with --run, fit the time of a step on the first third of a measured run and predict the rest. With --output,
-    write the calibration that fit, simulate and check accept.
+    write the calibration that fit, simulate, recommend and traffic files accept.
     """
     told: dict[str, object] = {
         "tensor_parallel": tensor_parallel,

@@ -55,7 +55,7 @@ class EngineSetup:
     ``blocks`` is the pool as the engine prints it, the reserved one included. ``watermark_blocks`` must stay free when
     a request is admitted while others run. ``long_prefill_tokens`` caps the chunk of one request in a step (0: no cap).
     ``reserves_whole_input``: a request is admitted only when blocks for all its known tokens are free (the engine's
-    default). Prefix caching acts only with one group; with several it is off, as ``engines.md`` says.
+    default). Prefix caching acts only with one group; with several it is off.
     """
 
     blocks: int

@@ -158,7 +158,8 @@ class Prefixes:
 class Arrivals:
     """One drawing of a traffic file: a row per request, in order of arrival.
 
-    ``max_tokens`` 0 means that the client sent none. ``cancel_after_s`` is when its user walks away (infinite: never).
+    ``max_tokens`` 0 means that the client sent none. ``cancel_draw`` is the share of an answer's time on an idle
+    engine after which its user walks away (infinite: never).
     ``class_index`` points into ``classes``, ``client_index`` into ``clients``. Where some ask for several answers,
     ``answers`` says how many and ``answer_tokens`` how long each is, request by request; ``output_tokens`` is then the
     longest of a request. None: one each.
