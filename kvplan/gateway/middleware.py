@@ -154,7 +154,7 @@ class AdmissionMiddleware:
         assert task is not None
         holder, charged, admission = next(self._serial), priced.price, self.admission
         running = Running(task, send, (b"x-kvplan-reserved-tokens", b"%d" % charged.tokens))
-        helpers: list[asyncio.Task[None]] = []
+        beside: list[asyncio.Task[None]] = []
         forwarded = with_cap(priced.body, priced.ask.cap_field, charged.cap_to_write)
         admitted_at_s = time.monotonic()
         try:
@@ -164,9 +164,9 @@ class AdmissionMiddleware:
             if self._metrics is not None:
                 self._metrics.note_admission(charged.tokens)
             self._stalls.add(running)
-            helpers.append(_helper(watch(receive, running)))
+            beside.append(_start(watch(receive, running)))
             if self._count is not None and priced.ask.is_countable:
-                helpers.append(_helper(self._shrink(holder, priced)))
+                beside.append(_start(self._shrink(holder, priced)))
             await self.app(_with_length(scope, forwarded), _replay(forwarded, running), running.send)
         except LedgerDownError:
             await self._refuse(send, 503, _LEDGER_DOWN)
@@ -176,8 +176,8 @@ class AdmissionMiddleware:
             if running.ended_by != "client_gone":
                 raise AnswerCutError from None
         finally:
-            for helper in helpers:
-                helper.cancel()
+            for task in beside:
+                task.cancel()
             self._stalls.discard(running)
             if admission.release(holder) and self._metrics is not None:
                 held_s = time.monotonic() - admitted_at_s
@@ -200,7 +200,7 @@ def draining() -> Refusal:
     return _DRAINING
 
 
-def _helper(work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+def _start(work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
     return asyncio.get_running_loop().create_task(work)
 
 
