@@ -11,11 +11,17 @@ SHORT_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def provenance(model: ModelSpec) -> str:
-    """Where the facts come from, how many parameters, and the type the model runs in."""
+    """Where the facts come from, how many parameters, the quantization that the config names, and the type the model runs in."""
     source = model.source
     checked = f"{source.name}, {source.checked}" if source.checked else source.name
     revision = f"@{source.revision[:12]}" if source.revision else ""
-    parts = (f"{checked}{revision}", parameters(model.weights.parameters), SHORT_TYPES.get(model.dtype, model.dtype))
+    named = model.weights.quantization
+    parts = (
+        f"{checked}{revision}",
+        parameters(model.weights.parameters),
+        f"{named} quantization" if named else None,
+        SHORT_TYPES.get(model.dtype, model.dtype),
+    )
     return " · ".join(part for part in parts if part)
 
 
