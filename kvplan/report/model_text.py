@@ -11,7 +11,7 @@ SHORT_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def provenance(model: ModelSpec) -> str:
-    """Where the facts come from, how many parameters, the quantization that the config names, and the type the model runs in."""
+    """Where the facts come from, how many parameters, the config's quantization, and the type the model runs in."""
     source = model.source
     checked = f"{source.name}, {source.checked}" if source.checked else source.name
     revision = f"@{source.revision[:12]}" if source.revision else ""
