@@ -57,6 +57,16 @@ def keeps(played: Played, truncated: float, limits: Constraints) -> bool:
     return not broken(played, truncated, limits)
 
 
+def cap_point(cap_tokens: int, played: Played, truncated: float, limits: Constraints) -> CapPoint:
+    """A default cap as it was played, and whether it keeps all constraints."""
+    return CapPoint(
+        default_max_tokens=cap_tokens,
+        truncated_share=truncated,
+        played=played,
+        feasible=keeps(played, truncated, limits),
+    )
+
+
 def broken(played: Played, truncated: float, limits: Constraints) -> list[tuple[str, float, float | None]]:
     """The constraints that a setting breaks: (name, limit, measured). A time of no completed request breaks its own."""
     found: list[tuple[str, float, float | None]] = []

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from kvplan.recommend.caps import candidates, keeps, mean_truncated
+from kvplan.recommend.caps import candidates, cap_point, mean_truncated
 from kvplan.recommend.player import Player, Setting, played
 from kvplan.recommend.results import CapPoint, Constraints
 from kvplan.simulation.bounds import judged_strategy
@@ -56,10 +56,7 @@ def cap_curve(
             for cap in caps
         ]
     )
-    points = []
-    for cap, result in zip(caps, results, strict=True):
-        figures, cut = played(result), mean_truncated(drawings, cap)
-        points.append(
-            CapPoint(default_max_tokens=cap, truncated_share=cut, played=figures, feasible=keeps(figures, cut, limits))
-        )
-    return tuple(points)
+    return tuple(
+        cap_point(cap, played(result), mean_truncated(drawings, cap), limits)
+        for cap, result in zip(caps, results, strict=True)
+    )

@@ -12,6 +12,7 @@ from kvplan.model import ModelSpec
 from kvplan.recommend.advice import charges, engine_advice, price, retry_advice, scaling_rules
 from kvplan.recommend.caps import (
     candidates,
+    cap_point,
     failures,
     keeps,
     knee,
@@ -202,16 +203,10 @@ def _search_caps(
 
     def measured(some: Sequence[int], seeds: int) -> dict[int, CapPoint]:
         results = player.play([replace(start, cap=cap, seeds=seeds) for cap in some])
-        found = {}
-        for cap, result in zip(some, results, strict=True):
-            figures = played(result)
-            found[cap] = CapPoint(
-                default_max_tokens=cap,
-                truncated_share=truncated[cap],
-                played=figures,
-                feasible=keeps(figures, truncated[cap], limits),
-            )
-        return found
+        return {
+            cap: cap_point(cap, played(result), truncated[cap], limits)
+            for cap, result in zip(some, results, strict=True)
+        }
 
     points = measured(caps, min(start.seeds, CURVE_SEEDS) if len(caps) > 1 else start.seeds)
     while True:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kvplan.recommend.caps import keeps, knee, mean_truncated
+from kvplan.recommend.caps import cap_point, knee, mean_truncated
 from kvplan.recommend.player import Player, Setting, played
-from kvplan.recommend.results import CapPoint, Constraints, SensitivityRow
+from kvplan.recommend.results import Constraints, SensitivityRow
 from kvplan.simulation.bounds import round_caps
 from kvplan.traffic.distributions import Choice, Choices, Constant, Distribution, Exponential, Lognormal, Quantiles
 from kvplan.traffic.kinds import Traffic
@@ -110,17 +110,7 @@ def sensitivity(
     for one in varied:
         seeds = range(answer.first_seed, answer.first_seed + min(SEEDS, answer.seeds))
         drawings = [sample(one.traffic, seed, scale=one.scale) for seed in seeds]
-        points = []
-        for cap in tried:
-            figures, truncated = played(next(results)), mean_truncated(drawings, cap)
-            points.append(
-                CapPoint(
-                    default_max_tokens=cap,
-                    truncated_share=truncated,
-                    played=figures,
-                    feasible=keeps(figures, truncated, limits),
-                )
-            )
+        points = [cap_point(cap, played(next(results)), mean_truncated(drawings, cap), limits) for cap in tried]
         kept = points[tried.index(answer.cap)]
         best = knee(points, limits)
         rows.append(
