@@ -9,11 +9,11 @@ from kvplan.calibration.pool import check_model, measured_pool
 from kvplan.capacity import Fit, fit
 from kvplan.engine_logs import EngineStart
 from kvplan.engines.base import Budget, Deployment, Finding
+from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
 
-_FIRST_GRAPHS_INSIDE = (0, 21)
 UNEXPLAINED = "unexplained"
 _STATE_POOL = "state_pool"
 
@@ -111,7 +111,7 @@ def _graphs_inside(start: EngineStart) -> bool:
     seen, release = start.line_of("graphs_inside"), release_in(start.version)
     if seen is not None:
         return bool(seen.value)
-    return release is None or release >= _FIRST_GRAPHS_INSIDE
+    return release is None or release >= FIRST_GRAPHS_INSIDE
 
 
 def _vllm_figures(start: EngineStart) -> dict[str, int | None]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from kvplan.calibration.deployment import release_in
 from kvplan.capacity import Fit
 from kvplan.engine_logs import EngineStart, Observation
+from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.units import format_bytes
 
 _SIZES = {"weight_bytes", "kv_bytes", "key_bytes", "free_before_bytes"}
-_FIRST_GRAPHS_INSIDE = (0, 21)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def _graph_estimate(start: EngineStart) -> Misleading | None:
     release = release_in(start.version)
     if not _is_vllm(start) or seen is None or release is None:
         return None
-    subtracted = release >= _FIRST_GRAPHS_INSIDE if inside is None else bool(inside.value)
+    subtracted = release >= FIRST_GRAPHS_INSIDE if inside is None else bool(inside.value)
     if subtracted:
         return None
     return _at(seen, "the estimate is printed, but this start does not subtract it: graphs lie outside the fraction")

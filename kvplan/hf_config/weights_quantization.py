@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from kvplan.errors import InputError
 from kvplan.hf_config.weights_facts import Config, nested, switch, whole, words
-from kvplan.layers import StoredType
+from kvplan.layers import FP8, StoredType
 from kvplan.model import WeightPart
 
-_FP8 = StoredType(name="fp8", bytes_per_group=1)
 _NVFP4 = StoredType(name="nvfp4", bytes_per_group=9, elements_per_group=16)
 _MXFP4 = StoredType(name="mxfp4", bytes_per_group=17, elements_per_group=32)
 _MXFP8 = StoredType(name="mxfp8", bytes_per_group=33, elements_per_group=32)
@@ -21,9 +20,9 @@ _INT8 = StoredType(name="int8", bytes_per_group=1)
 _NF4 = StoredType(name="nf4", bytes_per_group=33, elements_per_group=64)
 
 _ALGORITHMS: Mapping[str, StoredType] = {
-    "FP8": _FP8,
-    "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
-    "FP8_PB_WO": _FP8,
+    "FP8": FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": FP8,
+    "FP8_PB_WO": FP8,
     "NVFP4": _NVFP4,
     "NVFP4_AWQ": _NVFP4,
     "W4A16_NVFP4": _NVFP4,
@@ -99,7 +98,7 @@ def _single_type(method: str, block: Config) -> StoredType | None:
         if isinstance(sides, Sequence) and len(sides) == 2 and all(type(side) is int and side > 0 for side in sides):
             area = sides[0] * sides[1]
             return StoredType(name="fp8", bytes_per_group=area + 4, elements_per_group=area)
-        return _FP8
+        return FP8
     if method in {"awq", "gptq", "auto-round", "auto_round", "gptqmodel", "awq_marlin", "gptq_marlin"} and bits:
         zeros = method.startswith("gptq") or switch(block, "zero_point", default=True)
         return _integer_type(bits, group, zeros=zeros)
@@ -151,7 +150,7 @@ def _weights_type(group: object) -> StoredType | None:
         return None
     bits, size = whole(weights, "num_bits"), whole(weights, "group_size")
     if weights.get("type") == "float":
-        return {8: _MXFP8 if size == 32 else _FP8, 4: _MXFP4 if size == 32 else _NVFP4}.get(bits or 0)
+        return {8: _MXFP8 if size == 32 else FP8, 4: _MXFP4 if size == 32 else _NVFP4}.get(bits or 0)
     return _integer_type(bits, size, zeros=not switch(weights, "symmetric", default=True)) if bits else None
 
 

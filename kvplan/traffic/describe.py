@@ -14,7 +14,7 @@ from pathlib import Path
 from kvplan.errors import InputError
 from kvplan.traffic.burstiness import arrivals_text, fitted_arrivals, plain
 from kvplan.traffic.stamps import WINDOWS_S, Stamps
-from kvplan.traffic.traces import TraceNotes, read_trace
+from kvplan.traffic.traces import TraceNotes, read_trace, skip_text
 
 _TICK_S = 1e-6  # no trace has a finer clock: stamps closer than that are equal
 PERCENTS = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
@@ -106,7 +106,7 @@ def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescriptio
         if row.hash_ids:
             prefixes.add(row.hash_ids, row.hash_block_tokens)
     if not notes.rows:
-        raise InputError(f"{path} holds no request that can be replayed", hint=_skipped(notes), file=str(path))
+        raise InputError(f"{path} holds no request that can be replayed", hint=skip_text(notes), file=str(path))
     span_s = arrivals.span_s
     spreads = {f"{window}s": arrivals.dispersion(window) for window in WINDOWS_S}
     return TraceDescription(
@@ -150,10 +150,6 @@ class _PrefixCounts:
     @property
     def shared_share(self) -> float | None:
         return self._shared / self._blocks if self._blocks else None
-
-
-def _skipped(notes: TraceNotes) -> str | None:
-    return ", ".join(f"{count:,} × {reason}" for reason, count in notes.skipped.items()) or None
 
 
 def _oddities(notes: TraceNotes, output: Counter[int], caps: Counter[int], span_s: float) -> tuple[str, ...]:

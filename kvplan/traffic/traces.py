@@ -88,11 +88,12 @@ def load_trace(path: str | Path, *, format: str = "auto") -> Trace:  # noqa: A00
             columns.add(row)
             kind = kind or row.format
     if not notes.rows:
-        raise InputError(f"{path} holds no request that can be replayed", hint=_skip_text(notes), file=str(path))
+        raise InputError(f"{path} holds no request that can be replayed", hint=skip_text(notes), file=str(path))
     return columns.trace(kind, notes)
 
 
-def _skip_text(notes: TraceNotes) -> str | None:
+def skip_text(notes: TraceNotes) -> str | None:
+    """What was skipped and why, as a hint; None where nothing was."""
     return ", ".join(f"{count:,} × {reason}" for reason, count in notes.skipped.items()) or None
 
 
@@ -150,7 +151,7 @@ def _checked(
     if bad > _BAD_SHARE * seen:
         raise InputError(
             f"{file}: {bad:,} of {seen:,} rows cannot be read as {chosen.name}",
-            hint=_skip_text(notes),
+            hint=skip_text(notes),
             file=file,
             line=notes.first_bad_line,
         )

@@ -27,17 +27,12 @@ from kvplan.errors import InputError
 from kvplan.layers import (
     ChunkedAttention,
     FullAttention,
-    IndexKeys,
     KvTypes,
-    LatentAttention,
-    RecurrentLayer,
-    SharedKv,
     SlidingAttention,
 )
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
 
-_PRICED = (FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, IndexKeys, RecurrentLayer, SharedKv)
 DRIVER_CONTEXT_BYTES = GIB // 2
 _SCRATCH_BAND_BYTES = 256 * MIB
 
@@ -124,7 +119,7 @@ def _pool(group: CacheGroup) -> CacheLayout:
 
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
-    refuse_other_kinds(model, "llama.cpp", but=_PRICED)
+    refuse_other_kinds(model, "llama.cpp")
     refuse_options(
         "llama.cpp",
         (deployment.context_parallel > 1, "decode context parallelism"),

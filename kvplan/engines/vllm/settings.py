@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.base import Deployment, Finding, Settings
+from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.errors import InputError
 from kvplan.layers import RecurrentLayer
 from kvplan.model import ModelSpec
@@ -16,7 +17,6 @@ CHECKED_RELEASE = (0, 33)
 """The release whose figures were compared one by one; others are priced by the same rules, with a finding."""
 
 _FIRST_V1 = (0, 8)
-_FIRST_GRAPHS_INSIDE = (0, 21)
 _FIRST_LARGE_TIER = (0, 28)
 _FIRST_ASYNC = (0, 14)
 _LAST_PLAIN_TOKENS = (0, 20)
@@ -94,7 +94,7 @@ def _default_sequences(deployment: Deployment) -> int:
 
 def default_utilization(release: tuple[int, ...]) -> Fraction:
     """The share of the device asked for by default: 0.90, and 0.92 from the release that books graphs inside."""
-    return Fraction(92, 100) if release >= _FIRST_GRAPHS_INSIDE else Fraction(90, 100)
+    return Fraction(92, 100) if release >= FIRST_GRAPHS_INSIDE else Fraction(90, 100)
 
 
 def prints_plain_tokens(release: tuple[int, ...]) -> bool:
