@@ -139,7 +139,7 @@ async def _run(wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, listener: 
     where = f"[{host}]" if ":" in host else host
     units = {"blocks": f"of {plan.blocks:,} blocks", "requests": "requests"}.get(plan.promise.strategy.counts)
     promised = "everything is admitted" if units is None else f"{plan.promise.capacity:,} {units} may be promised"
-    say(f"listening on http://{where}:{port}, {plan.promise.strategy.name}: {promised}")
+    ready = f"listening on http://{where}:{port}, {plan.promise.strategy.name}: {promised}"
     try:
         broken = await serve(
             gateway.app,
@@ -147,6 +147,7 @@ async def _run(wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, listener: 
             drain,
             running=lambda: gateway.admission.running,
             cut_off=gateway.cut_off,
+            announce=lambda: say(ready),
             server=wish.server,
             grace_s=wish.grace_s,
         )

@@ -87,17 +87,20 @@ async def serve(
     *,
     running: Callable[[], int],
     cut_off: Callable[[], int],
+    announce: Callable[[], None],
     server: str = "uvicorn",
     grace_s: float = 30.0,
 ) -> int:
     """Serve until SIGTERM or SIGINT; then refuse new work, let the ``running`` requests finish for ``grace_s``, stop.
 
-    A second signal ends the grace. Returns how many requests were ``cut_off`` at its end.
+    ``announce`` is called once a signal would be heeded. A second signal ends the grace. Returns how many requests were
+    ``cut_off`` at its end.
     """
     loop = asyncio.get_running_loop()
     signals = asyncio.Semaphore(0)
     for number in _SIGNALS:
         loop.add_signal_handler(number, signals.release)
+    announce()
     run = run_on_granian if server == "granian" else run_on_uvicorn
     stop = asyncio.Event()
     serving = loop.create_task(run(app, listener, stop))
