@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -89,10 +90,18 @@ def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_example_gpu_is_a_profile(tmp_path: Path) -> None:
     from kvplan.profiles.loader import load_gpu
 
-    (code,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    (code,) = re.findall(r"```yaml\n(.*?)```", TEXT.partition("## Adding a GPU")[2], re.DOTALL)
     (tmp_path / "gpus").mkdir()
     (tmp_path / "gpus" / "example-24gb.yaml").write_text(code, encoding="utf-8")
     assert load_gpu("example-24gb", extra_folder=tmp_path).memory_bytes == int(23.6 * 2**30)
+
+
+def test_the_ci_recipes_are_those_of_explain_ci() -> None:
+    page = (README.parent / "kvplan" / "explain" / "ci.md").read_text(encoding="utf-8")
+    recipes = re.findall(r"```yaml\n(.*?)```", TEXT.partition("## Adding a GPU")[0], re.DOTALL)
+    assert len(recipes) == 3
+    for recipe in recipes:
+        assert indent(recipe, "    ") in page
 
 
 def test_the_change_log_names_this_version() -> None:
