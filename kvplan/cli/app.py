@@ -5,9 +5,12 @@ A command that was not asked for is a name with a line of help; its module stays
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from textwrap import indent
 from typing import Annotated
 
 import typer
+
+from kvplan.cli.grouped import with_groups
 
 COMMANDS: dict[str, str] = {
     "model": "What one token and one sequence of a model cost.",
@@ -26,10 +29,7 @@ COMMANDS: dict[str, str] = {
 _MODULES = {"list": "list_profiles"}
 
 HELP = "How much work can this model take on these GPUs, and what happens when more arrives?"
-EXAMPLE = """Example:
-
-\b
-  kvplan fit meta-llama/Llama-3.1-8B-Instruct --gpu h100"""
+EXAMPLE = "kvplan fit meta-llama/Llama-3.1-8B-Instruct --gpu h100"
 
 
 def build_app(arguments: Sequence[str] | None) -> typer.Typer:
@@ -37,7 +37,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     app = typer.Typer(
         name="kvplan",
         help=HELP,
-        epilog=EXAMPLE,
+        epilog=_epilog(EXAMPLE),
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -47,12 +47,21 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     for name, summary in COMMANDS.items():
         if arguments is None or name in arguments:
             module = import_module(f"kvplan.cli.{_MODULES.get(name, name)}")
-            app.command(name, short_help=summary, epilog=module.EXAMPLE, no_args_is_help=module.NEEDS_ARGUMENTS)(
-                module.run
-            )
+            command, more = with_groups(module.run, arguments)
+            app.command(
+                name,
+                short_help=summary,
+                epilog=_epilog(module.EXAMPLE, more),
+                no_args_is_help=module.NEEDS_ARGUMENTS,
+            )(command)
         else:
             app.command(name, help=summary)(_unloaded(name))
     return app
+
+
+def _epilog(example: str, more: str = "") -> str:
+    """What ends a help text: the names of the rarer options, and an example; the sign before each keeps its lines."""
+    return "\n\n".join(f"\b\n{part}" for part in (more, f"Example:\n{indent(example, '  ')}") if part)
 
 
 def _unloaded(name: str) -> Callable[[], None]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvplan.cli import options, overrides
+from kvplan.cli.grouped import grouped
 from kvplan.cli.output import check_free, show, talk, write_data, write_file
 from kvplan.errors import InputError
 
@@ -13,11 +14,9 @@ if TYPE_CHECKING:
     from kvplan.engine_logs import EngineStart
 
 NEEDS_ARGUMENTS = True
-EXAMPLE = """Example:
-
-\b
-  kvplan calibrate server.log --gpu h100 --output calibration.yaml
-  kvplan calibrate --run requests.csv --traffic chat.yaml --output run.yaml"""
+EXAMPLE = """\
+kvplan calibrate server.log --gpu h100 --output calibration.yaml
+kvplan calibrate --run requests.csv --traffic chat.yaml --output run.yaml"""
 
 _DEPLOYMENT = """\
 deployment: {engine: vllm}
@@ -32,33 +31,29 @@ def run(
     ] = None,
     measured_run: Annotated[
         Path | None,
-        typer.Option(
-            "--run", metavar="REQUESTS", help="A measured run instead: every request with its times, CSV or JSONL."
-        ),
+        typer.Option("--run", metavar="REQUESTS", help="A measured run instead: CSV or JSONL."),
     ] = None,
     traffic: Annotated[
-        str | None, typer.Option("--traffic", metavar="TRAFFIC", help="With --run: the file whose deployment ran it.")
+        str | None, typer.Option("--traffic", metavar="TRAFFIC", help="With --run: the file of its deployment.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="The model, where the log's name for it is no id.")
+        str | None, typer.Option("--model", metavar="MODEL", help="Where the log's name for it is no id.")
     ] = None,
     engine: Annotated[
         str | None, typer.Option("--engine", metavar="NAME", help="Refuse a log of another engine.")
     ] = None,
     gpu: options.Gpu = None,
-    weights_bytes: Annotated[
-        str | None, typer.Option("--weights-bytes", metavar="BYTES", help="The weights, all ranks together.")
-    ] = None,
+    weights_bytes: options.WeightsBytes = None,
     start: Annotated[
-        int | None, typer.Option("--start", metavar="N", help="Which start in the log, from 1; the last by itself.")
+        int | None, typer.Option("--start", metavar="N", help="Which start of the log: 1, 2, …; the last.")
     ] = None,
     tensor_parallel: overrides.TensorParallel = None,
     data_parallel: Annotated[
-        int | None, typer.Option("--data-parallel", "--dp", metavar="N", help="With --run: attention replicas.")
+        int | None, grouped(options.FILE, "--data-parallel", "--dp", metavar="N", help="Attention replicas.")
     ] = None,
-    max_model_len: options.MaxModelLen = None,
-    max_num_seqs: options.MaxNumSeqs = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
+    max_model_len: overrides.MaxModelLen = None,
+    max_num_seqs: overrides.MaxNumSeqs = None,
+    max_num_batched_tokens: overrides.MaxNumBatchedTokens = None,
     set_keys: overrides.Set = None,
     output: options.Output = None,
     force: options.Force = False,

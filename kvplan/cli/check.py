@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from kvplan.check.results import Check
 
 NEEDS_ARGUMENTS = True
-EXAMPLE = """Example:
-
-\b
-  kvplan check traffic.yaml --against base.yaml --format markdown"""
+EXAMPLE = "kvplan check traffic.yaml --against base.yaml --format markdown"
 
 
 def run(
@@ -28,23 +25,17 @@ def run(
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(
-            "--baseline", metavar="PLAN.json", help="Compare with the JSON of an earlier check, fit, simulate."
-        ),
+        typer.Option("--baseline", metavar="PLAN.json", help="Compare with the JSON of an earlier plan."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="A limit within noise fails, too.")] = False,
-    seeds: Annotated[int | None, typer.Option("--seeds", metavar="N", help="Runs, each with its own seed.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The first seed.")] = None,
-    price: Annotated[
-        list[str] | None, typer.Option("--price", metavar="GPU=AMOUNT", help="Of one GPU an hour; repeatable.")
-    ] = None,
+    seeds: options.Seeds = None,
+    seed: options.Seed = None,
+    price: options.Price = None,
     policy: overrides.Policy = None,
     duration: overrides.Duration = None,
     set_keys: overrides.Set = None,
-    workers: Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; all cores.")] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="tcp://HOST:PORT", help="Play the runs on this Dask scheduler.")
-    ] = None,
+    workers: options.Workers = None,
+    cluster: options.Cluster = None,
     output: options.Output = None,
     force: options.Force = False,
     format: Annotated[

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from kvplan.traffic.kinds import Traffic
 
 NEEDS_ARGUMENTS = True
-EXAMPLE = """Example:
-
-\b
-  kvplan compare Qwen/Qwen3-32B --gpu h100 --gpu l40s --prompt 4000 \\
-      --max-tokens 1024 --concurrency 40"""
+EXAMPLE = """\
+kvplan compare Qwen/Qwen3-32B --gpu h100 --gpu l40s --prompt 4000 \\
+    --max-tokens 1024 --concurrency 40"""
 
 
 def run(
@@ -59,14 +57,10 @@ def run(
         str | None, typer.Option("--replicas", metavar="N,N", help="Engines behind one router.")
     ] = None,
     engine: options.Engine = "vllm",
-    price: Annotated[
-        list[str] | None, typer.Option("--price", metavar="GPU=AMOUNT", help="Of one GPU an hour; repeatable.")
-    ] = None,
+    price: options.Price = None,
     seeds: Annotated[int | None, typer.Option("--seeds", metavar="N", help="Runs of the traffic, each.")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; all cores.")] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="tcp://HOST:PORT", help="Work on this Dask scheduler.")
-    ] = None,
+    workers: options.Workers = None,
+    cluster: options.Cluster = None,
     output: options.Output = None,
     force: options.Force = False,
     format: Annotated[

@@ -8,10 +8,7 @@ from kvplan.cli.options import Format, Offline, Profiles
 from kvplan.cli.output import show, write_data
 
 NEEDS_ARGUMENTS = False
-EXAMPLE = """Example:
-
-\b
-  kvplan explain windows"""
+EXAMPLE = "kvplan explain windows"
 
 
 def run(

@@ -1,13 +1,13 @@
 """``kvplan fit``: where the memory goes, how large the KV pool is, how many worst-case requests fit."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from kvplan.cli import options
 from kvplan.cli.failures import tell
+from kvplan.cli.grouped import grouped
 from kvplan.cli.output import show, write_data
 from kvplan.errors import InputError, UnsupportedModelError
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _EXIT_CODES = {"fits": 0, "does_not_fit": 1, "cannot_tell": UnsupportedModelError.exit_code}
 
-NEEDS_ARGUMENTS = True
-EXAMPLE = """Example:
+REFUSED = "exit 5"
+"""The group of what is answered with "cannot tell", never ignored."""
 
-\b
-  kvplan fit Qwen/Qwen3-32B --gpu h100 --tp 2 --prompt 4000 --max-tokens 1024"""
+NEEDS_ARGUMENTS = True
+EXAMPLE = "kvplan fit Qwen/Qwen3-32B --gpu h100 --tp 2 --prompt 4000 --max-tokens 1024"
 
 
 def run(
@@ -28,84 +28,84 @@ def run(
     gpu: options.Gpu = None,
     engine: options.Engine = "vllm",
     tensor_parallel: options.TensorParallel = 1,
-    pipeline_parallel: options.PipelineParallel = 1,
-    data_parallel: options.DataParallel = 1,
-    context_parallel: options.ContextParallel = 1,
     max_model_len: options.MaxModelLen = None,
+    max_num_seqs: options.MaxNumSeqs = None,
     kv_dtype: options.KvDtype = "auto",
     prompt: Annotated[
         list[int] | None, typer.Option("--prompt", metavar="N", help="A request to reserve; repeatable.")
     ] = None,
     max_tokens: Annotated[
-        list[int] | None,
-        typer.Option("--max-tokens", metavar="M", help="Its output cap; without one, to the window's end."),
+        list[int] | None, typer.Option("--max-tokens", metavar="M", help="Its cap; without one, the window's rest.")
     ] = None,
-    tokens: options.Tokens = None,
     safety_fraction: Annotated[
         float,
         typer.Option("--safety-fraction", metavar="SHARE", show_default=False, help="Share of the pool to promise."),
     ] = 1.0,
     gpu_memory: options.GpuMemory = None,
+    utilization: options.Utilization = None,
     kv_memory: Annotated[
         str | None, typer.Option("--kv-memory", metavar="BYTES", help="The KV pool of one GPU: no budget.")
     ] = None,
-    weights_bytes: Annotated[
-        str | None, typer.Option("--weights-bytes", metavar="BYTES", help="The weights, all ranks together.")
-    ] = None,
-    utilization: options.Utilization = None,
-    utilization_word: options.UtilizationWords = None,
-    max_num_seqs: options.MaxNumSeqs = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    block_size: options.BlockSize = None,
-    async_scheduling: options.AsyncScheduling = None,
-    prefix_caching: options.PrefixCaching = None,
-    hybrid_manager: options.HybridManager = True,
-    enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.")] = False,
-    expert_parallel: Annotated[
-        bool, typer.Option("--expert-parallel", "--enable-expert-parallel", help="Whole experts on ranks.")
-    ] = False,
-    speculative_tokens: Annotated[
-        int, typer.Option("--speculative-tokens", metavar="N", show_default=False, help="Tokens guessed ahead.")
-    ] = 0,
-    cache_type_k: options.CacheTypeK = None,
-    cache_type_v: options.CacheTypeV = None,
-    kv_unified: Annotated[
-        bool | None, typer.Option("--kv-unified/--no-kv-unified", help="llama.cpp: one KV buffer for all slots.")
-    ] = None,
-    swa_full: Annotated[bool, typer.Option("--swa-full", help="llama.cpp: windows at full size.")] = False,
-    window_pool_ratio: Annotated[
-        float | None,
-        typer.Option("--swa-full-tokens-ratio", metavar="X", help="SGLang: window pool's tokens per full token."),
-    ] = None,
-    state_pool_ratio: Annotated[
-        float | None,
-        typer.Option("--mamba-full-memory-ratio", metavar="X", help="SGLang: state pool per byte of KV."),
-    ] = None,
-    draft_model: Annotated[str | None, typer.Option("--draft-model", metavar="MODEL", hidden=True)] = None,
-    max_loras: Annotated[
-        int, typer.Option("--max-loras", metavar="N", show_default=False, help="LoRA adapters loaded at once.")
-    ] = 0,
-    max_lora_rank: Annotated[int, typer.Option("--max-lora-rank", metavar="RANK", hidden=True)] = 16,
-    kv_offload: Annotated[str | None, typer.Option("--kv-offload", metavar="BYTES", hidden=True)] = None,
-    limit_mm_per_prompt: Annotated[
-        str | None, typer.Option("--limit-mm-per-prompt", metavar="JSON", hidden=True)
-    ] = None,
-    pp_layers: Annotated[str | None, typer.Option("--pp-layers", metavar="N,N", hidden=True)] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option("--calibration", metavar="FILE", help="What a start-up log taught (kvplan calibrate)."),
-    ] = None,
+    calibration: options.Calibration = None,
     flags: Annotated[
         Literal["cli", "k8s"] | None, typer.Option("--flags", help="Print only the engine's flags.")
     ] = None,
     format: options.Format = "text",
     offline: options.Offline = False,
     profiles: options.Profiles = None,
+    pipeline_parallel: options.PipelineParallel = 1,
+    data_parallel: options.DataParallel = 1,
+    context_parallel: options.ContextParallel = 1,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
+    block_size: options.BlockSize = None,
+    async_scheduling: options.AsyncScheduling = None,
+    prefix_caching: options.PrefixCaching = None,
+    hybrid_manager: options.HybridManager = True,
+    enforce_eager: Annotated[bool, grouped(options.ENGINE, "--enforce-eager", help="No CUDA graphs.")] = False,
+    utilization_word: options.UtilizationWords = None,
+    expert_parallel: Annotated[
+        bool, grouped(options.ENGINE, "--expert-parallel", "--enable-expert-parallel", help="Whole experts on ranks.")
+    ] = False,
+    weights_bytes: options.WeightsBytes = None,
+    tokens: Annotated[
+        str | None, grouped("load", "--tokens", metavar="N,N", help="Reserve requests of these lengths.")
+    ] = None,
+    speculative_tokens: Annotated[
+        int, grouped("load", "--speculative-tokens", metavar="N", help="Tokens guessed ahead.")
+    ] = 0,
+    max_loras: Annotated[int, grouped("load", "--max-loras", metavar="N", help="LoRA adapters loaded at once.")] = 0,
+    max_lora_rank: Annotated[
+        int, grouped("load", "--max-lora-rank", metavar="RANK", help="The largest rank of an adapter.")
+    ] = 16,
+    cache_type_k: options.CacheTypeK = None,
+    cache_type_v: options.CacheTypeV = None,
+    kv_unified: Annotated[
+        bool | None,
+        grouped(options.LLAMA_CPP, "--kv-unified/--no-kv-unified", help="One KV buffer for all slots."),
+    ] = None,
+    swa_full: Annotated[bool, grouped(options.LLAMA_CPP, "--swa-full", help="Windows at full size.")] = False,
+    window_pool_ratio: Annotated[
+        float | None,
+        grouped("sglang", "--swa-full-tokens-ratio", metavar="X", help="Window pool's tokens per full token."),
+    ] = None,
+    state_pool_ratio: Annotated[
+        float | None,
+        grouped("sglang", "--mamba-full-memory-ratio", metavar="X", help="State pool per byte of KV."),
+    ] = None,
+    draft_model: Annotated[
+        str | None, grouped(REFUSED, "--draft-model", metavar="MODEL", help="It guesses ahead.")
+    ] = None,
+    kv_offload: Annotated[
+        str | None, grouped(REFUSED, "--kv-offload", metavar="BYTES", help="KV in the host's memory.")
+    ] = None,
+    limit_mm_per_prompt: Annotated[
+        str | None, grouped(REFUSED, "--limit-mm-per-prompt", metavar="JSON", help="Images, audio, video.")
+    ] = None,
+    pp_layers: Annotated[
+        str | None, grouped(REFUSED, "--pp-layers", metavar="N,N", help="Uneven pipeline stages.")
+    ] = None,
 ) -> int:
-    """Where the GPU's memory goes, how large the KV pool is, how many worst-case requests fit. Exit 1: it does not.
-
-    Answered with "cannot tell" (exit 5): --draft-model, --kv-offload, --limit-mm-per-prompt, --pp-layers.
-    """
+    """Where the GPU's memory goes and how many requests fit. Exit 1: it does not."""
     from kvplan.calibration_file import apply_calibration, load_calibration
     from kvplan.capacity import fit
     from kvplan.engines import parse_engine

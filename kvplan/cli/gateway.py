@@ -9,10 +9,7 @@ from kvplan.cli.output import talk
 from kvplan.errors import InputError
 
 NEEDS_ARGUMENTS = True
-EXAMPLE = """Example:
-
-\b
-  kvplan gateway --upstream http://127.0.0.1:8000 --traffic traffic.yaml"""
+EXAMPLE = "kvplan gateway --upstream http://127.0.0.1:8000 --traffic traffic.yaml"
 
 
 def run(

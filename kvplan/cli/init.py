@@ -4,10 +4,7 @@ from kvplan.cli import options
 from kvplan.cli.output import talk, write_data, write_file
 
 NEEDS_ARGUMENTS = False
-EXAMPLE = """Example:
-
-\b
-  kvplan init --output traffic.yaml"""
+EXAMPLE = "kvplan init --output traffic.yaml"
 
 
 def run(

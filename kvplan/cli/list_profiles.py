@@ -8,10 +8,7 @@ from kvplan.cli.options import Format, Offline, Profiles, profiles_folder
 from kvplan.cli.output import show, write_data
 
 NEEDS_ARGUMENTS = True
-EXAMPLE = """Example:
-
-\b
-  kvplan list gpus h100"""
+EXAMPLE = "kvplan list gpus h100"
 
 
 def run(

@@ -22,10 +22,7 @@ from kvplan.cli.options import (
 from kvplan.cli.output import show, write_data
 
 NEEDS_ARGUMENTS = True
-EXAMPLE = """Example:
-
-\b
-  kvplan model Qwen/Qwen3-32B --tp 2 --kv-dtype fp8 --tokens 1024,8192"""
+EXAMPLE = "kvplan model Qwen/Qwen3-32B --tp 2 --kv-dtype fp8 --tokens 1024,8192"
 
 
 def run(

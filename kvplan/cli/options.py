@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from kvplan.cli.grouped import grouped
 from kvplan.errors import InputError
 from kvplan.units import parse_bytes, parse_seconds
 
@@ -20,34 +21,33 @@ Profiles = Annotated[
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file.")]
 
+PARALLEL = "parallel"
+ENGINE = "engine"
+LLAMA_CPP = "llama.cpp"
+RUNS = "runs"
+FILE = "file"
+"""Groups of rarer options."""
+
 ModelReference = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Hub id (org/name[@revision]), folder, config.json or .gguf file.")
+    str, typer.Argument(metavar="MODEL", help="Hub id[@revision], folder, config.json or .gguf.")
 ]
 TensorParallel = Annotated[
     int, typer.Option("--tensor-parallel", "--tp", metavar="N", show_default=False, help="GPUs that share a layer.")
 ]
 PipelineParallel = Annotated[
-    int,
-    typer.Option("--pipeline-parallel", "--pp", metavar="N", show_default=False, help="Stages that share the layers."),
+    int, grouped(PARALLEL, "--pipeline-parallel", "--pp", metavar="N", help="Stages that share the layers.")
 ]
 DataParallel = Annotated[
-    int,
-    typer.Option(
-        "--data-parallel", "--dp", metavar="N", show_default=False, help="Attention replicas, each with a KV pool."
-    ),
+    int, grouped(PARALLEL, "--data-parallel", "--dp", metavar="N", help="Attention replicas, each with a KV pool.")
 ]
 ContextParallel = Annotated[
-    int,
-    typer.Option(
-        "--context-parallel", "--dcp", metavar="N", show_default=False, help="Ranks that share a sequence's tokens."
-    ),
+    int, grouped(PARALLEL, "--context-parallel", "--dcp", metavar="N", help="Ranks that share a sequence's tokens.")
 ]
 KvDtype = Annotated[
-    str,
-    typer.Option("--kv-dtype", metavar="TYPE", show_default=False, help="auto, bfloat16, fp8, … (the engine's word)."),
+    str, typer.Option("--kv-dtype", metavar="TYPE", show_default=False, help="auto, bfloat16, fp8, … (engine's word).")
 ]
 MaxModelLen = Annotated[
-    int | None, typer.Option("--max-model-len", "--context", metavar="TOKENS", help="The engine's window.")
+    int | None, typer.Option("--max-model-len", "--context", metavar="N", help="The engine's window, in tokens.")
 ]
 Tokens = Annotated[str | None, typer.Option("--tokens", metavar="N,N", help="Price these lengths.")]
 
@@ -57,44 +57,66 @@ Engine = Annotated[
         "--engine",
         show_default=False,
         metavar="NAME[@VERSION]",
-        help="vllm (default), sglang, tensorrt-llm, llama.cpp, tgi.",
+        help="vllm, sglang, tensorrt-llm, llama.cpp, tgi.",
     ),
 ]
 Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The kind of GPU (kvplan list gpus).")]
 GpuMemory = Annotated[
-    str | None, typer.Option("--gpu-memory", metavar="BYTES,…", help="As the driver reports it, for all or per rank.")
+    str | None, typer.Option("--gpu-memory", metavar="BYTES,…", help="As the driver says, for all or per rank.")
 ]
 Utilization = Annotated[
-    float | None,
-    typer.Option(
-        "--gpu-memory-utilization", metavar="SHARE", help="The engine's share of the memory (its own word too)."
-    ),
+    float | None, typer.Option("--gpu-memory-utilization", metavar="SHARE", help="The engine's share of the memory.")
 ]
 UtilizationWords = Annotated[
     float | None,
-    typer.Option("--mem-fraction-static", "--free-gpu-memory-fraction", "--cuda-memory-fraction", hidden=True),
+    grouped(
+        ENGINE,
+        "--mem-fraction-static",
+        "--free-gpu-memory-fraction",
+        "--cuda-memory-fraction",
+        metavar="SHARE",
+        help="Other engines' words for --gpu-memory-utilization.",
+    ),
 ]
 MaxNumSeqs = Annotated[int | None, typer.Option("--max-num-seqs", metavar="N", help="Sequences at once.")]
 MaxNumBatchedTokens = Annotated[
-    int | None, typer.Option("--max-num-batched-tokens", metavar="N", help="Tokens of one step.")
+    int | None, grouped(ENGINE, "--max-num-batched-tokens", metavar="N", help="Tokens of one step.")
 ]
 AsyncScheduling = Annotated[
-    bool | None, typer.Option("--async-scheduling/--no-async-scheduling", help="Two batches in flight.")
+    bool | None, grouped(ENGINE, "--async-scheduling/--no-async-scheduling", help="Two batches in flight.")
 ]
 PrefixCaching = Annotated[
-    bool | None, typer.Option("--prefix-caching/--no-prefix-caching", help="Keep the KV of finished prompts.")
+    bool | None, grouped(ENGINE, "--prefix-caching/--no-prefix-caching", help="Keep the KV of finished prompts.")
 ]
 HybridManager = Annotated[
     bool,
-    typer.Option(
+    grouped(
+        ENGINE,
         "--hybrid-kv-cache-manager/--no-hybrid-kv-cache-manager",
-        show_default=False,
         help="Page windows and states apart.",
     ),
 ]
-BlockSize = Annotated[int | None, typer.Option("--block-size", metavar="TOKENS", help="Tokens of a block.")]
-CacheTypeK = Annotated[str | None, typer.Option("--cache-type-k", metavar="TYPE", help="llama.cpp: type of keys.")]
-CacheTypeV = Annotated[str | None, typer.Option("--cache-type-v", metavar="TYPE", help="llama.cpp: type of values.")]
+BlockSize = Annotated[int | None, grouped(ENGINE, "--block-size", metavar="TOKENS", help="Tokens of a block.")]
+CacheTypeK = Annotated[str | None, grouped(LLAMA_CPP, "--cache-type-k", metavar="TYPE", help="Type of the keys.")]
+CacheTypeV = Annotated[str | None, grouped(LLAMA_CPP, "--cache-type-v", metavar="TYPE", help="Type of the values.")]
+WeightsBytes = Annotated[
+    str | None, grouped(ENGINE, "--weights-bytes", metavar="BYTES", help="The weights, all ranks together.")
+]
+Calibration = Annotated[Path | None, typer.Option("--calibration", metavar="FILE", help="What kvplan calibrate wrote.")]
+
+TrafficReference = Annotated[
+    str, typer.Argument(metavar="TRAFFIC", help="A traffic file, or a bundled mix (kvplan list traffic).")
+]
+Seeds = Annotated[int | None, typer.Option("--seeds", metavar="N", help="Runs, each with its own seed.")]
+Seed = Annotated[int | None, grouped(RUNS, "--seed", metavar="N", help="The first seed.")]
+Scale = Annotated[float, typer.Option("--scale", metavar="X", show_default=False, help="Traffic × X.")]
+Workers = Annotated[int | None, grouped(RUNS, "--workers", metavar="N", help="Processes; without it, one a core.")]
+Cluster = Annotated[
+    str | None, grouped(RUNS, "--cluster", metavar="tcp://HOST:PORT", help="Play the runs on this Dask scheduler.")
+]
+Price = Annotated[
+    list[str] | None, typer.Option("--price", metavar="GPU=AMOUNT", help="Of one GPU an hour; repeatable.")
+]
 
 
 def profiles_folder(folder: Path | None) -> Path | None:

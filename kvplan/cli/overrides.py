@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from kvplan.cli.grouped import grouped
+from kvplan.cli.options import FILE
 from kvplan.errors import InputError
 
 SafetyFraction = Annotated[
@@ -12,17 +14,24 @@ SafetyFraction = Annotated[
 DefaultMaxTokens = Annotated[
     int | None, typer.Option("--default-max-tokens", metavar="N", help="Output cap where the client sends none.")
 ]
-Concurrency = Annotated[int | None, typer.Option("--concurrency", metavar="N", help="The cap of that strategy.")]
+Concurrency = Annotated[int | None, grouped(FILE, "--concurrency", metavar="N", help="The cap of that strategy.")]
 Policy = Annotated[str | None, typer.Option("--policy", metavar="NAME", help="The strategy that check judges.")]
 Duration = Annotated[str | None, typer.Option("--duration", metavar="TIME", help="How long requests arrive: 30m.")]
-Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="Another GPU.")]
-Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Another model.")]
-Replicas = Annotated[int | None, typer.Option("--replicas", metavar="N", help="Engines behind one router.")]
+Gpu = Annotated[str | None, grouped(FILE, "--gpu", metavar="NAME", help="Another GPU.")]
+Model = Annotated[str | None, grouped(FILE, "--model", metavar="MODEL", help="Another model.")]
+Replicas = Annotated[int | None, grouped(FILE, "--replicas", metavar="N", help="Engines behind one router.")]
 TensorParallel = Annotated[
-    int | None, typer.Option("--tensor-parallel", "--tp", metavar="N", help="GPUs of an engine.")
+    int | None, grouped(FILE, "--tensor-parallel", "--tp", metavar="N", help="GPUs of an engine.")
+]
+MaxModelLen = Annotated[
+    int | None, grouped(FILE, "--max-model-len", "--context", metavar="N", help="The engine's window, in tokens.")
+]
+MaxNumSeqs = Annotated[int | None, grouped(FILE, "--max-num-seqs", metavar="N", help="Sequences at once.")]
+MaxNumBatchedTokens = Annotated[
+    int | None, grouped(FILE, "--max-num-batched-tokens", metavar="N", help="Tokens of one step.")
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the file: admission.concurrency=64.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the file: traffic.seed=7.")
 ]
 
 

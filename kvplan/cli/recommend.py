@@ -15,16 +15,11 @@ if TYPE_CHECKING:
     from kvplan.recommend import Advice
 
 NEEDS_ARGUMENTS = True
-EXAMPLE = """Example:
-
-\b
-  kvplan recommend chat --max-refused 2% --write --output traffic.yaml"""
+EXAMPLE = "kvplan recommend chat --max-refused 2% --write --output traffic.yaml"
 
 
 def run(
-    traffic: Annotated[
-        str, typer.Argument(metavar="TRAFFIC", help="A traffic file, or a bundled mix (kvplan list traffic).")
-    ],
+    traffic: options.TrafficReference,
     max_truncated: Annotated[
         str | None, typer.Option("--max-truncated", metavar="SHARE", help="Answers that the default may cut off: 1%.")
     ] = None,
@@ -36,31 +31,27 @@ def run(
     ] = None,
     count_error: Annotated[
         str | None,
-        typer.Option("--count-error", metavar="SHARE", help="How far the front door may count too few tokens: 5%."),
+        typer.Option("--count-error", metavar="SHARE", help="How far the door may count short: 5%."),
     ] = None,
     observed: Annotated[
         Path | None,
-        typer.Option("--observed", metavar="METRICS.txt", help="What /metrics of the engine or the gateway said."),
+        typer.Option("--observed", metavar="METRICS.txt", help="A saved /metrics of engine or gateway."),
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the answer into the traffic file's text.")] = False,
     output: options.Output = None,
     force: options.Force = False,
-    seeds: Annotated[int | None, typer.Option("--seeds", metavar="N", help="Runs, each with its own seed.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The first seed.")] = None,
-    scale: Annotated[float, typer.Option("--scale", metavar="X", show_default=False, help="Traffic × X.")] = 1.0,
+    seeds: options.Seeds = None,
+    seed: options.Seed = None,
+    scale: options.Scale = 1.0,
     duration: overrides.Duration = None,
-    workers: Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; all cores.")] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="tcp://HOST:PORT", help="Play the runs on this Dask scheduler.")
-    ] = None,
+    workers: options.Workers = None,
+    cluster: options.Cluster = None,
     model: overrides.Model = None,
     gpu: overrides.Gpu = None,
     tensor_parallel: overrides.TensorParallel = None,
     replicas: overrides.Replicas = None,
-    max_model_len: options.MaxModelLen = None,
-    calibration: Annotated[
-        Path | None, typer.Option("--calibration", metavar="FILE", help="What kvplan calibrate wrote.")
-    ] = None,
+    max_model_len: overrides.MaxModelLen = None,
+    calibration: options.Calibration = None,
     set_keys: overrides.Set = None,
     format: options.Format = "text",
     offline: options.Offline = False,

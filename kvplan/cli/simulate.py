@@ -21,28 +21,21 @@ if TYPE_CHECKING:
     from kvplan.simulation.results import Simulation
 
 NEEDS_ARGUMENTS = True
-EXAMPLE = """Example:
-
-\b
-  kvplan simulate chat --default-max-tokens 1024 --scale 1.5"""
+EXAMPLE = "kvplan simulate chat --default-max-tokens 1024 --scale 1.5"
 
 _REPORTS = (".html", ".htm", ".md", ".markdown")
 
-TrafficReference = Annotated[
-    str, typer.Argument(metavar="TRAFFIC", help="A traffic file, or a bundled mix (kvplan list traffic).")
-]
-
 
 def run(
-    traffic: TrafficReference,
+    traffic: options.TrafficReference,
     strategy: Annotated[
         list[str] | None, typer.Option("--strategy", metavar="NAME", help="Only this one; repeatable.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", metavar="N", help="Runs, each with its own seed.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The first seed.")] = None,
-    scale: Annotated[float, typer.Option("--scale", metavar="X", show_default=False, help="Traffic × X.")] = 1.0,
+    seeds: options.Seeds = None,
+    seed: options.Seed = None,
+    scale: options.Scale = 1.0,
     duration: overrides.Duration = None,
-    workers: Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; all cores.")] = None,
+    workers: options.Workers = None,
     safety_fraction: overrides.SafetyFraction = None,
     default_max_tokens: overrides.DefaultMaxTokens = None,
     concurrency: overrides.Concurrency = None,
@@ -50,12 +43,10 @@ def run(
     gpu: overrides.Gpu = None,
     tensor_parallel: overrides.TensorParallel = None,
     replicas: overrides.Replicas = None,
-    max_model_len: options.MaxModelLen = None,
-    max_num_seqs: options.MaxNumSeqs = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    calibration: Annotated[
-        Path | None, typer.Option("--calibration", metavar="FILE", help="What kvplan calibrate wrote.")
-    ] = None,
+    max_model_len: overrides.MaxModelLen = None,
+    max_num_seqs: overrides.MaxNumSeqs = None,
+    max_num_batched_tokens: overrides.MaxNumBatchedTokens = None,
+    calibration: options.Calibration = None,
     set_keys: overrides.Set = None,
     requests: Annotated[
         Path | None, typer.Option("--requests", metavar="FILE.csv", help="Write every request there.")

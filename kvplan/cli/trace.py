@@ -9,10 +9,7 @@ from kvplan.cli import options
 from kvplan.cli.output import check_free, show, show_above, talk, write_data, write_file
 
 NEEDS_ARGUMENTS = True
-EXAMPLE = """Example:
-
-\b
-  kvplan trace azure_conv.csv.gz --output traffic.yaml"""
+EXAMPLE = "kvplan trace azure_conv.csv.gz --output traffic.yaml"
 
 
 def run(
