@@ -3,6 +3,7 @@
 Only the module of the command that was asked for is imported, so ``kvplan --help`` costs what an empty app costs.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from kvplan.errors import KvplanError
 
 INTERRUPTED = 130
+OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every exception into 1, and a crash must never look like a failed check.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # A start makes many objects and leaves none behind: looking for garbage at every 700th costs a tenth of the time.
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     _open_closed_streams()
     try:
         code = _run(given)
