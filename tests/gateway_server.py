@@ -12,7 +12,7 @@ import aiohttp
 
 from kvplan.admission import STRATEGIES
 from kvplan.gateway.admit import OwnLedger, Promise
-from kvplan.gateway.command import Gateway, Wish
+from kvplan.gateway.command import Gateway, Wish, loop_factory
 from kvplan.gateway.plan import GatewayPlan
 from kvplan.gateway.serve import Drain, listen, run_on_granian, run_on_uvicorn
 from tests.fake_engine import FakeEngine
@@ -131,14 +131,18 @@ async def _until_up(client: aiohttp.ClientSession, url: str) -> None:
     raise AssertionError("the gateway did not come up")
 
 
-def run(case: Callable[[Served], Awaitable[None]], given: Promise | None = None, **settings: Any) -> None:
-    """Run one case against a gateway of its own."""
+def run(
+    case: Callable[[Served], Awaitable[None]], given: Promise | None = None, *, server: str = "uvicorn", **settings: Any
+) -> None:
+    """Run one case against a gateway of its own, on the loop that the command takes; ``…-asyncio``: on asyncio's."""
+    name, _, loop = server.partition("-")
 
     async def whole() -> None:
-        async with served(given, **settings) as gateway:
+        async with served(given, server=name, **settings) as gateway:
             await case(gateway)
 
-    asyncio.run(asyncio.wait_for(whole(), timeout=60))
+    with asyncio.Runner(loop_factory=None if loop == "asyncio" else loop_factory()) as runner:
+        runner.run(asyncio.wait_for(whole(), timeout=60))
 
 
 def error_of(body: bytes) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from kvplan.gateway.proxy import UpstreamProxy
 from tests.fake_engine import FakeEngine
 from tests.gateway_server import CHAT, Served, promise, run
 
-SERVERS = ("uvicorn", "granian")
+SERVERS = ("uvicorn", "uvicorn-asyncio", "granian")
 
 
 class Interrupted:
@@ -71,7 +71,6 @@ def test_an_exception_at_every_await_releases(error: type[BaseException], late: 
             ledger, proxy = OwnLedger(128), UpstreamProxy(engine.url)
             admission = Admission(promise(), ledger)
             app = AdmissionMiddleware(proxy, admission, count=_count)
-            await proxy.open()
             reached = 0
             for at in range(200):
                 stepper = await _one(app, at, error, late=late)

@@ -16,11 +16,10 @@ import kvplan
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted(module.name for module in pkgutil.walk_packages(kvplan.__path__, "kvplan."))
-OPTIONAL = {"prometheus_client", "aiohttp", "uvicorn", "redis", "distributed", "dask"}
+OPTIONAL = {"prometheus_client", "aiohttp", "httptools", "uvicorn", "redis", "distributed", "dask"}
 LONGEST_MODULE_LINES = 330
 WHOLE = {
     "kvplan/layers.py": "one short class per kind, one after the other: a single idea, however many kinds there are",
-    "kvplan/traffic/file_shape.py": "the traffic file's shape, block by block",
     "kvplan/simulation/kernel/play.py": "the event loop: compiled as one, so kept as one",
     "kvplan/simulation/kernel/batch.py": "one engine step over arrays, compiled with it",
 }

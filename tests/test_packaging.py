@@ -30,6 +30,7 @@ EXTRAS = {
     "aiohttp": ["gateway", "--demo"],
     "uvicorn": ["gateway", "--demo"],
     "prometheus_client": ["gateway", "--demo"],
+    "httptools": ["gateway", "--demo"],
     "distributed": ["check", "traffic.yaml", "--cluster", "tcp://127.0.0.1:9"],
     "redis": [*GATEWAY, "--ledger", "redis://127.0.0.1:9"],
     "granian": [*GATEWAY, "--server", "granian"],
@@ -79,7 +80,7 @@ def test_the_wheel_takes_types_and_profiles_along() -> None:
 def test_every_extra_is_used() -> None:
     """A package that is named and never imported is weight for nothing."""
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "kvplan").rglob("*.py"))
-    indirect = {"httptools", "uvloop"}  # uvicorn takes them where they are installed
+    indirect = {"uvloop"}  # uvicorn takes them where they are installed
     for extra, packages in PROJECT["project"]["optional-dependencies"].items():
         if extra in ("test", "dev"):
             continue

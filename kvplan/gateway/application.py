@@ -12,8 +12,8 @@ _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 class GatewayApp:
     """An ASGI application. ``why_unready`` says why no work should be sent here, or None.
 
-    ``/healthz``: this process lives. ``/readyz``: it would also forward a request now. ``open`` and ``close`` run at
-    the server's start and end.
+    ``/healthz``: this process lives. ``/readyz``: it would also forward a request now. ``close_all`` runs at the
+    server's end.
     """
 
     def __init__(
@@ -22,13 +22,11 @@ class GatewayApp:
         metrics: GatewayMetrics,
         *,
         why_unready: Callable[[], Awaitable[str | None]],
-        open_all: Callable[[], Awaitable[None]],
         close_all: Callable[[], Awaitable[None]],
     ) -> None:
         self._admitted = admitted
         self._metrics = metrics
         self._why_unready = why_unready
-        self._open_all = open_all
         self._close_all = close_all
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +50,6 @@ class GatewayApp:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                await self._open_all()
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 await self._close_all()

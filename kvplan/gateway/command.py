@@ -61,12 +61,12 @@ def run(wish: Wish, say: Say) -> int:
     traffic = load_traffic(wish.traffic, profiles_folder=wish.profiles_folder, overrides=wish.overrides)
     plant = build_plant(traffic, offline=wish.offline, profiles_folder=wish.profiles_folder)
     plan = gateway_plan(traffic, plant, media_tokens=wish.media_tokens)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(wish, plan, say))
     return 0
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """The loop of uvloop where it is installed, which takes less CPU a request; else the standard one."""
     if importlib.util.find_spec("uvloop") is None:
         return None
@@ -79,6 +79,7 @@ def _check(wish: Wish) -> None:
     try:
         parts = urlsplit(wish.upstream)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_address = is_address and wish.upstream.isascii() and parts.username is None
     except ValueError:
         is_address = False
     if not is_address or parts.query or parts.fragment:
@@ -190,7 +191,6 @@ class Gateway:
             admitted,
             metrics,
             why_unready=self._why_unready,
-            open_all=self._proxy.open,
             close_all=self.close,
         )
 
