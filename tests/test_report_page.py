@@ -61,3 +61,27 @@ def test_a_marked_row_carries_the_accent_and_colour_changes_no_letter() -> None:
 def test_a_long_word_is_not_cut() -> None:
     word = "meta-llama/" + "x" * 60
     assert word in render([Prose(text=f"kvplan fit {word}", indent=2)], width=40)
+
+
+def test_a_command_that_is_too_long_can_still_be_pasted() -> None:
+    """Joined by the shell's own rule, it is the command again; an option is not parted from its value."""
+    command = "kvplan fit org/model --gpu h100 --prompt 4000 --enforce-eager --set 'a b=c d'"
+    text = render(next_steps(command), width=44)
+    lines = [line.strip() for line in text.removeprefix("  Next").splitlines()]
+    assert len(lines) > 1
+    assert all(line.endswith(" \\") for line in lines[:-1])
+    assert " ".join(line.removesuffix(" \\") for line in lines) == command
+    assert not any(line.removesuffix(" \\").endswith(("--gpu", "--prompt", "--set")) for line in lines)
+
+
+def test_a_number_stays_beside_its_unit_and_its_sign() -> None:
+    text = render([Prose(text="the time of a step comes from a roofline, ± 25% of it, and 12 GiB are left")], width=44)
+    assert text.splitlines() == ["the time of a step comes from a roofline,", "± 25% of it, and 12 GiB are left"]
+    text = render([Prose(text="the time of a step and all that is kept, 12 GiB")], width=44)
+    assert text.splitlines() == ["the time of a step and all that is kept,", "12 GiB"]
+
+
+def test_a_drawing_goes_where_there_is_no_room() -> None:
+    table = columns(("cap", "refused", "95%", ""), [("192", "0.4%", "0-3.8%", "#" * 30)], last_is_drawn=True)
+    assert "#" in render([table], width=60)
+    assert render([table], width=40) == "  cap  refused     95%\n  192     0.4%  0-3.8%\n"

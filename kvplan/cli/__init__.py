@@ -58,7 +58,7 @@ def _run(arguments: list[str]) -> int:
     completing = "_KVPLAN_COMPLETE" in os.environ
     app = build_app(None if completing else arguments)
     try:
-        code = app(arguments, prog_name="kvplan", standalone_mode=False)
+        code = app(arguments, prog_name="kvplan", standalone_mode=False, obj=arguments)
     except typer.Abort:
         return INTERRUPTED
     except typer.TyperException as error:

@@ -1,5 +1,6 @@
 """``kvplan fit``: where the memory goes, how large the KV pool is, how many worst-case requests fit."""
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,6 +25,7 @@ EXAMPLE = "kvplan fit Qwen/Qwen3-32B --gpu h100 --tp 2 --prompt 4000 --max-token
 
 
 def run(
+    context: typer.Context,
     model: options.ModelReference,
     gpu: options.Gpu = None,
     engine: options.Engine = "vllm",
@@ -183,11 +185,11 @@ def run(
         write_data(refusal(model, error))
         tell(error)
         return error.exit_code
-    _print(result, flags, format)
+    _print(result, flags, format, shlex.join(["kvplan", *context.obj]))
     return _EXIT_CODES[result.verdict]
 
 
-def _print(result: "Fit", flags: str | None, format: str) -> None:
+def _print(result: "Fit", flags: str | None, format: str, command: str) -> None:
     from kvplan.flags import engine_flags
     from kvplan.remedies import smallest_changes
 
@@ -203,7 +205,7 @@ def _print(result: "Fit", flags: str | None, format: str) -> None:
     else:
         from kvplan.report.fit_text import text
 
-        show(text(result, smallest_changes(result)))
+        show(text(result, smallest_changes(result), command))
 
 
 def _shapes(prompts: Sequence[int], caps: Sequence[int], lengths: Sequence[int]) -> tuple["RequestShape", ...]:

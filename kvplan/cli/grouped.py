@@ -62,11 +62,12 @@ def with_groups(run: Callable[..., int], arguments: Sequence[str] | None) -> tup
     groups: dict[str, list[str]] = {}
 
     def typed(parameter: inspect.Parameter) -> inspect.Parameter:
-        kind, *notes = get_args(parameter.annotation)
-        if not isinstance(notes[0], Grouped):
+        note = next((each for each in get_args(parameter.annotation) if isinstance(each, Grouped)), None)
+        if note is None:
             return parameter
-        groups.setdefault(notes[0].group, []).append(notes[0].names[0].partition("/")[0])
-        return parameter.replace(annotation=Annotated[kind, notes[0].option(hidden=not everything)])
+        groups.setdefault(note.group, []).append(note.names[0].partition("/")[0])
+        kind = get_args(parameter.annotation)[0]
+        return parameter.replace(annotation=Annotated[kind, note.option(hidden=not everything)])
 
     signature = inspect.signature(run)
     parameters = [typed(each) for each in signature.parameters.values()]

@@ -59,7 +59,7 @@ def run(
 ) -> int:
     """Which safety fraction, which max_tokens default, and what they cost. Exit 0: the constraints hold; 1: they can't.
 
-    Constraints that are not given are the file's limits, else 1 %.
+    Constraints that are not given are the file's limits, else 1%.
     """
     from kvplan.recommend import recommend
     from kvplan.traffic.load import load_traffic

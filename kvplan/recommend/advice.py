@@ -197,7 +197,7 @@ def scaling_rules(plant: Plant, fraction: float, answer: Played) -> tuple[Scalin
                 direction="out",
                 threshold=round(gauge, 2),
                 for_s=60,
-                meaning="what the engine's gauge reads when the ledger is 80 % full",
+                meaning="what the engine's gauge reads when the ledger is 80% full",
             )
         )
     rules.append(

@@ -1,6 +1,7 @@
 """``kvplan check`` as text: the verdict, one line a limit, what is broken, what a change does."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from kvplan.check.results import Check, Comparison, LimitResult
 from kvplan.report.check_words import (
@@ -109,13 +110,13 @@ def rest(found: Comparison) -> str:
 
 
 def _next(check: Check) -> tuple[str, ...]:
-    name = file_name(check.traffic.file)
+    name = quote(file_name(check.traffic.file))
     if check.measured.trouble is not None:
         wanted = check.traffic.deployment
         model, gpu = check.traffic.model or "MODEL", wanted.gpu or "GPU"
         ranks = f" --tp {wanted.tensor_parallel}" if wanted.tensor_parallel > 1 else ""
         window = f" --max-model-len {wanted.max_model_len}" if wanted.max_model_len else ""
-        return (f"kvplan fit {model} --gpu {gpu}{ranks}{window}", "kvplan explain budget")
+        return (f"kvplan fit {quote(model)} --gpu {gpu}{ranks}{window}", "kvplan explain budget")
     seeds = check.measured.simulation.inputs.seeds if check.measured.simulation is not None else 0
     surer = tuple(
         f"kvplan check {name} --seeds {4 * seeds}"

@@ -1,6 +1,7 @@
 """``kvplan compare`` as text: the smallest that carries the load, all candidates, why the others lose."""
 
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 from kvplan.compare.results import Candidate, Comparison
 from kvplan.report.compare_words import hardware, load_words, price, reason
@@ -29,7 +30,7 @@ def text(comparison: Comparison) -> Iterator[Part]:
             yield paragraph(model, style="1", indent=0)
         yield _table(rows, comparison)
         yield BLANK
-        reasons = [(_name(one, rows), reason(one, comparison)) for one in rows if reason(one, comparison)]
+        reasons = [(_name(one, rows), reason(one, comparison)) for one in rows if not one.carries]
         if reasons:
             yield columns(("why not", ""), reasons, left=2, wrap=1)
             yield BLANK
@@ -37,7 +38,9 @@ def text(comparison: Comparison) -> Iterator[Part]:
         yield paragraph(f"and {total - len(shown)} more: --format csv shows all")
     for note in comparison.notes:
         yield labelled("note", note)
-    yield from next_steps(*_next(comparison))
+    if comparison.smallest is None:
+        yield labelled("Try", "--tp 8,16, --replicas 1,2,4, --kv-dtype auto,fp8")
+    yield from next_steps(_next(comparison))
 
 
 def _answer(comparison: Comparison, model: str, *, several: bool) -> str:
@@ -47,20 +50,21 @@ def _answer(comparison: Comparison, model: str, *, several: bool) -> str:
         return f"{subject}nothing here carries {load}"
     window = f", window {smallest.max_model_len:,}" if smallest.max_model_len else ""
     kv_dtype = "" if smallest.choice.kv_dtype == "auto" else f", KV {smallest.choice.kv_dtype}"
-    return f"{subject}{hardware(smallest)}{window}{kv_dtype} is the smallest that carries {load}"
+    return f"{subject}{hardware(smallest)}{window}{kv_dtype} is the smallest for {load}"
 
 
 def _table(rows: Sequence[Candidate], comparison: Comparison) -> Part:
     played = isinstance(comparison.load, Traffic)
     priced = any(one.price_per_hour is not None for one in comparison.candidates)
     kv_types = len({one.choice.kv_dtype for one in comparison.candidates}) > 1
-    headings = ["", "GPUs", *(["KV"] if kv_types else []), "window", "KV pool", "at once"]
+    headings = ["", "GPUs", *(["KV"] if kv_types else []), "memory", "window", "KV pool", "at once"]
     headings += (["per s"] if played else []) + (["per hour"] if priced else [])
     cells = [
         (
             "carries" if one.carries else "loses",
             hardware(one),
             *([one.choice.kv_dtype] if kv_types else []),
+            format_bytes(one.choice.memory_bytes),
             count(one.max_model_len),
             "-" if one.kv_pool_bytes is None or one.kv_pool_bytes <= 0 else format_bytes(one.kv_pool_bytes),
             count(one.sequences),
@@ -88,12 +92,12 @@ def _name(one: Candidate, rows: Sequence[Candidate]) -> str:
     return ", ".join(parts)
 
 
-def _next(comparison: Comparison) -> tuple[str, ...]:
+def _next(comparison: Comparison) -> str:
     smallest = comparison.smallest
     if smallest is None:
-        return ("try more: --tp 8,16, --replicas 1,2,4, --kv-dtype auto,fp8", "kvplan list gpus")
+        return "kvplan list gpus"
     choice = smallest.choice
     ranks = f" --tp {choice.tensor_parallel}" if choice.tensor_parallel > 1 else ""
     window = f" --max-model-len {smallest.max_model_len}" if smallest.max_model_len else ""
     kv_dtype = f" --kv-dtype {choice.kv_dtype}" if choice.kv_dtype != "auto" else ""
-    return (f"kvplan fit {choice.model.id} --gpu {choice.gpu.name}{ranks}{window}{kv_dtype}",)
+    return f"kvplan fit {quote(choice.model.id)} --gpu {choice.gpu.name}{ranks}{window}{kv_dtype}"

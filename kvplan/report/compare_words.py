@@ -13,7 +13,7 @@ def load_words(load: ShapeLoad | Traffic) -> str:
     if load.prompt_tokens is None:
         return "one request of the whole window"
     cap = "the window's end" if load.max_output_tokens is None else f"{load.max_output_tokens:,}"
-    return f"{load.concurrency:,} × (prompt {load.prompt_tokens:,} + {cap})"
+    return f"{load.concurrency:,} request{'s' * (load.concurrency > 1)} of {load.prompt_tokens:,} + {cap}"
 
 
 def hardware(candidate: Candidate) -> str:
@@ -46,7 +46,7 @@ def _why_not(candidate: Candidate) -> str:
         return f"{title(broken)} {measured(broken)}, limit {bound(broken)}{more}"
     if candidate.verdict == "does_not_fit":
         if candidate.kv_pool_bytes is not None and candidate.kv_pool_bytes < 0:
-            return f"does not fit: {format_bytes(-candidate.kv_pool_bytes)} too little a GPU, before any KV"
+            return f"does not fit: {format_bytes(-candidate.kv_pool_bytes)} short on each GPU, before any KV"
         return f"does not fit: {candidate.detail}"
     if candidate.verdict == "cannot_tell":
         return f"cannot tell: {candidate.detail}"

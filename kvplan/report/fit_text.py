@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from shlex import quote
 
 from kvplan.capacity import Fit
 from kvplan.engines.base import Budget, Finding
@@ -16,10 +17,11 @@ _POOL, _LEFT = "KV pool", "left for KV"
 """A static cache (llama.cpp) does not take all that is left."""
 
 
-def text(fit: Fit, remedies: Sequence[Remedy]) -> Iterator[Part]:
-    """The plan."""
+def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
+    """The plan; ``command`` is what asked for it."""
     yield headline(fit.model.id, provenance(fit.model))
-    yield paragraph(_setting(fit), style=QUIET, indent=0)
+    yield paragraph(_hardware(fit), style=QUIET, indent=0)
+    yield paragraph(_settings(fit), style=QUIET, indent=0)
     yield answer(_answer(fit))
     for remedy in remedies:
         yield labelled("change", _remedy(remedy), style=ACTION)
@@ -47,10 +49,11 @@ def text(fit: Fit, remedies: Sequence[Remedy]) -> Iterator[Part]:
         )
     yield BLANK
     yield from findings(fit.findings)
-    yield from next_steps(*_next(fit))
+    yield from next_steps(*_next(fit, command))
 
 
-def _setting(fit: Fit) -> str:
+def _hardware(fit: Fit) -> str:
+    """What it runs on, and what it keeps."""
     asked = fit.deployment
     gpu = f"{asked.gpus} × {asked.gpu.name}" if asked.gpu is not None else f"{asked.gpus} GPU{'s' * (asked.gpus > 1)}"
     split = [
@@ -63,17 +66,17 @@ def _setting(fit: Fit) -> str:
         )
         if ranks > 1
     ]
-    settings = fit.plan.settings
     shared = f" ({', '.join(split)})" if split else ""
-    parts = (
-        f"{gpu}{shared}",
-        engine_name(asked.engine).replace("@", " "),
-        f"KV {fit.plan.kv_types.name}",
-        f"window {settings.max_model_len:,}",
-        f"≤ {settings.max_num_seqs:,} sequences",
-        f"{settings.max_num_batched_tokens:,} tokens a step",
+    return " · ".join((f"{gpu}{shared}", engine_name(asked.engine).replace("@", " "), f"KV {fit.plan.kv_types.name}"))
+
+
+def _settings(fit: Fit) -> str:
+    """The engine's limits."""
+    settings = fit.plan.settings
+    return (
+        f"window {settings.max_model_len:,} · ≤ {settings.max_num_seqs:,} sequences · "
+        f"{settings.max_num_batched_tokens:,} tokens a step"
     )
-    return " · ".join(parts)
 
 
 def _answer(fit: Fit) -> str:
@@ -166,10 +169,10 @@ def findings(found: Iterable[Finding]) -> Iterator[Part]:
         yield BLANK
 
 
-def _next(fit: Fit) -> tuple[str, ...]:
+def _next(fit: Fit, command: str) -> tuple[str, ...]:
     if fit.verdict == "fits":
-        return (f"kvplan fit {fit.model.id} … --flags cli", "kvplan init --output traffic.yaml")
+        return (f"{command} --flags cli", "kvplan init --output traffic.yaml")
     gpu = fit.deployment.gpu
     if fit.verdict == "does_not_fit" and gpu is not None:
-        return (f"kvplan compare {fit.model.id} --gpu {gpu.name}", "kvplan explain budget")
-    return (f"kvplan model {fit.model.id}", "kvplan explain budget")
+        return (f"kvplan compare {quote(fit.model.id)} --gpu {gpu.name}", "kvplan explain budget")
+    return (f"kvplan model {quote(fit.model.id)}", "kvplan explain budget")

@@ -7,7 +7,7 @@ command line app: ``kvplan model`` must cost little more than such an app.
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ACCENT = "1;36"
 ACTION = "33"
@@ -52,22 +52,25 @@ class Headline:
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """A short quiet label, and text wrapped under itself."""
+    """A short quiet label, and text wrapped under itself; a command is broken so that it can still be pasted."""
 
     label: str
     text: str
     style: str = ""
+    is_command: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """A table without lines. Columns in ``texts`` are set left, the others right, as numbers; ``wrap`` may break."""
+    """A table without lines. Columns in ``texts`` are set left, the others right, as numbers; ``wrap`` may break, and
+    the last column, if it is a drawing, goes where there is no room."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     texts: frozenset[int]
     wrap: int | None = None
     marked: frozenset[int] = frozenset()
+    last_is_drawn: bool = False
 
 
 Part = Prose | Verbatim | Headline | Labelled | Columns
@@ -97,7 +100,7 @@ def labelled(label: str, text: str, *, style: str = "") -> Labelled:
 def next_steps(*commands: str) -> Iterator[Labelled]:
     """What to do next, one command a line."""
     for number, command in enumerate(commands):
-        yield Labelled(label="" if number else "Next", text=command)
+        yield Labelled(label="" if number else "Next", text=command, is_command=True)
 
 
 def columns(
@@ -107,6 +110,7 @@ def columns(
     left: int | Iterable[int] = 1,
     wrap: int | None = None,
     marked: Iterable[int] = (),
+    last_is_drawn: bool = False,
 ) -> Columns:
     """A table whose first ``left`` columns (or those named) are text. Rows in ``marked`` carry the accent."""
     texts = range(left) if isinstance(left, int) else left
@@ -116,6 +120,7 @@ def columns(
         texts=frozenset(texts),
         wrap=wrap,
         marked=frozenset(marked),
+        last_is_drawn=last_is_drawn,
     )
 
 
@@ -145,7 +150,8 @@ def _set(part: Part, width: int) -> list[str]:
             return _set_headline(part, width)
         case Labelled():
             start = max(8, len(part.label)) + _GAP
-            lines = _wrap(part.text, width - _MARGIN - start)
+            set_lines = _wrap_command if part.is_command else _wrap
+            lines = set_lines(part.text, width - _MARGIN - start)
             label = _styled(part.label, QUIET) + " " * (start - len(part.label))
             heads = [label, *[" " * start] * (len(lines) - 1)]
             return [" " * _MARGIN + head + _styled(line, part.style) for head, line in zip(heads, lines, strict=True)]
@@ -162,14 +168,41 @@ def _set_headline(part: Headline, width: int) -> list[str]:
     return [title, *(_styled(line, QUIET) for line in _wrap(part.aside, width))]
 
 
+_BOUND = re.compile(r"(?<=[±≤≥]) (?=[\d.])|(?<=\d) (?=(?:[KMGT]iB|B|m?s|min|h)\b)")
+"""The space between a number and its unit or sign, where a line does not end."""
+
+
 def _wrap(text: str, width: int, *, hanging: int = 0) -> list[str]:
-    return textwrap.wrap(
-        text,
+    lines = textwrap.wrap(
+        _BOUND.sub("\xa0", text),
         max(width, _NARROWEST),
         subsequent_indent=" " * hanging,
         break_long_words=False,
         break_on_hyphens=False,
-    ) or [""]
+    )
+    return [line.replace("\xa0", " ") for line in lines] or [""]
+
+
+_ARGUMENT = re.compile(r"(?:-\S+ (?!-))?(?:[^\s']|'[^']*')+")
+
+
+def _wrap_command(text: str, width: int) -> list[str]:
+    r"""A command line over several, for a shell to join; an option stays beside its value.
+
+    >>> for line in _wrap_command("kvplan check 'my traffic.yaml' --seeds 40", 24): print(line)
+    kvplan check \
+      'my traffic.yaml' \
+      --seeds 40
+    """
+    lines = [""]
+    for word in _ARGUMENT.findall(text):
+        longer = f"{lines[-1]} {word}".lstrip() if len(lines) == 1 else f"{lines[-1]} {word}"
+        if lines[-1] and len(longer) + 2 > width:
+            lines[-1] += " \\"
+            longer = f"  {word}"
+            lines.append("")
+        lines[-1] = longer
+    return lines
 
 
 def _set_columns(table: Columns, width: int) -> list[str]:
@@ -186,6 +219,9 @@ def _set_columns(table: Columns, width: int) -> list[str]:
     spare = width - _MARGIN - sum(least)
     gap = _GAP if spare >= _GAP * (len(widths) - 1) else 1
     stacked = spare < len(widths) - 1 and len(widths) > 2
+    if stacked and table.last_is_drawn:
+        rows = tuple(row[:-1] for row in table.rows)
+        return _set_columns(replace(table, headings=table.headings[:-1], rows=rows, last_is_drawn=False), width)
     if stacked:
         spare += least[0] - _UNDER
         gap = _GAP if spare >= _GAP * (len(widths) - 2) else 1

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from shlex import quote
 
 from kvplan.recommend.results import Advice, FailedConstraint, Played, SensitivityRow
+from kvplan.report.check_words import figure, figure_beside, file_name
 from kvplan.report.numbers import count, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, Part, answer, columns, labelled, next_steps
+from kvplan.report.simulation_text import write_step
 
-CAPS = ("cap", "cuts off", "refused", "95 %", "gave up", "p99 s", "")
+CAPS = ("cap", "cuts off", "refused", "95%", "gave up", "p99 s", "")
 FRACTIONS = ("fraction", "refused", "gave up", "preempts", "peak KV", "p99 s", "")
 SENSITIVITY = ("if this is off", "by", "cuts off", "refused", "p99 s", "keeps", "then set")
 PRICE = ("", "done tokens/s", "refused", "preempts", "KV", "p50 s", "p99 s")
@@ -20,7 +22,8 @@ def text(advice: Advice, written_to: str | None = None) -> Iterator[Part]:
     yield from _headline(advice)
     yield BLANK
     if advice.caps:
-        yield columns(CAPS, [_cap_row(advice, place) for place in range(len(advice.caps))], marked=_marked_cap(advice))
+        rows = [_cap_row(advice, place) for place in range(len(advice.caps))]
+        yield columns(CAPS, rows, marked=_marked_cap(advice), last_is_drawn=True)
         yield BLANK
     yield columns(
         FRACTIONS,
@@ -99,9 +102,8 @@ def _setting(advice: Advice) -> str:
 
 
 def _failure(failed: FailedConstraint) -> str:
-    if failed.name == "e2e_p99_s":
-        return f"{_NAMES[failed.name]} {seconds(failed.measured)}, allowed {seconds(failed.limit)}: {failed.needs}"
-    return f"{_NAMES[failed.name]} {percent(failed.measured or 0.0)}, allowed {percent(failed.limit)}: {failed.needs}"
+    measured = figure_beside(failed.name, failed.measured, failed.limit)
+    return f"{_NAMES[failed.name]} {measured}, allowed {figure(failed.name, failed.limit)}: {failed.needs}"
 
 
 def _bar(share: float, limit: float) -> str:
@@ -137,7 +139,7 @@ def _marked_cap(advice: Advice) -> list[int]:
 def _fraction_row(advice: Advice, place: int) -> tuple[str, ...]:
     point = advice.fractions[place]
     played = point.played
-    over = "" if point.safety_fraction <= 1 else "over-promised"
+    over = "" if point.safety_fraction <= 1 else "overdrawn"
     return (
         f"{point.safety_fraction:.2f}",
         percent(played.refused_share),
@@ -280,20 +282,19 @@ def _columns_said(advice: Advice) -> str:
     pool = "the blocks that were observed" if seen else "the least that its band allows"
     also = f" ({percent(own)} more end at the cap that their client sent)" if own else ""
     return (
-        f"cap: the max_tokens default; cuts off: answers that it ends, of all requests{also}; refused: at least once; "
-        "the curves are cuts off and refused, | is the limit; fractions are of the planned pool while the engine has "
-        f"{pool}; then set: the cap that would keep the constraints, - none near"
+        f"cap: the max_tokens default; cuts off: answers that it ends, of all requests{also}; refused: at least once, "
+        "with its 95% interval; the curves are cuts off and refused, | is the limit; fractions are of the planned pool "
+        f"while the engine has {pool}, overdrawn: more is promised than is planned; then set: the cap that would keep "
+        "the constraints, - none near"
     )
 
 
 def _next(advice: Advice, written_to: str | None) -> tuple[str, ...]:
     if written_to is not None:
         return (f"kvplan check {quote(written_to)}", f"kvplan simulate {quote(written_to)}")
-    file = advice.traffic.file
-    name = file.rpartition("/")[2].removesuffix(".yaml") if "profiles/traffic/" in file else file
+    name = quote(file_name(advice.traffic.file))
     if not advice.feasible:
         if advice.fleet.needed is not None:
             return (f"kvplan recommend {name} --replicas {advice.fleet.needed}",)
         return (f"kvplan recommend {name} --max-refused 5%", "kvplan explain safety-fraction")
-    output = "traffic.yaml --force" if name == "traffic.yaml" else "traffic.yaml"
-    return (f"kvplan recommend {name} --write --output {output}", "kvplan explain safety-fraction")
+    return (write_step(advice.traffic.file), "kvplan explain safety-fraction")

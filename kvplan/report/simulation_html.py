@@ -18,6 +18,7 @@ from kvplan.report.simulation_text import (
     STRATEGIES,
     load_line,
     pool_line,
+    promise_line,
     remarks,
     reservation_rows,
     seeds_line,
@@ -40,7 +41,7 @@ def text(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint] = ())
 
 def _body(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint]) -> Iterator[str]:
     yield f"<h1>{escape(setting_line(result))}</h1>"
-    yield html.paragraph(pool_line(result), "quiet")
+    yield html.paragraph(f"{pool_line(result)}, {promise_line(result)}", "quiet")
     if result.recommendation is not None:
         for part in recommendation_parts(result.recommendation):
             yield from _prose(part)

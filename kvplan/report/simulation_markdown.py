@@ -13,6 +13,7 @@ from kvplan.report.simulation_text import (
     STRATEGIES,
     load_line,
     pool_line,
+    promise_line,
     remarks,
     reservation_rows,
     seeds_line,
@@ -32,7 +33,7 @@ def _lines(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint]) ->
     inputs = result.inputs
     yield f"### kvplan simulate: {plain(setting_line(result))}"
     yield ""
-    yield plain(" ".join(pool_line(result).split()))
+    yield plain(f"{pool_line(result)}, {promise_line(result)}")
     yield ""
     if result.recommendation is not None:
         yield from _recommended(result.recommendation)

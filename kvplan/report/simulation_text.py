@@ -1,7 +1,9 @@
 """``kvplan simulate`` as text: the pool, the worst cases, the strategies side by side, what to set."""
 
 from collections.abc import Iterator
+from shlex import quote
 
+from kvplan.report.check_words import file_name
 from kvplan.report.numbers import count, format_bytes, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
@@ -20,6 +22,7 @@ def text(result: Simulation) -> Iterator[Part]:
     """The whole answer."""
     yield paragraph(setting_line(result), style="1", indent=0)
     yield paragraph(pool_line(result), style=QUIET, indent=0)
+    yield paragraph(promise_line(result), style=QUIET, indent=0)
     yield BLANK
     yield columns(
         (RESERVATIONS[0], f"prompt p{result.inputs.reservation_quantile * 100:g}", *RESERVATIONS[2:]),
@@ -61,7 +64,7 @@ def setting_line(result: Simulation) -> str:
 
 
 def pool_line(result: Simulation) -> str:
-    """The pool, its band, and what of it may be promised."""
+    """The pool and its band."""
     plant = result.plant
     size = "" if plant.kv_bytes is None else f"{format_bytes(plant.kv_bytes)} = "
     block = plant.layout.block_tokens
@@ -70,11 +73,13 @@ def pool_line(result: Simulation) -> str:
     band = ""
     if plant.kv_bytes is not None and plant.kv_bytes_low is not None and plant.kv_bytes_low != plant.kv_bytes:
         band = f", ± {(plant.kv_bytes - plant.kv_bytes_low) / GIB:.1f} GiB"
-    usable = int(plant.usable * result.inputs.safety_fraction)
-    return (
-        f"KV pool {size}{plant.blocks:,} blocks of {block}{tokens}{band}   "
-        f"usable at {result.inputs.safety_fraction:.2f}: {usable:,} blocks"
-    )
+    return f"KV pool {size}{plant.blocks:,} blocks of {block}{tokens}{band}"
+
+
+def promise_line(result: Simulation) -> str:
+    """What of the pool the front door may promise."""
+    fraction = result.inputs.safety_fraction
+    return f"of which {int(result.plant.usable * fraction):,} may be promised, at a safety fraction of {fraction:.2f}"
 
 
 def reservation_rows(result: Simulation) -> Iterator[tuple[str, ...]]:
@@ -187,13 +192,17 @@ def storm_lines(result: Simulation) -> Iterator[tuple[str, str]]:
 
 
 def seeds_line(result: Simulation) -> str:
-    """Which seeds, and what of each run is left out."""
+    """Which seeds."""
     inputs = result.inputs
-    numbers = f"{inputs.seed}" if inputs.seeds == 1 else f"{inputs.seed} to {inputs.seed + inputs.seeds - 1}"
-    warm = f", the first {seconds(inputs.warmup_s)} of each run left out" if inputs.warmup_s else ""
-    return f"{numbers}{warm}"
+    return f"{inputs.seed}" if inputs.seeds == 1 else f"{inputs.seed} to {inputs.seed + inputs.seeds - 1}"
 
 
 def _next(file: str) -> tuple[str, ...]:
-    name = file.rpartition("/")[2].removesuffix(".yaml") if "profiles/traffic/" in file else file
-    return (f"kvplan check {name}", f"kvplan recommend {name} --write --output traffic.yaml")
+    return (f"kvplan check {quote(file_name(file))}", write_step(file))
+
+
+def write_step(file: str) -> str:
+    """The command that writes the answer beside the file, or over it where it has the usual name."""
+    name = file_name(file)
+    output = f"{name} --force" if name == "traffic.yaml" else "traffic.yaml"
+    return f"kvplan recommend {quote(name)} --write --output {output}"
