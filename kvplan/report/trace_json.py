@@ -1,8 +1,7 @@
 """``kvplan trace`` as JSON (``kvplan.trace``)."""
 
 from kvplan.report.json_text import document
-from kvplan.traffic.describe import TraceDescription
-from kvplan.traffic.lengths import Lengths
+from kvplan.traffic.describe import Lengths, TraceDescription
 
 
 def text(trace: TraceDescription, traffic_file: str | None) -> str:
