@@ -19,7 +19,6 @@ MODULES = sorted(module.name for module in pkgutil.walk_packages(kvplan.__path__
 OPTIONAL = {"prometheus_client", "aiohttp", "httptools", "uvicorn", "redis", "distributed", "dask"}
 LONGEST_MODULE_LINES = 330
 WHOLE = {
-    "kvplan/layers.py": "one short class per kind, one after the other: a single idea, however many kinds there are",
     "kvplan/simulation/kernel/play.py": "the event loop: compiled as one, so kept as one",
     "kvplan/simulation/kernel/batch.py": "one engine step over arrays, compiled with it",
 }

@@ -53,6 +53,7 @@ CLASS_DEFAULTS: Mapping[str, ClassDefaults] = {
     "aria_text": _class(32, 32, 4096, context=2048),
     "axk1": _class(61, 64, 7168, kv=64, head_dim=64, context=32_768, strict=True),
     "bamba": _class(32, 32, 4096, kv=8, context=262_144),
+    "beam": _class(24, 32, 2048, kv=4, window=4096, context=32_768),
     "biogpt": _class(24, 16, 1024, context=1024, tied=True),
     "bitnet": _class(30, 20, 2560, kv=5, context=2048),
     "bloom": _class(2, 8, 64, tied=True),
@@ -69,8 +70,12 @@ CLASS_DEFAULTS: Mapping[str, ClassDefaults] = {
     "deepseek_v3": _class(61, 128, 7168, kv=128, head_dim=64, context=4096),
     "deepseek_v32": _class(61, 128, 7168, kv=128, head_dim=64, context=163_840, strict=True),
     "deepseek_v4": _class(43, 64, 4096, kv=1, head_dim=512, window=128, context=1_048_576, strict=True),
+    "diffusion_gemma_text": _class(
+        30, 8, 2304, kv=4, head_dim=256, window=512, context=131_072, tied=True, strict=True
+    ),
     "diffllama": _class(16, 32, 2048, context=2048),
     "doge": _class(32, 8, 1024, context=2048),
+    "dory": _class(72, 16, 2560, kv=4, head_dim=256, window=1024, context=8192, strict=True),
     "dots1": _class(62, 32, 4608, kv=32, window=4096, context=2048),
     "emu3_text_model": _class(32, 32, 4096, kv=8, context=9216),
     "ernie4_5": _class(18, 16, 1024, kv=2, head_dim=128, context=131_072, tied=True),

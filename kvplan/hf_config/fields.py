@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from kvplan.errors import InputError, UnsupportedModelError
 
 _LARGEST_COUNT = 2**53  # whole numbers above it do not survive a round trip through JSON's doubles
-_MOST_LAYERS = 10_000  # a layer is an object here; the deepest published decoder has 126
+MOST_LAYERS = 10_000  # a layer is an object here; the deepest published decoder has 126
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Fields:
     def layers(self, *names: str) -> int:
         """A number of layers: a count that no sane model exceeds."""
         found = self.count(*names)
-        if found > _MOST_LAYERS:
-            raise self.broken(self._named(names), found, f"a number of layers ({_MOST_LAYERS:,} at most)")
+        if found > MOST_LAYERS:
+            raise self.broken(self._named(names), found, f"a number of layers ({MOST_LAYERS:,} at most)")
         return found
 
     def size(self, *names: str, default: int | None = None) -> int:

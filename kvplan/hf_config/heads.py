@@ -43,9 +43,13 @@ _HEAD_DIM_NAMES = {
 
 
 def read_head_dim(model: Described, query_heads: int) -> int:
-    """Width of a head: the key, else the class default, else hidden / query heads (whole, as engines divide it)."""
+    """Width of a head: the key, else the class default, else hidden / query heads (whole, as engines divide it).
+
+    Classes with a width of their own refuse an explicit null; the others read it as absent.
+    """
     names = _HEAD_DIM_NAMES.get(model.family, ("head_dim", "hidden_size_per_head"))
-    if model.strict and any(name in model.text.values for name in names) and model.text.value(*names) is None:
+    said_null = any(name in model.text.values for name in names) and model.text.value(*names) is None
+    if said_null and any(model.text.defaults.get(name) is not None for name in names):
         raise model.text.missing(*names)
     said = model.text.size(*names, default=0)
     if said:

@@ -9,6 +9,7 @@ from kvplan.hf_config.latent import latent_cache
 from kvplan.hf_config.recurrent import (
     bailing_kda_state,
     bamba_state,
+    flat_kda_state,
     gated_delta_state,
     jamba_state,
     kda_state,
@@ -175,6 +176,17 @@ def read_kda(model: Described) -> LayerStack:
         raise linear.refused("kda_layers", f"with full_attn_layers it must name each of {model.layers} layers once")
     latent, state = latent_cache(model), kda_state(model)
     return tuple((latent,) if number in full else (state,) for number in layers)
+
+
+def read_flat_kda(model: Described) -> LayerStack:
+    """AliceAI: ``layer_types`` of linear (KDA, sized by the flat ``linear_`` keys) and full attention.
+
+    Source: vLLM 0.33, ``AliceAIDecoderLayer``.
+    """
+    key, kinds = _listed(model, "layer_types") or ("layer_types", None)
+    if kinds is None:
+        raise model.text.missing(key)
+    return _mixed(model, key, kinds, _full(model), lambda: flat_kda_state(model))
 
 
 def read_lightning(model: Described) -> LayerStack:

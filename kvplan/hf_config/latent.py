@@ -55,19 +55,45 @@ def read_sparse_latent(model: Described) -> LayerStack:
 
 
 def _own_indexer(model: Described) -> list[bool]:
-    """Which layers have an indexer: ``indexer_types`` says ``full``; without it, layer i has one where
+    """Which layers have an indexer of their own; the others read the choice of one before them.
+
+    ``index_topk_pattern`` (``S`` shares; layers beyond it have one), else layer i has one where
     max(i − ``index_skip_topk_offset`` + 1, 0) is a multiple of ``index_topk_freq`` (offset 2, every layer by default).
+    Source: vLLM 0.33, ``DeepseekV32Attention``, which does not read ``indexer_types``.
     """
     text, layers = model.text, model.layers
-    listed = text.texts("indexer_types")
-    if listed is not None:
-        unknown = set(listed) - {"full", "shared"}
-        if unknown or len(listed) < layers:
-            raise text.refused("indexer_types", f"full or shared is expected for each of {layers} layers")
-        return [kind == "full" for kind in listed[:layers]]
+    pattern = text.value("index_topk_pattern")
+    if pattern is not None:
+        marks = list(pattern) if isinstance(pattern, str) else text.texts("index_topk_pattern") or []
+        return [index >= len(marks) or marks[index] != "S" for index in range(layers)]
     every = text.optional_count("index_topk_freq") or 1
     offset = text.size("index_skip_topk_offset", default=2)
     return [max(index - offset + 1, 0) % every == 0 for index in range(layers)]
+
+
+_SPARSE_NAMES = frozenset({"sparse_attention", "sparse", "indexed_attention", "deepseek_sparse_attention"})
+
+
+def read_listed_sparse(model: Described) -> LayerStack:
+    """Hunyuan 4: MLA, sparse only on the layers that ``layer_types`` marks; of these, the ones that ``indexer_types``
+    calls ``full`` (layer 0 and every fourth from 1 on, where absent) have an indexer.
+
+    Source: vLLM 0.33, ``HYV4Attention``, ``HYV4Config``.
+    """
+    text, layers = model.text, model.layers
+    kinds = text.texts("layer_types") or []
+    listed = text.texts("indexer_types")
+    if listed is None:
+        listed = ["full" if index == 0 or (index - 1) % 4 == 0 else "shared" for index in range(layers)]
+    if set(listed) - {"full", "shared"} or len(listed) < layers:
+        raise text.refused("indexer_types", f"full or shared is expected for each of {layers} layers")
+    sparse = [index < len(kinds) and kinds[index] in _SPARSE_NAMES for index in range(layers)]
+    latent = latent_cache(model)
+    keys = index_keys(model) if any(sparse) else None
+    return tuple(
+        (latent, keys) if keys is not None and sparse[index] and listed[index] == "full" else (latent,)
+        for index in range(layers)
+    )
 
 
 def read_double_latent(model: Described) -> LayerStack:

@@ -6,6 +6,7 @@ from kvplan.hf_config.described import Described, LayerStack
 from kvplan.hf_config.encoder_decoder import read_bart, read_t5, read_vision_cross, read_whisper
 from kvplan.hf_config.hybrid import (
     read_bamba,
+    read_flat_kda,
     read_gated_delta,
     read_granite_hybrid,
     read_grouped_kda,
@@ -27,6 +28,7 @@ from kvplan.hf_config.latent import (
     read_expanded_latent,
     read_indexed_heads,
     read_latent,
+    read_listed_sparse,
     read_sparse_latent,
 )
 from kvplan.hf_config.recurrent import read_mamba1, read_mamba2, read_rwkv
@@ -35,6 +37,8 @@ from kvplan.hf_config.varying import (
     read_asymmetric,
     read_blocks,
     read_listed_heads,
+    read_looped,
+    read_recurrent_depth,
     read_sliding_override,
     read_wide_full,
     read_yoco,
@@ -43,6 +47,7 @@ from kvplan.hf_config.varying import (
 Reader = Callable[[Described], LayerStack]
 
 READERS: Mapping[str, Reader] = {
+    "alice_ai": read_flat_kda,
     "bailing_hybrid": read_grouped_lightning,
     "bailing_hybrid_v3": read_grouped_kda,
     "bamba": read_bamba,
@@ -52,6 +57,8 @@ READERS: Mapping[str, Reader] = {
     "deepseek_v3": read_latent,
     "deepseek_v32": read_sparse_latent,
     "deepseek_v4": read_compressed,
+    "diffusion_gemma_text": read_wide_full,
+    "dory": read_recurrent_depth,
     "falcon_h1": read_parallel_hybrid,
     "falcon_mamba": read_mamba1,
     "gemma3n_text": read_tail_shared,
@@ -64,7 +71,8 @@ READERS: Mapping[str, Reader] = {
     "hunyuan": read_cross_layer_shared,
     "hunyuan_v1_dense": read_cross_layer_shared,
     "hunyuan_v1_moe": read_cross_layer_shared,
-    "hy_v4": read_sparse_latent,
+    "hy_v4": read_listed_sparse,
+    "iquestloopcoder": read_looped,
     "jamba": read_jamba,
     "kimi_linear": read_kda,
     "lfm2": read_short_conv,
@@ -104,6 +112,7 @@ PLAIN_FAMILIES = frozenset(
         "decicoder",
         "deepseek",
         "domyn_edge",
+        "dots_ocr",
         "exaone",
         "grok",
         "explicit",

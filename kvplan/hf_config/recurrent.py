@@ -181,6 +181,18 @@ def kda_state(model: Described) -> KdaState:
     )
 
 
+def flat_kda_state(model: Described) -> KdaState:
+    """AliceAI's KDA layers, which say their sizes under the gated delta net's keys."""
+    text = model.text
+    return KdaState(
+        heads=text.count("linear_num_key_heads"),
+        dim=text.count("linear_key_head_dim"),
+        conv_kernel=text.count("linear_conv_kernel_dim"),
+        conv_type=model.dtype,
+        temporal_type=FLOAT32,
+    )
+
+
 def bailing_kda_state(model: Described) -> KdaState:
     """Ling 3's KDA layers: the attention's own heads. Source: vLLM 0.33, ``_get_kda_state_shape_for_config``."""
     heads = model.query_heads

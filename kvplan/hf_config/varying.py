@@ -2,22 +2,26 @@
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described, LayerStack
-from kvplan.hf_config.fields import Fields
+from kvplan.hf_config.fields import MOST_LAYERS, Fields
 from kvplan.hf_config.heads import Heads, read_heads
 from kvplan.hf_config.standard import attention
-from kvplan.hf_config.windows import FULL, Span, checked_length, read_spans
+from kvplan.hf_config.windows import FULL, Span, checked_length, layer_rule, read_spans
 from kvplan.layers import FullAttention, Layer, Mamba1State, SharedKv
 
 
 def read_wide_full(model: Described) -> LayerStack:
-    """Gemma 4: full layers are ``global_head_dim`` (512) wide and may have ``num_global_key_value_heads`` (null: as
-    many as sliding ones); K and V are both stored even with ``attention_k_eq_v``; the last ``num_kv_shared_layers``
-    layers read the KV of earlier ones. Source: vLLM 0.33, ``Gemma4Attention``."""
+    """Gemma 4, DiffusionGemma: full layers are ``global_head_dim`` (512) wide and may have
+    ``num_global_key_value_heads`` (null: as many as sliding ones); K and V are both stored even with
+    ``attention_k_eq_v``; the last ``num_kv_shared_layers`` layers read the KV of earlier ones.
+
+    Source: vLLM 0.33, ``Gemma4Attention``.
+    """
     text = model.text
     sliding = read_heads(model)
     width = text.optional_count("global_head_dim") or 512
     global_kv = text.optional_count("num_global_key_value_heads")
-    kv = global_kv if global_kv is not None and text.flag("attention_k_eq_v") else sliding.kv
+    own_kv = text.flag("attention_k_eq_v", default=model.family == "diffusion_gemma_text")
+    kv = global_kv if global_kv is not None and own_kv else sliding.kv
     wide = Heads(query=sliding.query, kv=kv, head_dim=width, value_head_dim=width)
     spans = read_spans(model, model.layers)
     shared = text.size("num_kv_shared_layers", default=0)
@@ -101,6 +105,51 @@ def _block(model: Described, block: object, index: int, query: int, head_dim: in
     if query % group:
         raise fields.refused("n_heads_in_group", f"it does not divide {query} query heads")
     return (_full(query // group, head_dim),)
+
+
+def read_looped(model: Described) -> LayerStack:
+    """IQuest-LoopCoder: every layer runs ``loop_num`` (2) times with a cache for each; the later ones keep
+    ``loop_window_size`` (64) tokens. Source: vLLM 0.33, ``LoopCoderAttention``."""
+    text = model.text
+    heads, loops = read_heads(model), _loops(model, "loop_num", 2)
+    window = Span(rule="sliding", tokens=text.optional_count("loop_window_size") or 64)
+    again = (attention(heads, window),) * (loops - 1)
+    return tuple((attention(heads, span), *again) for span in read_spans(model, model.layers))
+
+
+def _loops(model: Described, name: str, default: int) -> int:
+    """How often a layer runs, each time with a cache of its own."""
+    loops = model.text.optional_count(name) or default
+    if loops * model.layers > MOST_LAYERS:
+        raise model.text.broken(name, loops, f"a number of loops that {model.layers} layers can run")
+    return loops
+
+
+def read_recurrent_depth(model: Described) -> LayerStack:
+    """Dory: a layer attends or is an MLP (every second, where ``layer_types`` is absent; of the attention layers each
+    fourth is full); the layers between the first ``n_input_layers`` and the last ``n_output_layers`` run
+    ``n_recurrent_loops`` times, with a cache for each unless ``recurrent_kv_cache_mode`` is ``last_loop``.
+
+    Source: vLLM 0.33, ``DoryConfig``, ``DoryAttention``.
+    """
+    text, layers = model.text, model.layers
+    listed = text.texts("layer_types")
+    if listed is None:
+        kinds = ["mlp" if index % 2 else "full" if index % 8 == 6 else "sliding" for index in range(layers)]
+    else:
+        cut = checked_length(model, "layer_types", listed, layers)
+        kinds = ["mlp" if name == "mlp" else layer_rule(model, name) for name in cut]
+    first, last = text.size("n_input_layers", default=0), layers - text.size("n_output_layers", default=0)
+    mode = text.text("recurrent_kv_cache_mode") or "per_loop"
+    if mode not in ("per_loop", "last_loop"):
+        raise text.refused("recurrent_kv_cache_mode", "only per_loop and last_loop are known")
+    loops = _loops(model, "n_recurrent_loops", 1) if mode == "per_loop" else 1
+    heads = read_heads(model)
+    spans = {"full": FULL, "sliding": Span(rule="sliding", tokens=text.count("sliding_window"))}
+    return tuple(
+        () if kind == "mlp" else (attention(heads, spans[kind]),) * (loops if first <= index < last else 1)
+        for index, kind in enumerate(kinds)
+    )
 
 
 def read_listed_heads(model: Described) -> LayerStack:

@@ -62,6 +62,7 @@ _PERIODS = {
     "cohere2": (4, False),
     "cohere2_moe": (4, False),
     "cwm": (4, True),
+    "diffusion_gemma_text": (6, False),
     "exaone4": (4, False),
     "exaone_moe": (4, False),
     "gemma2": (2, False),
@@ -77,6 +78,8 @@ _PERIODS = {
     "olmo3": (4, False),
     "vaultgemma": (2, False),
 }
+# Classes whose last layer is full, whatever the list says.
+_ENDS_FULL = frozenset({"diffusion_gemma_text", "gemma4_text", "gemma4_unified_text"})
 # Classes with a window whose layers are all full unless ``layer_types`` says otherwise.
 _FULL_UNLESS_LISTED = frozenset({"laguna", "mellum", "step3p5"})
 _PERIOD_NAMES = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
@@ -144,8 +147,8 @@ def _layer_kinds(model: Described, layers: int) -> list[str] | None:
             kinds = ["full"] * layers
         else:
             return None
-    if model.family in ("gemma4_text", "gemma4_unified_text"):
-        kinds[-1] = "full"  # the config class makes the last layer full, whatever the list says
+    if model.family in _ENDS_FULL:
+        kinds[-1] = "full"
     return kinds
 
 

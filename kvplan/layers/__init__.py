@@ -1,0 +1,75 @@
+"""What one layer keeps for one sequence: a frozen dataclass per kind, each stating its own bytes.
+
+A sequence is priced piecewise by ``bytes_for(tokens)``: some layers grow with every token, some stop at a window,
+some hold a fixed amount. No layer knows an engine or a page.
+"""
+
+from kvplan.layers.attention import (
+    ChunkedAttention,
+    CrossAttention,
+    FullAttention,
+    LatentAttention,
+    SharedKv,
+    SlidingAttention,
+)
+from kvplan.layers.base import (
+    Layer,
+    share,
+    share_or_replicate,
+)
+from kvplan.layers.compressed import (
+    CompressedKv,
+    CompressedWindow,
+    CompressorState,
+    IndexKeys,
+)
+from kvplan.layers.recurrent import (
+    GatedDeltaState,
+    KdaState,
+    LightningState,
+    Mamba1State,
+    Mamba2State,
+    RecurrentLayer,
+    RgLruState,
+    RwkvState,
+    ShortConvState,
+)
+from kvplan.layers.stored import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FP8,
+    KvTypes,
+    StoredType,
+)
+
+__all__ = [
+    "BFLOAT16",
+    "FLOAT16",
+    "FLOAT32",
+    "FP8",
+    "ChunkedAttention",
+    "CompressedKv",
+    "CompressedWindow",
+    "CompressorState",
+    "CrossAttention",
+    "FullAttention",
+    "GatedDeltaState",
+    "IndexKeys",
+    "KdaState",
+    "KvTypes",
+    "LatentAttention",
+    "Layer",
+    "LightningState",
+    "Mamba1State",
+    "Mamba2State",
+    "RecurrentLayer",
+    "RgLruState",
+    "RwkvState",
+    "SharedKv",
+    "ShortConvState",
+    "SlidingAttention",
+    "StoredType",
+    "share",
+    "share_or_replicate",
+]

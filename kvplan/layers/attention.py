@@ -1,0 +1,100 @@
+"""Attention that keeps the keys and values of tokens: all of them, a window, a chunk, a latent, an encoder's output."""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import ClassVar, Self
+
+from kvplan.layers.base import Layer, share_or_replicate, whole
+from kvplan.layers.stored import KvTypes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HeadLayer(Layer):
+    """Keys and values of ``kv_heads`` heads; the two widths may differ."""
+
+    kv_heads: int
+    head_dim: int
+    value_head_dim: int
+
+    def _bytes_per_token(self, kv: KvTypes) -> Fraction:
+        """kv_heads × (head_dim × key type + value_head_dim × value type)."""
+        return kv.key.bytes_for(self.kv_heads * self.head_dim) + kv.value.bytes_for(self.kv_heads * self.value_head_dim)
+
+    def shard(self, ranks: int) -> Self:
+        return replace(self, kv_heads=share_or_replicate(self.kv_heads, ranks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullAttention(_HeadLayer):
+    """Every token's K and V stay (MHA, GQA and MQA differ only in ``kv_heads``)."""
+
+    kind: ClassVar[str] = "full attention"
+
+    def growing_bytes_per_token(self, kv: KvTypes) -> Fraction:
+        return self._bytes_per_token(kv)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingAttention(_HeadLayer):
+    """K and V of the last ``window`` tokens."""
+
+    kind: ClassVar[str] = "sliding window"
+    window: int
+
+    @property
+    def window_tokens(self) -> int:
+        return self.window
+
+    def windowed_bytes_per_token(self, kv: KvTypes) -> Fraction:
+        return self._bytes_per_token(kv)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkedAttention(_HeadLayer):
+    """K and V of the current chunk of ``chunk`` tokens; a token never attends across a chunk border (Llama 4)."""
+
+    kind: ClassVar[str] = "chunked attention"
+    chunk: int
+
+    @property
+    def window_tokens(self) -> int:
+        return self.chunk
+
+    def windowed_bytes_per_token(self, kv: KvTypes) -> Fraction:
+        return self._bytes_per_token(kv)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttention(Layer):
+    """MLA: one latent and one rope key per token, shared by all heads: not doubled for K and V, copied on every rank.
+
+    Packed as ``fp8_ds_mla`` a token takes 656 B: 512 fp8 + 4 float32 scales + 64 rope values in bfloat16
+    (source: vLLM 0.33, ``MLAAttentionSpec``).
+    """
+
+    kind: ClassVar[str] = "latent (MLA)"
+    latent_dim: int
+    rope_dim: int
+
+    def growing_bytes_per_token(self, kv: KvTypes) -> Fraction:
+        if kv.packed == "fp8_ds_mla":
+            return Fraction(656)
+        return kv.key.bytes_for(self.latent_dim + self.rope_dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossAttention(_HeadLayer):
+    """K and V of an encoder's output (audio, image or source text): ``source_tokens`` of them, whatever is decoded."""
+
+    kind: ClassVar[str] = "cross attention"
+    source_tokens: int
+
+    def fixed_bytes(self, kv: KvTypes) -> int:
+        return whole(self._bytes_per_token(kv) * self.source_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedKv(Layer):
+    """Reads the KV that another layer keeps; keeps nothing itself."""
+
+    kind: ClassVar[str] = "shared KV"
