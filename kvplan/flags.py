@@ -2,12 +2,17 @@
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
+from pathlib import Path
 
 from kvplan.capacity import Fit
+from kvplan.engines.ggml_types import cache_types
 
 Value = Callable[[Fit], object]
+
+ALL_LAYERS = 999
+"""More layers than any model has."""
 
 
 def _decimal(share: Fraction) -> str:
@@ -56,6 +61,33 @@ def _default_cap(fit: Fit) -> str | None:
     return None if cap is None else json.dumps({"max_new_tokens": cap})
 
 
+def _ranks(fit: Fit) -> int:
+    """GPUs over which attention's replicas and their tensor parallelism spread."""
+    return fit.deployment.tensor_parallel * fit.deployment.data_parallel
+
+
+def _all_sequences(fit: Fit) -> int:
+    """Sequences of all attention replicas together."""
+    return fit.plan.settings.max_num_seqs * fit.deployment.data_parallel
+
+
+def _kv_word(words: Mapping[str, str | None]) -> Value:
+    """The KV type asked for, in the engine's spelling where ``words`` has one; None there: it has no word for it."""
+    return lambda fit: (
+        None if fit.deployment.kv_dtype == "auto" else words.get(fit.deployment.kv_dtype, fit.deployment.kv_dtype)
+    )
+
+
+def _cache_type(option: str) -> Value:
+    """llama.cpp's word for K's or V's type: its own, else that of both."""
+
+    def read(fit: Fit) -> object:
+        own, both = getattr(fit.deployment, option), fit.deployment.kv_dtype
+        return own or (None if both == "auto" else cache_types(None, None, both).key.name)
+
+    return read
+
+
 _TP: Value = _unless(1, lambda fit: fit.deployment.tensor_parallel)
 _PP: Value = _unless(1, lambda fit: fit.deployment.pipeline_parallel)
 _DP: Value = _unless(1, lambda fit: fit.deployment.data_parallel)
@@ -91,31 +123,36 @@ FLAGS: dict[str, dict[str, Value]] = {
         "--override-generation-config": _default_cap,
     },
     "sglang": {
-        "--tp-size": _unless(1, lambda fit: fit.deployment.tensor_parallel * fit.deployment.data_parallel),
+        "--tp-size": _unless(1, _ranks),
         "--pp-size": _PP,
         "--dp-size": _DP,
         "--enable-dp-attention": lambda fit: fit.deployment.data_parallel > 1 or None,
+        "--ep-size": lambda fit: _ranks(fit) if fit.deployment.expert_parallel else None,
         "--context-length": _window,
-        "--max-running-requests": _SEQUENCES,
+        "--max-running-requests": _all_sequences,
         "--chunked-prefill-size": lambda fit: fit.deployment.max_num_batched_tokens,
         "--mem-fraction-static": _SHARE,
-        "--kv-cache-dtype": _KV,
+        "--kv-cache-dtype": _kv_word({"fp8": "fp8_e4m3"}),
         "--page-size": _BLOCK,
         "--swa-full-tokens-ratio": lambda fit: _decimal_or_none(fit.deployment.window_pool_ratio),
         "--mamba-full-memory-ratio": lambda fit: _decimal_or_none(fit.deployment.state_pool_ratio),
+        "--disable-hybrid-swa-memory": lambda fit: not fit.deployment.hybrid_kv_cache_manager or None,
         "--disable-cuda-graph": lambda fit: fit.deployment.enforce_eager or None,
         "--disable-radix-cache": lambda fit: fit.deployment.prefix_caching is False or None,
     },
     "tensorrt-llm": {
-        "--tp_size": _TP,
+        "--tp_size": _unless(1, _ranks),
         "--pp_size": _PP,
+        "--enable_attention_dp": lambda fit: fit.deployment.data_parallel > 1 or None,
+        "--ep_size": lambda fit: _ranks(fit) if fit.deployment.expert_parallel else None,
         "--max_seq_len": _window,
         "--max_batch_size": _SEQUENCES,
         "--max_num_tokens": _STEP,
         "--kv_cache_free_gpu_memory_fraction": _SHARE,
-        "--kv_cache_dtype": _KV,
+        "--kv_cache_dtype": _kv_word({"bfloat16": None, "float16": None}),
     },
     "llama.cpp": {
+        "--n-gpu-layers": lambda _fit: ALL_LAYERS,
         "--ctx-size": _context,
         "--parallel": _SEQUENCES,
         "--kv-unified": lambda fit: _is_unified(fit) or None,
@@ -123,25 +160,31 @@ FLAGS: dict[str, dict[str, Value]] = {
         "--swa-full": lambda fit: fit.deployment.swa_full or None,
         "--ubatch-size": lambda fit: fit.deployment.max_num_batched_tokens,
         "--predict": _largest_cap,
-        "--cache-type-k": lambda fit: fit.deployment.cache_type_k,
-        "--cache-type-v": lambda fit: fit.deployment.cache_type_v,
+        "--cache-type-k": _cache_type("cache_type_k"),
+        "--cache-type-v": _cache_type("cache_type_v"),
     },
     "tgi": {
         "--num-shard": _TP,
         "--max-total-tokens": _window,
         "--max-batch-total-tokens": lambda fit: fit.pool_tokens,
         "--max-batch-prefill-tokens": _STEP,
-        "--cuda-memory-fraction": _SHARE,
-        "--kv-cache-dtype": _KV,
+        "--max-concurrent-requests": lambda fit: fit.deployment.max_num_seqs,
+        "--cuda-memory-fraction": _unless("1", _SHARE),
+        "--kv-cache-dtype": _kv_word({"bfloat16": None, "float16": None}),
     },
 }
-"""Engine → flag → its value; None leaves the flag out, True is a flag without a value."""
+"""Engine → flag → its value; None leaves the flag out, True is a flag without a value.
+
+Source: the argument parsers of vLLM 0.33, SGLang 0.5.23, llama.cpp (``common/arg.cpp``), ``trtllm-serve`` and TGI's
+launcher. ``--n-gpu-layers`` says what the plan takes for granted: every layer is on the GPUs, whatever
+``--fit`` would choose, or an older build's default of none.
+"""
 
 COMMANDS = {
     "vllm": "vllm serve {model}",
     "sglang": "python -m sglang.launch_server --model-path {model}",
     "tensorrt-llm": "trtllm-serve {model}",
-    "llama.cpp": "llama-server --model {model}",
+    "llama.cpp": "llama-server {model}",
     "tgi": "text-generation-launcher --model-id {model}",
 }
 """How each engine is started."""
@@ -153,8 +196,21 @@ def engine_flags(fit: Fit) -> dict[str, object]:
     return {flag: value for flag, value in values if value is not None}
 
 
+def _llama_model(model_id: str) -> str:
+    """Which GGUF file llama.cpp loads: the one named, a repository's, or one of the name that a conversion makes."""
+    if not model_id.endswith(".gguf"):
+        return f"--model {shlex.quote(model_id.rsplit('/', 1)[-1])}.gguf"
+    repository, _, file = model_id.partition("/")
+    name, _, path = file.partition("/")
+    if not path or Path(model_id).exists():
+        return f"--model {shlex.quote(model_id)}"
+    return f"--hf-repo {shlex.quote(f'{repository}/{name}')} --hf-file {shlex.quote(path)}"
+
+
 def command_words(fit: Fit) -> list[str]:
     """The whole command line, one word or flag with its value an entry."""
-    start = COMMANDS[fit.deployment.engine.name].format(model=fit.model.id)
+    engine = fit.deployment.engine.name
+    model = _llama_model(fit.model.id) if engine == "llama.cpp" else shlex.quote(fit.model.id)
+    start = COMMANDS[engine].format(model=model)
     flags = engine_flags(fit).items()
     return [start, *(flag if value is True else f"{flag} {shlex.quote(str(value))}" for flag, value in flags)]

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from kvplan.capacity import RequestShape, fit
+from kvplan.capacity import Fit, RequestShape, fit
 from kvplan.engines import ENGINES, engine_plan, parse_engine
 from kvplan.engines.base import Deployment, EnginePlan
 from kvplan.engines.corrections import corrected
 from kvplan.engines.ggml_types import CACHE_TYPES, cache_types
 from kvplan.engines.llama_cpp.slots import divide_context, scratch_bytes, window_cells
-from kvplan.engines.sglang.rules import default_fraction, kv_memory, share_out, tier_of, window_pool_tokens
+from kvplan.engines.sglang.classes import has_window_pool
+from kvplan.engines.sglang.reserve import captured_sizes, default_fraction, static_fraction, tier_of
+from kvplan.engines.sglang.rules import kv_memory, share_out, window_pool_tokens
 from kvplan.engines.tensorrt_llm import pool_blocks
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
@@ -24,9 +26,12 @@ from kvplan.layers import (
     LatentAttention,
     Layer,
     Mamba2State,
+    SharedKv,
     SlidingAttention,
 )
 from kvplan.model import ModelSpec, Shape, Source, Weights
+from kvplan.profiles.loader import list_names, load_gpu
+from kvplan.sources import read_model
 from kvplan.units import GIB, MIB
 from tests.engine_table import lines
 
@@ -73,14 +78,9 @@ def test_a_budget_adds_up_and_prices_a_dense_model_by_the_token(engine: str) -> 
 @pytest.mark.parametrize("engine", OTHERS)
 def test_more_memory_never_means_fewer_blocks(engine: str) -> None:
     """At a given share: SGLang's own default share falls where a larger GPU gets larger graphs."""
+    share = {} if engine == "llama.cpp" else {"memory_utilization": Fraction(9, 10)}
     blocks = [
-        plan_of(
-            engine,
-            DENSE,
-            max_model_len=65_536,
-            gpu_memory_bytes=(amount * GIB,),
-            memory_utilization=Fraction(9, 10),
-        ).blocks
+        plan_of(engine, DENSE, max_model_len=65_536, gpu_memory_bytes=(amount * GIB,), **share).blocks
         for amount in range(8, 90, 6)
     ]
     assert blocks == sorted(blocks)
@@ -121,23 +121,83 @@ def test_corrections_move_the_pool_by_their_sum(engine: str) -> None:
     assert corrected(plain.budget, ()) is plain.budget
 
 
+@pytest.fixture(scope="module")
+def catalogue() -> list[ModelSpec]:
+    """Every bundled model."""
+    return [read_model(name, offline=True) for name in list_names("models")]
+
+
+def plan_or_hint(model: ModelSpec, deployment: Deployment) -> Fit | str | None:
+    """The fit, or what a refusal says to do next."""
+    try:
+        return fit(model, deployment)
+    except (UnsupportedModelError, InputError) as refusal:
+        return refusal.hint
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_every_bundled_model_has_a_plan_or_a_reason(engine: str, catalogue: list[ModelSpec]) -> None:
+    """On one H100 and in a given pool: no traceback, no budget that does not add up, no memory below zero made zero."""
+    asked = Deployment(engine=parse_engine(engine), gpu=load_gpu("h100"))
+    planned = 0
+    for model in catalogue:
+        for deployment in (asked, replace(asked, kv_memory_bytes=GIB)):
+            found = plan_or_hint(model, deployment)
+            assert found, model.id
+            if isinstance(found, str):
+                continue
+            planned += 1
+            plan, budget = found.plan, found.plan.budget
+            assert plan.blocks <= max(0, plan.kv_bytes) // plan.layout.bytes_per_block, model.id
+            if budget is None:
+                continue
+            assert budget.requested_bytes == budget.kv_bytes + sum(t.bytes for t in budget.terms if t.inside_fraction)
+            assert budget.kv_bytes_low <= budget.kv_bytes <= budget.kv_bytes_high, model.id
+            weights = next(term.bytes for term in budget.terms if term.name == "weights")
+            assert weights < budget.requested_bytes or budget.kv_bytes < 0, model.id
+    assert planned > len(catalogue)
+
+
 # SGLang
 
 
 def test_sglang_defaults_by_size_of_gpu() -> None:
-    """Tiers and reserve of ``server_args.py`` 0.5.6, by hand: H100 512 + 8192 × 1.5 + 256 × 2 + 128 = 13,440 MiB."""
-    assert [tier_of(size * GIB).chunk_tokens for size in (15, 24, 44, 79, 140, 180)] == [
-        2048,
-        2048,
-        4096,
-        8192,
-        8192,
-        16384,
-    ]
-    assert default_fraction(81_559 * MIB, 8192, 1) == Fraction(round((81_559 - 13_440) / 81_559 * 1000), 1000)
-    # a 4090: 512 + 2048 × 1.5 + 24 × 2 + 128 = 3,760 MiB; above 60 GiB at least 10 GiB are kept
-    assert default_fraction(24_564 * MIB, 2048, 1) == Fraction(847, 1000)
-    assert default_fraction(81_559 * MIB, 2048, 1) == Fraction(874, 1000)
+    """Tiers and reserve by hand: H100 512 + 8192 × 1.5 + 128 MiB, and 256 × 2 + 58 × 8 for graphs."""
+    sizes = (15, 24, 44, 79, 140, 180)
+    assert [tier_of(size * GIB).chunk_tokens for size in sizes] == [2048, 4096, 4096, 8192, 8192, 16384]
+    assert [tier_of(size * GIB, (0, 5, 19)).chunk_tokens for size in sizes] == [2048, 2048, 4096, 8192, 8192, 16384]
+    assert default_fraction(81_559 * MIB, 8192, 1, 976) == Fraction(round((81_559 - 13_904) / 81_559 * 1000), 1000)
+    # a 4090: 512 + 4096 × 1.5 + 128 + 48 × 2 + 50 × 8 = 7,280 MiB; before 0.5.12 512 + 2048 × 1.5 + 128 + 24 × 2
+    asked = Deployment(engine=parse_engine("sglang"), gpu_memory_bytes=(24_564 * MIB,))
+    older = replace(asked, engine=parse_engine("sglang@0.5.6"))
+    assert static_fraction(DENSE, asked, 24_564 * MIB) == Fraction(round((24_564 - 7_280) / 24_564 * 1000), 1000)
+    assert static_fraction(DENSE, older, 24_564 * MIB) == Fraction(847, 1000)
+    # above 60 GiB at least 10 GiB are kept
+    assert default_fraction(81_559 * MIB, 2048, 1, 0) == Fraction(874, 1000)
+
+
+def test_sglang_reserves_graphs_by_what_is_captured() -> None:
+    """8 replicas of attention keep 512 × 8 × 4.5 MiB more; MLA 1.5 GiB, not 74 × 8 MiB; stages and eager mode none."""
+    memory = 180 * GIB
+
+    def share(model: ModelSpec, **asked: object) -> Fraction:
+        deployment = Deployment(engine=parse_engine("sglang"), gpu_memory_bytes=(memory,))
+        return static_fraction(model, replace(deployment, **asked), memory)  # type: ignore[arg-type]
+
+    def kept(mib: float) -> Fraction:
+        return Fraction(round((1 - mib * MIB / memory) * 1000), 1000)
+
+    base = 512 + 16384 * 1.5
+    assert (captured_sizes(16_384), captured_sizes(100)) == (74, 12)
+    assert share(DENSE) == kept(base + 128 + 1024 + 74 * 8)
+    assert share(DENSE, pipeline_parallel=2) == kept(base + 256 + 1024)
+    assert share(DENSE, enforce_eager=True) == kept(base + 128)
+    assert share(DENSE, data_parallel=8) == kept(base + 1024 + 1024 + 512 * 8 * 4.5 + 74 * 8)
+    assert share(DENSE, max_num_seqs=16) == kept(base + 128 + 32 + 74 * 8)
+    assert share(model_of(*[LATENT] * 61)) == kept(base + 128 + 1024 + 1536)
+    seeing = replace(DENSE, shape=replace(DENSE.shape, has_vision=True))
+    assert share(seeing) == kept(base + 128 + 1024) * Fraction(95, 100)
+    assert share(replace(seeing, architecture="Gemma3ForConditionalGeneration")) == share(DENSE)
 
 
 def test_sglang_pool_is_what_the_fraction_leaves() -> None:
@@ -152,33 +212,66 @@ def test_sglang_pool_is_what_the_fraction_leaves() -> None:
 
 
 def test_sglang_states_take_their_ratio_and_bound_requests() -> None:
-    """Qwen3.5-9B at TP 2: 39.42 GiB were shared into 18.68 for 1,521 states and 20.74 for tokens (a recorded start)."""
+    """Qwen3.5-9B at TP 2: 39.42 GiB were shared into 18.68 for 1,521 states and 20.74 for tokens (a recorded start).
+
+    One state more pads a batch. Qwen3-Next and its kin take five states a request for the prefix cache, others three.
+    """
     state = 24 * (16 * 128 * 128 * 2 + 3 * 4096 * 2)
     pools = share_out(round((20.74 + 0.84 + 17.84) * GIB), state, Fraction(9, 10))
     assert abs(pools.state_slots - 1521) <= 2
     assert abs(pools.kv_bytes / GIB - 20.74) <= 0.02
-    plan = plan_of("sglang", model_of(*[STATE, STATE, STATE, FULL] * 8), kv_memory_bytes=20 * GIB)
-    assert (
-        plan.settings.max_num_seqs
-        == share_out(20 * GIB, 24 * STATE.fixed_bytes(plan.kv_types), Fraction(9, 10)).state_slots // 3
-    )
+    # bfloat16 conv states of 3 × (2 × 16 × 128 + 32 × 128) values, float32 temporal states of 32 × 128 × 128
+    one = 2 * 3 * 8192 + 4 * 32 * 128 * 128
+    hybrid = model_of(*[STATE, STATE, STATE, FULL] * 8)
+    slots = share_out(20 * GIB, 24 * one, Fraction(9, 10)).state_slots
+    assert plan_of("sglang", hybrid, kv_memory_bytes=20 * GIB).settings.max_num_seqs == slots // 3
+    tracked = replace(hybrid, architecture="Qwen3NextForCausalLM")
+    assert plan_of("sglang", tracked, kv_memory_bytes=20 * GIB).settings.max_num_seqs == slots // 5
+    older = plan_of("sglang@0.5.12", tracked, kv_memory_bytes=20 * GIB)
+    assert older.settings.max_num_seqs == slots // 3
     unkept = plan_of(
         "sglang", model_of(*[STATE, FULL] * 8), kv_memory_bytes=20 * GIB, prefix_caching=False, max_num_seqs=64
     )
-    assert unkept.kv_bytes == 20 * GIB - 64 * 8 * STATE.fixed_bytes(unkept.kv_types)
+    assert unkept.kv_bytes == 20 * GIB - 65 * 8 * one
 
 
 def test_sglang_windows_have_a_pool_beside_the_full_one() -> None:
     """Cell = full + 0.8 × window; a request is charged by whichever pool it empties first."""
-    model = model_of(*[WINDOW, WINDOW, WINDOW, FULL] * 8)
+    model = replace(model_of(*[WINDOW, WINDOW, WINDOW, FULL] * 8), architecture="GptOssForCausalLM")
     plan = plan_of("sglang", model, kv_memory_bytes=40 * GIB, max_model_len=65_536)
     cell = 8 * 4096 + Fraction(8, 10) * 24 * 4096
     assert plan.layout.bytes_per_block == -(-cell.numerator // cell.denominator)
     assert plan.layout.request_blocks(800) == 1000
     assert plan.layout.request_blocks(10_000) == 10_000
     assert window_pool_tokens(plan.blocks, Fraction(8, 10), 1) == int(plan.blocks * Fraction(8, 10))
-    small = plan_of("sglang", model, kv_memory_bytes=GIB // 2, max_model_len=2048, window_pool_ratio=Fraction(1, 10))
+    small = plan_of("sglang", model, kv_memory_bytes=GIB // 2, max_model_len=2048, window_pool_ratio=Fraction(1, 5))
     assert any(finding.code == "window-pool-smaller-than-chunk" for finding in small.findings)
+    assert small.starts
+    smaller = plan_of("sglang", model, kv_memory_bytes=GIB // 2, max_model_len=2048, window_pool_ratio=Fraction(1, 20))
+    assert any(finding.code == "window-pool-smaller-than-window" for finding in smaller.findings)
+    assert not smaller.starts
+
+
+@pytest.mark.parametrize(
+    ("architecture", "engine", "pooled"),
+    [
+        ("GptOssForCausalLM", "sglang", True),
+        ("Gemma3ForConditionalGeneration", "sglang", False),
+        ("Gemma3ForConditionalGeneration", "sglang@0.5.6", True),
+        ("Llama4ForConditionalGeneration", "sglang@0.5.6", False),
+        ("Gemma4ForConditionalGeneration", "sglang@0.5.9", False),
+        ("Gemma4ForConditionalGeneration", "sglang@0.5", True),
+    ],
+)
+def test_sglang_pools_windows_by_class(architecture: str, engine: str, *, pooled: bool) -> None:
+    """The list of ``is_hybrid_swa_model``; who is not on it keeps every token in every layer."""
+    assert has_window_pool(architecture, parse_engine(engine).release) is pooled
+    model = replace(model_of(*[WINDOW, FULL] * 16), architecture=architecture)
+    plan = plan_of(engine, model, kv_memory_bytes=40 * GIB)
+    assert plan.layout.bytes_per_block == -(-16 * 4096 * (Fraction(18, 10) if pooled else 2) // 1)
+    assert any(finding.code == "windows-kept-whole" for finding in plan.findings) is not pooled
+    whole = plan_of(engine, model, kv_memory_bytes=40 * GIB, hybrid_kv_cache_manager=False)
+    assert whole.layout.bytes_per_block == 32 * 4096
 
 
 def test_sglang_latents_and_four_bit_kv() -> None:
@@ -210,8 +303,13 @@ def test_tensorrt_llm_takes_nine_tenths_of_what_is_free() -> None:
     assert plan.budget.kv_bytes == int(free * Fraction(9, 10))
 
 
-def test_tensorrt_llm_refuses_windows_and_states() -> None:
-    for layer in (WINDOW, STATE):
+def test_tensorrt_llm_keeps_windows_whole_and_refuses_states() -> None:
+    """Without ``max_attention_window`` one window of ``max_seq_len`` holds for all layers."""
+    plan = plan_of("tensorrt-llm", model_of(*[WINDOW, FULL] * 16))
+    assert plan.layout.bytes_per_block == 32 * 32 * 4096
+    assert any(finding.code == "windows-kept-whole" for finding in plan.findings)
+    wide = FullAttention(kv_heads=8, head_dim=256, value_head_dim=256)
+    for layer in (STATE, wide, SharedKv(), IndexKeys(bytes_per_entry=132)):
         with pytest.raises(UnsupportedModelError, match="TensorRT-LLM"):
             plan_of("tensorrt-llm", model_of(layer, FULL))
 
@@ -224,6 +322,9 @@ def test_tgi_keeps_windows_whole() -> None:
     assert plan.layout.bytes_per_block == 32 * 4096
     assert any(finding.code == "windows-kept-whole" for finding in plan.findings)
     assert (plan.settings.max_num_seqs, plan.settings.max_num_batched_tokens) == (128, 4096)
+    for layer in (STATE, LATENT, SharedKv()):
+        with pytest.raises(UnsupportedModelError, match="TGI"):
+            plan_of("tgi", model_of(layer, FULL))
 
 
 # llama.cpp

@@ -1,35 +1,37 @@
 """TensorRT-LLM: a share of what is free after loading becomes blocks; a request has all its blocks before it starts.
 
-Source: ``kvCacheManager.cpp`` and ``_torch/pyexecutor/_util.py`` of the public repository, and start-up logs. The pool
-is exact from the memory that is free; how much is free is an estimate (weights, one step's activations, the context).
+Source: ``kvCacheManager.cpp``, ``_torch/pyexecutor/_util.py`` and ``kv_cache/vswa.py`` of the public repository, and
+start-up logs. The pool is exact from the memory that is free; how much is free is an estimate (weights, one step's
+activations, the context).
 """
 
 from fractions import Fraction
 
-from kvplan.engines.base import (
-    Budget,
-    BudgetTerm,
-    CacheGroup,
-    CacheLayout,
-    Deployment,
-    EnginePlan,
-    Finding,
-    Settings,
-)
+from kvplan.engines.base import Budget, BudgetTerm, Deployment, EnginePlan, Finding, Settings
 from kvplan.engines.corrections import corrected
-from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse_other_kinds
-from kvplan.engines.vllm.budget import device_memories
+from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
+from kvplan.engines.token_pool import (
+    free_memory_estimated,
+    load_rank,
+    model_notes,
+    named_type,
+    one_pool,
+    windows_as_full,
+    windows_kept_whole,
+)
 from kvplan.engines.vllm.settings import window_of
-from kvplan.engines.vllm.weights import rank_weights
-from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.errors import UnsupportedModelError
 from kvplan.layers import (
     BFLOAT16,
     FLOAT16,
+    ChunkedAttention,
     CrossAttention,
     FullAttention,
     KvTypes,
     LatentAttention,
+    RecurrentLayer,
     SharedKv,
+    SlidingAttention,
     StoredType,
 )
 from kvplan.model import ModelSpec
@@ -39,8 +41,10 @@ _TYPES = {
     "bfloat16": BFLOAT16,
     "float16": FLOAT16,
     "fp8": StoredType(name="fp8", bytes_per_group=1),
+    # two values a byte, and a scale byte for 16 values, in a pool of their own
+    "nvfp4": StoredType(name="nvfp4", bytes_per_group=9, elements_per_group=16),
 }
-_PRICED = (FullAttention, LatentAttention, CrossAttention, SharedKv)
+_PRICED = (FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, CrossAttention)
 FREE_FRACTION = Fraction(9, 10)
 BLOCK_TOKENS = 32
 MAX_SEQUENCES = 2048
@@ -61,14 +65,8 @@ def pool_blocks(free_bytes: int, fraction: Fraction, block_bytes: int) -> int:
 def kv_types(model: ModelSpec, kv_dtype: str) -> KvTypes:
     """``auto`` follows the checkpoint's KV scheme, else the model's type."""
     word = (model.kv_scheme or model.dtype) if kv_dtype == "auto" else kv_dtype
-    word = "fp8" if word.startswith("fp8") else word
-    if word not in _TYPES:
-        raise InputError(
-            f"{word!r} is not a KV type of TensorRT-LLM that kvplan knows",
-            hint=f"one of auto, {', '.join(_TYPES)}",
-            key="kv_dtype",
-        )
-    return KvTypes(key=_TYPES[word], value=_TYPES[word])
+    stored = named_type("fp8" if word.startswith("fp8") else word, _TYPES, "TensorRT-LLM")
+    return KvTypes(key=stored, value=stored)
 
 
 class TensorrtLlm:
@@ -77,23 +75,25 @@ class TensorrtLlm:
     name = "tensorrt-llm"
 
     def plan(self, model: ModelSpec, deployment: Deployment) -> EnginePlan:
-        """Blocks of one pool, charged ceil(L / block) and reserved to completion (GUARANTEED_NO_EVICT, the default)."""
+        """Blocks of one pool, charged ceil(L / block) and reserved to completion (GUARANTEED_NO_EVICT, the default).
+
+        Windows have pools of their own only where ``max_attention_window`` is given: unasked, one window of
+        ``max_seq_len`` holds for all layers.
+        """
         _refuse(model, deployment)
         kv = kv_types(model, deployment.kv_dtype)
         settings = _settings(model, deployment)
         block = deployment.block_size or BLOCK_TOKENS
-        chosen: tuple[int, Budget | None, CacheLayout, int] | None = None
-        for stage, layers in enumerate(rank_stages(model, deployment)):
+        stages, windows = [], 0
+        for index, layers in enumerate(rank_stages(model, deployment)):
             kept = keep(layers, kv)
-            layout = _layout(kept, block)
-            budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, settings, stage)
+            windows += kept.counts[1]
+            layout = one_pool(windows_as_full(kept), block, reserved_blocks=0)
+            budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, settings, index)
             memory = deployment.kv_memory_bytes if budget is None else budget.kv_bytes
             assert memory is not None
-            blocks = max(0, memory // layout.bytes_per_block)
-            if chosen is None or blocks < chosen[0]:
-                chosen = (blocks, budget, layout, memory)
-        assert chosen is not None
-        blocks, budget, layout, memory = chosen
+            stages.append((max(0, memory // layout.bytes_per_block), budget, layout, memory))
+        blocks, budget, layout, memory = min(stages, key=lambda stage: stage[0])
         return EnginePlan(
             settings=settings,
             kv_types=kv,
@@ -101,22 +101,9 @@ class TensorrtLlm:
             kv_bytes=memory,
             blocks=blocks,
             budget=budget,
-            findings=_findings(model, deployment),
+            findings=_findings(model, deployment, windows),
             tokens=blocks * block,
         )
-
-
-def _layout(kept: Kept, block: int) -> CacheLayout:
-    group = CacheGroup(
-        kind="full attention",
-        layers=kept.counts[0],
-        rule="full",
-        block_tokens=block,
-        page_bytes=max(1, int(kept.growing_per_token * block)),
-    )
-    return CacheLayout(
-        block_tokens=block, bytes_per_block=group.page_bytes, groups=(group,), in_flight_tokens=0, reserved_blocks=0
-    )
 
 
 def _settings(model: ModelSpec, deployment: Deployment) -> Settings:
@@ -132,12 +119,28 @@ def _settings(model: ModelSpec, deployment: Deployment) -> Settings:
 
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
+    kept = [layer for layers in model.layers for layer in layers]
     if model.is_encoder_decoder:
         raise UnsupportedModelError(
             f"cannot tell: TensorRT-LLM shares its pool between self and cross attention by a fraction of its own, "
             f"which is not modelled ({model.id})",
             hint="per request: self-attention KV to the output limit, cross-attention KV to the encoder's length "
             "(kvplan model says both); set max_input_len to the encoder's length",
+            key="engine",
+        )
+    if any(isinstance(layer, RecurrentLayer) for layer in kept):
+        raise UnsupportedModelError(
+            "cannot tell: TensorRT-LLM keeps recurrent states for max_batch_size sequences, and snapshots of them for "
+            "block reuse, by a manager that differs from release to release",
+            hint="plan it for vLLM or SGLang, or start the engine once and read its log: kvplan calibrate LOG",
+            key="engine",
+        )
+    widths = {layer.head_dim for layer in kept if isinstance(layer, (FullAttention, SlidingAttention))}
+    if len(widths) > 1 or any(isinstance(layer, SharedKv) for layer in kept):
+        raise UnsupportedModelError(
+            "cannot tell: for layers with heads of several widths, or that share KV, TensorRT-LLM makes pools of "
+            "several page sizes, which are not modelled",
+            hint="plan it for vLLM, or start the engine once and read its log: kvplan calibrate LOG",
             key="engine",
         )
     refuse_other_kinds(model, "TensorRT-LLM", but=_PRICED)
@@ -150,28 +153,18 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
 
 def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage: int) -> Budget:
     """Free after loading = total − weights − context − one step; the pool is the fraction of it."""
-    first = stage * deployment.tensor_parallel
-    memories = device_memories(deployment)[first : first + deployment.tensor_parallel]
-    total = min(memories)
-    weights = rank_weights(
-        model,
-        tensor_parallel=deployment.tensor_parallel,
-        pipeline_parallel=deployment.pipeline_parallel,
-        stage=stage,
-        data_parallel=deployment.data_parallel,
-        given_bytes=deployment.weight_bytes,
-    )
+    loaded = load_rank(model, deployment, stage)
     step = step_bytes(model, settings.max_num_batched_tokens, settings.max_num_seqs, deployment.tensor_parallel)
-    free = total - weights.bytes - CONTEXT_BYTES - step
+    free = loaded.total_bytes - loaded.weights.bytes - CONTEXT_BYTES - step
     kv = int(free * settings.memory_utilization) if free > 0 else free
-    half = int((weights.bytes * weights.unsure_share + step) * settings.memory_utilization)
+    half = int((loaded.weights.bytes * loaded.weights.unsure_share + step) * settings.memory_utilization)
     half = max(half, int(abs(kv) * _BAND_SHARE))
     answer = Budget(
-        rank=first + memories.index(total),
-        total_bytes=total,
-        requested_bytes=total,
+        rank=loaded.rank,
+        total_bytes=loaded.total_bytes,
+        requested_bytes=loaded.total_bytes,
         terms=(
-            BudgetTerm(name="weights", bytes=weights.bytes, formula=weights.formula),
+            BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
             BudgetTerm(name="context", bytes=CONTEXT_BYTES, formula="the driver's and the library's own"),
             BudgetTerm(name="activations", bytes=step, formula="one step of hidden states, and logits in float32"),
             BudgetTerm(
@@ -198,17 +191,18 @@ def step_bytes(model: ModelSpec, step_tokens: int, sequences: int, tensor_parall
     return 2 * step_tokens * width + logits
 
 
-def _findings(model: ModelSpec, deployment: Deployment) -> tuple[Finding, ...]:
-    findings = [Finding(code="model-note", severity="warning", message=note) for note in model.notes]
-    if deployment.kv_memory_bytes is None:
+def _findings(model: ModelSpec, deployment: Deployment, windows: int) -> tuple[Finding, ...]:
+    findings = model_notes(model)
+    if windows:
         findings.append(
-            Finding(
-                code="free-memory-estimated",
-                severity="warning",
-                message="TensorRT-LLM measures what is free after loading; here it is estimated from few logs",
-                hint="start it once, then plan with its own figure: kvplan calibrate LOG",
+            windows_kept_whole(
+                "TensorRT-LLM",
+                windows,
+                "max_attention_window gives each window a pool of an equal share of the memory, which is not modelled",
             )
         )
+    if deployment.kv_memory_bytes is None:
+        findings.append(free_memory_estimated("TensorRT-LLM", "one log was compared"))
     findings.append(
         Finding(
             code="no-evict",

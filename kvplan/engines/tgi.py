@@ -6,23 +6,30 @@ Source: ``flash_causal_lm.py`` (``warmup``: 0.95 of what is free), the router's 
 
 from fractions import Fraction
 
-from kvplan.engines.base import (
-    Budget,
-    BudgetTerm,
-    CacheGroup,
-    CacheLayout,
-    Deployment,
-    EnginePlan,
-    Finding,
-    Settings,
-)
+from kvplan.engines.base import Budget, BudgetTerm, Deployment, EnginePlan, Finding, Settings
 from kvplan.engines.corrections import corrected
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
-from kvplan.engines.vllm.budget import device_memories
+from kvplan.engines.token_pool import (
+    free_memory_estimated,
+    load_rank,
+    model_notes,
+    named_type,
+    one_pool,
+    windows_as_full,
+    windows_kept_whole,
+)
 from kvplan.engines.vllm.settings import window_of
-from kvplan.engines.vllm.weights import rank_weights
-from kvplan.errors import InputError
-from kvplan.layers import BFLOAT16, FLOAT16, FullAttention, KvTypes, SharedKv, SlidingAttention, StoredType
+from kvplan.errors import UnsupportedModelError
+from kvplan.layers import (
+    BFLOAT16,
+    FLOAT16,
+    FullAttention,
+    KvTypes,
+    LatentAttention,
+    RecurrentLayer,
+    SlidingAttention,
+    StoredType,
+)
 from kvplan.model import ModelSpec
 from kvplan.units import GIB
 
@@ -32,20 +39,21 @@ _TYPES = {
     "fp8_e4m3fn": StoredType(name="fp8_e4m3fn", bytes_per_group=1),
     "fp8_e5m2": StoredType(name="fp8_e5m2", bytes_per_group=1),
 }
-_PRICED = (FullAttention, SlidingAttention, SharedKv)
+_PRICED = (FullAttention, SlidingAttention)
 FREE_SHARE = Fraction(95, 100)
 CONCURRENT_REQUESTS = 128
 PREFILL_TOKENS = 4096
 CONTEXT_BYTES = GIB // 2
+LAST_PROMPT_LOGPROBS = 2
+PROMPT_LOGPROB_BYTES = 8
 _BAND_SHARE = Fraction(6, 100)
+_VISION_BAND_SHARE = Fraction(40, 100)
 
 
 def kv_types(model: ModelSpec, kv_dtype: str) -> KvTypes:
     """``auto`` is the model's type (``--kv-cache-dtype`` knows two 8-bit ones)."""
-    word = model.dtype if kv_dtype == "auto" else kv_dtype
-    if word not in _TYPES:
-        raise InputError(f"{word!r} is not a KV type of TGI", hint=f"one of auto, {', '.join(_TYPES)}", key="kv_dtype")
-    return KvTypes(key=_TYPES[word], value=_TYPES[word])
+    stored = named_type(model.dtype if kv_dtype == "auto" else kv_dtype, _TYPES, "TGI")
+    return KvTypes(key=stored, value=stored)
 
 
 class Tgi:
@@ -61,16 +69,7 @@ class Tgi:
         kept = keep(rank_stages(model, deployment)[0], kv)
         block = deployment.block_size or 1
         # every layer is paged to the request's full length: a window only masks
-        group = CacheGroup(
-            kind="full attention",
-            layers=kept.counts[0] + kept.counts[1],
-            rule="full",
-            block_tokens=block,
-            page_bytes=max(1, int(kept.token_bytes * block)),
-        )
-        layout = CacheLayout(
-            block_tokens=block, bytes_per_block=group.page_bytes, groups=(group,), in_flight_tokens=0, reserved_blocks=0
-        )
+        layout = one_pool(windows_as_full(kept), block, reserved_blocks=0)
         budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, settings)
         memory = deployment.kv_memory_bytes if budget is None else budget.kv_bytes
         assert memory is not None
@@ -100,6 +99,20 @@ def _settings(model: ModelSpec, deployment: Deployment) -> Settings:
 
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
+    kept = [layer for layers in model.layers for layer in layers]
+    if any(isinstance(layer, LatentAttention) for layer in kept):
+        raise UnsupportedModelError(
+            "cannot tell: TGI keeps the expanded keys and values of MLA models for every head, padded to the kernel's "
+            "width, and not the latent",
+            hint="plan it for vLLM or SGLang, which keep the latent",
+            key="engine",
+        )
+    if any(isinstance(layer, RecurrentLayer) for layer in kept):
+        raise UnsupportedModelError(
+            "cannot tell: TGI runs models with recurrent state without a paged cache, in batches of a fixed size",
+            hint="plan it for vLLM or SGLang",
+            key="engine",
+        )
     refuse_other_kinds(model, "TGI", but=_PRICED)
     refuse_options(
         "TGI",
@@ -112,57 +125,58 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
 
 def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Budget:
     """0.95 × (memory × cuda_memory_fraction − weights − context − the warm-up prefill)."""
-    memories = device_memories(deployment)
-    total = min(memories)
-    requested = int(total * settings.memory_utilization)
-    weights = rank_weights(model, tensor_parallel=deployment.tensor_parallel, given_bytes=deployment.weight_bytes)
-    prefill = prefill_bytes(model, settings.max_num_batched_tokens, deployment.tensor_parallel)
-    free = requested - weights.bytes - CONTEXT_BYTES - prefill
+    loaded = load_rank(model, deployment)
+    requested = int(loaded.total_bytes * settings.memory_utilization)
+    release = deployment.engine.release
+    prefill = prefill_bytes(
+        model,
+        settings.max_num_batched_tokens,
+        deployment.tensor_parallel,
+        prompt_logprobs=release is not None and release[0] <= LAST_PROMPT_LOGPROBS,
+    )
+    free = requested - loaded.weights.bytes - CONTEXT_BYTES - prefill
     kv = int(free * FREE_SHARE) if free > 0 else free
-    half = max(int(weights.bytes * weights.unsure_share) + prefill, int(abs(kv) * _BAND_SHARE))
+    half = max(int(loaded.weights.bytes * loaded.weights.unsure_share) + prefill, int(abs(kv) * _BAND_SHARE))
+    below = max(half, int(abs(kv) * _VISION_BAND_SHARE)) if model.shape.has_vision else half
     answer = Budget(
-        rank=memories.index(total),
-        total_bytes=total,
+        rank=loaded.rank,
+        total_bytes=loaded.total_bytes,
         requested_bytes=requested,
         terms=(
-            BudgetTerm(name="weights", bytes=weights.bytes, formula=weights.formula),
+            BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
             BudgetTerm(name="context", bytes=CONTEXT_BYTES, formula="the driver's and the library's own"),
-            BudgetTerm(name="activations", bytes=prefill, formula="the warm-up prefill, and its logits"),
+            BudgetTerm(name="activations", bytes=prefill, formula="the warm-up prefill"),
             BudgetTerm(name="left_free", bytes=free - kv, formula="0.05 × what is free after the warm-up"),
         ),
         kv_bytes=kv,
-        kv_bytes_low=kv - half,
+        kv_bytes_low=kv - below,
         kv_bytes_high=kv + half,
     )
     return corrected(answer, deployment.corrections)
 
 
-def prefill_bytes(model: ModelSpec, prefill_tokens: int, tensor_parallel: int) -> int:
-    """T × 2 B × (3 × intermediate / tp + 3 × hidden) of a prefill of T tokens."""
+def prefill_bytes(model: ModelSpec, prefill_tokens: int, tensor_parallel: int, *, prompt_logprobs: bool) -> int:
+    """T × 2 B × (3 × intermediate / tp + 3 × hidden) of a prefill of T tokens; up to release 2 the warm-up also asks
+    for every prompt token's log-probability: T × 8 B × vocabulary on each rank.
+
+    Release 2.2, Llama-3.1-8B on an A10G, T = 4,145: 4.4 GiB, its log implies 4.2 (22.06 − 0.5 context − 14.96 weights −
+    19,056 × 128 KiB / 0.95). Release 2.0, Mistral-7B on an A100-80, T = 32,768: 11.2 GiB, its log implies 10.6.
+    """
     shape = model.shape
     width = 3 * (shape.intermediate or 4 * shape.hidden) // tensor_parallel + 3 * shape.hidden
-    return 2 * prefill_tokens * width
+    logprobs = PROMPT_LOGPROB_BYTES * (shape.vocabulary or 0) if prompt_logprobs else 0
+    return prefill_tokens * (2 * width + logprobs)
 
 
 def _findings(model: ModelSpec, deployment: Deployment, *, windows: int) -> tuple[Finding, ...]:
-    findings = [Finding(code="model-note", severity="warning", message=note) for note in model.notes]
+    findings = model_notes(model)
     if windows:
-        findings.append(
-            Finding(
-                code="windows-kept-whole",
-                severity="info",
-                message=f"{windows} window layers keep every token: TGI pages all layers alike",
-            )
-        )
+        findings.append(windows_kept_whole("TGI", windows))
     if deployment.kv_memory_bytes is None:
-        findings.append(
-            Finding(
-                code="free-memory-estimated",
-                severity="warning",
-                message="TGI measures what is free after a warm-up; here it is estimated, and no log was compared",
-                hint="start it once, then plan with its own figure: kvplan calibrate LOG",
-            )
-        )
+        evidence = "four logs were compared"
+        if model.shape.has_vision:
+            evidence += "; the one of a vision model had 0.64 of this, since its warm-up runs the encoder"
+        findings.append(free_memory_estimated("TGI", evidence))
     findings.append(
         Finding(
             code="router-limits",

@@ -1,7 +1,8 @@
 """llama.cpp (also under Ollama): a static cache per server, shared by its slots or divided among them.
 
 Source: ``llama-context.cpp``, ``llama-kv-cache*.cpp``, ``llama-memory-recurrent.cpp`` and ``tools/server`` of the build
-in llama-cpp-python 0.3.36. Buffers are exact; the scratch (compute) buffer and the driver's context are estimates.
+in llama-cpp-python 0.3.36. Buffers are exact; the scratch (compute) buffer and the driver's context are estimates, for
+flash attention (the default where the device has it) and all layers on the GPUs.
 """
 
 from fractions import Fraction
@@ -18,7 +19,16 @@ from kvplan.engines.base import (
 from kvplan.engines.corrections import corrected
 from kvplan.engines.ggml_types import cache_types
 from kvplan.engines.llama_cpp.findings import plan_findings
-from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, Buffers, Slots, buffers, divide_context, kept_by
+from kvplan.engines.llama_cpp.slots import (
+    UBATCH_TOKENS,
+    Buffers,
+    Slots,
+    buffers,
+    divide_context,
+    ignored_windows,
+    kept_by,
+    logits_bytes,
+)
 from kvplan.engines.ranks import Kept, refuse_options, refuse_other_kinds
 from kvplan.engines.stages import stage_layers
 from kvplan.engines.vllm.budget import device_memories
@@ -34,6 +44,7 @@ from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
 
 DRIVER_CONTEXT_BYTES = GIB // 2
+FIRST_BUILD_WITH_FEW_LOGITS = (9400,)
 _SCRATCH_BAND_BYTES = 256 * MIB
 
 
@@ -59,7 +70,8 @@ class LlamaCpp:
         parts = [buffers(model, kv, slots, ubatch, swa_full=deployment.swa_full, part=stage) for stage in stages]
         budget, device = None, max(range(len(stages)), key=lambda index: parts[index].kv_bytes)
         if deployment.kv_memory_bytes is None:
-            budgets = [_budget(model, deployment, parts[index], index, len(stages)) for index in range(len(stages))]
+            spare = spare_logits_bytes(model, deployment, slots, ubatch)
+            budgets = [_budget(model, deployment, part, index, len(stages), spare) for index, part in enumerate(parts)]
             device = min(range(len(stages)), key=lambda index: budgets[index].kv_bytes - parts[index].full_bytes)
             budget = budgets[device]
         layout, asked = _layout(kept_by(model, kv, stages[device]), slots)
@@ -83,7 +95,9 @@ class LlamaCpp:
             kv_bytes=memory if budget is None else parts[device].kv_bytes,
             blocks=blocks,
             budget=budget,
-            findings=plan_findings(model, slots, held, asked, layout, has_budget=budget is not None),
+            findings=plan_findings(
+                model, slots, held, asked, layout, ignored_windows(model), has_budget=budget is not None
+            ),
             tokens=blocks * layout.block_tokens,
             starts=fits,
         )
@@ -148,8 +162,18 @@ def _check_blocks(model: ModelSpec, kv: KvTypes) -> None:
                 )
 
 
-def _budget(model: ModelSpec, deployment: Deployment, part: Buffers, index: int, devices: int) -> Budget:
-    """What one device holds; ``kv_bytes`` is what is left for the full cache."""
+def spare_logits_bytes(model: ModelSpec, deployment: Deployment, slots: Slots, ubatch_tokens: int) -> int:
+    """Logits of a micro-batch that the newest builds do not reserve: they keep one row a slot."""
+    release = deployment.engine.release
+    if release is not None and release < FIRST_BUILD_WITH_FEW_LOGITS:
+        return 0
+    return logits_bytes(max(0, ubatch_tokens - slots.slots), model.shape.vocabulary or 0)
+
+
+def _budget(
+    model: ModelSpec, deployment: Deployment, part: Buffers, index: int, devices: int, spare_bytes: int
+) -> Budget:
+    """What one device holds; ``kv_bytes`` is what is left for the full cache, ``spare_bytes`` more at best."""
     total = device_memories(deployment)[index]
     weights = rank_weights(
         model, tensor_parallel=1, pipeline_parallel=devices, stage=index, given_bytes=deployment.weight_bytes
@@ -178,7 +202,7 @@ def _budget(model: ModelSpec, deployment: Deployment, part: Buffers, index: int,
         terms=tuple(terms),
         kv_bytes=left,
         kv_bytes_low=left - half,
-        kv_bytes_high=left + half,
+        kv_bytes_high=left + half + spare_bytes,
     )
     return corrected(answer, deployment.corrections)
 

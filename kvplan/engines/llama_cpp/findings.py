@@ -2,15 +2,25 @@
 
 from kvplan.engines.base import CacheLayout, Finding
 from kvplan.engines.llama_cpp.slots import PADDING_CELLS, Slots
+from kvplan.engines.token_pool import model_notes, windows_kept_whole
 from kvplan.model import ModelSpec
 from kvplan.units import format_bytes
 
 
 def plan_findings(
-    model: ModelSpec, slots: Slots, held: int, asked: int, layout: CacheLayout, *, has_budget: bool
+    model: ModelSpec,
+    slots: Slots,
+    held: int,
+    asked: int,
+    layout: CacheLayout,
+    whole_windows: int,
+    *,
+    has_budget: bool,
 ) -> tuple[Finding, ...]:
     """Findings on a cache of ``asked`` cells where memory is left for ``held``."""
-    findings = [Finding(code="model-note", severity="warning", message=note) for note in model.notes]
+    findings = model_notes(model)
+    if whole_windows:
+        findings.append(windows_kept_whole("llama.cpp", whole_windows))
     if held < asked:
         per_slot = held // slots.streams // PADDING_CELLS * PADDING_CELLS
         most = per_slot * slots.streams
@@ -19,7 +29,8 @@ def plan_findings(
                 code="cache-does-not-fit",
                 severity="error",
                 message=f"the cache of {asked:,} cells takes {format_bytes(asked * layout.bytes_per_block)}, "
-                f"memory is left for {held:,}: the server does not start",
+                f"memory is left for {held:,}: with all layers on the GPU the server does not start (newer builds move "
+                "layers to system memory instead, unless --n-gpu-layers is given)",
                 hint=f"--ctx-size {most}" if most else "smaller weights, a smaller cache type, or more GPUs",
             )
         )
@@ -29,6 +40,15 @@ def plan_findings(
                 code="memory-to-spare",
                 severity="info",
                 message=f"the cache is static: {asked:,} cells are allocated, the memory left would hold {held:,}",
+            )
+        )
+    if has_budget and not model.id.endswith(".gguf"):
+        findings.append(
+            Finding(
+                code="weights-of-the-checkpoint",
+                severity="info",
+                message=f"weights are priced in the checkpoint's own types; a GGUF file of {model.id} may have others",
+                hint="plan for the file (org/name/file.gguf), or give its size: --weights-bytes",
             )
         )
     if slots.is_unified and slots.slots > 1:

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 
 from kvplan.engines.ranks import Kept, keep
+from kvplan.engines.token_pool import windows_as_full
 from kvplan.errors import InputError
-from kvplan.layers import FLOAT32, FullAttention, IndexKeys, KvTypes, Layer, RecurrentLayer
+from kvplan.layers import FLOAT32, FullAttention, IndexKeys, KvTypes, Layer, RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
 
+_BESIDE_WINDOWS = (FullAttention, RecurrentLayer)
 AUTO_SLOTS = 4
 UBATCH_TOKENS = 512
 PADDING_CELLS = 256
@@ -85,9 +87,15 @@ def scratch_bytes(ubatch_tokens: int, vocabulary: int, hidden: int) -> int:
     """The compute buffer: float32 logits and one hidden state for every token of a micro-batch.
 
     512 × 4 B × (vocabulary + hidden): 307 MiB for Qwen2.5-14B, 70.5 MiB for Llama-2-7B, as their logs say; 4 % less
-    than the log for Nemotron-3-Nano. Without flash attention, scores over the context come on top.
+    than the log for Nemotron-3-Nano. Without flash attention, scores over the context come on top. Builds from June
+    2026 on (pull request 23861) reserve the logits of one token a slot, so that this is the most they take.
     """
-    return ubatch_tokens * 4 * (vocabulary + hidden)
+    return logits_bytes(ubatch_tokens, vocabulary) + ubatch_tokens * 4 * hidden
+
+
+def logits_bytes(tokens: int, vocabulary: int) -> int:
+    """Float32 logits of ``tokens`` tokens."""
+    return tokens * 4 * vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +127,20 @@ def buffers(model: ModelSpec, kv: KvTypes, slots: Slots, ubatch_tokens: int, *, 
     )
 
 
+def ignored_windows(model: ModelSpec) -> int:
+    """Layers whose window llama.cpp ignores: it has window caches only beside full attention or recurrent state.
+
+    Mistral, Phi-3, Phi-MoE and Starcoder 2, whose every layer has a window, keep all tokens: their classes set no
+    ``swa_type`` in ``src/models`` (Phi-3 says so: "Phi SWA is currently disabled").
+    """
+    kept = [layer for layers in model.layers for layer in layers]
+    windows = sum(isinstance(layer, SlidingAttention) for layer in kept)
+    return 0 if any(isinstance(layer, _BESIDE_WINDOWS) for layer in kept) else windows
+
+
 def kept_by(model: ModelSpec, kv: KvTypes, part: range) -> Kept:
-    return keep((_as_stored(layer) for index in part for layer in model.layers[index]), kv)
+    kept = keep((_as_stored(layer) for index in part for layer in model.layers[index]), kv)
+    return windows_as_full(kept) if ignored_windows(model) else kept
 
 
 def _as_stored(layer: Layer) -> Layer:

@@ -4,7 +4,10 @@ from fractions import Fraction
 
 from kvplan.engines.base import Budget, Deployment, Finding, Settings
 from kvplan.engines.ranks import Kept
-from kvplan.engines.sglang.rules import smallest_fraction
+from kvplan.engines.sglang.classes import CHECKED_RELEASE
+from kvplan.engines.sglang.reserve import serves_vision
+from kvplan.engines.sglang.rules import smallest_fraction, window_pool_tokens
+from kvplan.engines.token_pool import model_notes, windows_kept_whole
 from kvplan.model import ModelSpec
 
 
@@ -18,31 +21,48 @@ def plan_findings(
     ratio: Fraction,
     page: int,
     budget: Budget | None,
+    *,
+    whole_windows: int,
 ) -> tuple[Finding, ...]:
     """Findings on a pool of ``tokens`` tokens."""
-    findings = [Finding(code="model-note", severity="warning", message=note) for note in model.notes]
+    findings = model_notes(model)
     if budget is not None and budget.kv_bytes <= 0:
         findings.append(fraction_finding(budget, settings.memory_utilization))
     if kept.counts[0] and kept.window_tokens is not None:
-        window_pool = int(tokens * ratio) // page * page
-        findings.append(window_pool_finding(window_pool, settings.max_num_batched_tokens, ratio, kept.window_tokens))
+        window_pool = window_pool_tokens(tokens, ratio, page)
+        findings.append(
+            window_pool_finding(window_pool, settings.max_num_batched_tokens, ratio, kept.window_tokens, page)
+        )
+    if whole_windows:
+        findings.append(windows_kept_whole("SGLang", whole_windows))
     if kept.state_bytes:
         findings.append(
             Finding(
                 code="states-bound-sequences",
                 severity="info",
-                message=f"the state pool holds {state_slots:,} states: at most {settings.max_num_seqs:,} requests "
-                "at once",
-                hint="--mamba-full-memory-ratio moves memory between states and tokens",
+                message=f"the state pool holds {state_slots:,} states, several for each request: requests at once are "
+                f"at most {settings.max_num_seqs:,}",
+                hint="--mamba-full-memory-ratio moves memory between states and tokens, --mamba-ssm-dtype bfloat16 "
+                "halves a state",
             )
         )
-    if deployment.engine.release is not None and deployment.engine.release[:2] != (0, 5):
-        asked = ".".join(map(str, deployment.engine.release))
+    if budget is not None and serves_vision(model) and deployment.memory_utilization is None:
+        findings.append(
+            Finding(
+                code="static-share-of-vision",
+                severity="warning",
+                message="SGLang lowers its default mem_fraction_static by the size of the vision encoder; it is "
+                "priced as 0.95 of a text model's",
+                hint="give --mem-fraction-static, so that it does not depend on that",
+            )
+        )
+    release = deployment.engine.release
+    if release is not None and release[:2] != CHECKED_RELEASE[:2]:
         findings.append(
             Finding(
                 code="engine-version-priced-as-0.5",
                 severity="warning",
-                message=f"SGLang {asked}: defaults are those of 0.5",
+                message=f"SGLang {'.'.join(map(str, release))}: defaults are those of 0.5",
                 hint="give --mem-fraction-static and --max-num-batched-tokens (chunked_prefill_size) as you run it",
             )
         )
@@ -57,8 +77,26 @@ def plan_findings(
     return tuple(findings)
 
 
-def window_pool_finding(window_pool: int, chunk_tokens: int, ratio: Fraction, window: int) -> Finding:
-    """Whether one prefill chunk fits in the window pool."""
+def window_pool_starts(kept: Kept, tokens: int, ratio: Fraction, page: int) -> bool:
+    """Whether the window pool can ever admit a request: it must be larger than a window and a page.
+
+    Source: ``validate_swa_pool_size`` of 0.5.23, which refuses to start.
+    """
+    if not kept.counts[0] or kept.window_tokens is None or not tokens:
+        return True
+    return window_pool_tokens(tokens, ratio, page) > kept.window_tokens + page
+
+
+def window_pool_finding(window_pool: int, chunk_tokens: int, ratio: Fraction, window: int, page: int = 1) -> Finding:
+    """Whether one window, and one prefill chunk, fits in the window pool."""
+    if window_pool <= window + page:
+        return Finding(
+            code="window-pool-smaller-than-window",
+            severity="error",
+            message=f"the sliding pool of {window_pool:,} tokens does not hold one window of {window:,} and a page of "
+            f"{page}: the server refuses to start",
+            hint="raise --swa-full-tokens-ratio, or the memory for KV",
+        )
     if window_pool < chunk_tokens:
         return Finding(
             code="window-pool-smaller-than-chunk",

@@ -1,73 +1,55 @@
-"""SGLang's own arithmetic: defaults by GPU, what the static share leaves, and how it is shared out.
+"""SGLang's own arithmetic: what the static share leaves, in which types and pages, and how it is shared out.
 
-Source: ``server_args.py`` and ``model_runner.py`` of 0.5.6, ``pool_configurator.py`` of 0.5.23.
+Source: ``kv_cache_configurator.py`` and ``pool_configurator.py`` of 0.5.23, ``model_runner.py`` of 0.5.6.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from kvplan.errors import InputError
-from kvplan.layers import BFLOAT16, FLOAT16, IndexKeys, KvTypes, LatentAttention, StoredType
+from kvplan.engines.base import Deployment
+from kvplan.engines.sglang.classes import SAYS_STATE_TYPE, TRACKED_STATE_CLASSES, TRACKED_STATES, is_since
+from kvplan.engines.token_pool import named_type
+from kvplan.engines.vllm.settings import H100_CAPABILITY, capability_of
+from kvplan.layers import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    ChunkedAttention,
+    FullAttention,
+    IndexKeys,
+    KvTypes,
+    LatentAttention,
+    Layer,
+    RecurrentLayer,
+    SlidingAttention,
+    StoredType,
+)
 from kvplan.model import ModelSpec
-from kvplan.units import GIB, MIB
+
+_EIGHT_BITS = StoredType(name="fp8_e4m3", bytes_per_group=1)
+# two values a byte, and a scale byte for 16 values; some releases leave the scales out of the sizes they print
+_FOUR_BITS = StoredType(name="nvfp4", bytes_per_group=9, elements_per_group=16)
 
 _TYPES: dict[str, StoredType] = {
     "bfloat16": BFLOAT16,
     "bf16": BFLOAT16,
-    "float16": FLOAT16,
-    "fp8_e4m3": StoredType(name="fp8_e4m3", bytes_per_group=1),
+    "fp8_e4m3": _EIGHT_BITS,
     "fp8_e5m2": StoredType(name="fp8_e5m2", bytes_per_group=1),
-    "fp8": StoredType(name="fp8", bytes_per_group=1),
-    # two values a byte, and a scale byte for 16 values; the log's sizes leave the scales out
-    "fp4_e2m1": StoredType(name="fp4_e2m1", bytes_per_group=9, elements_per_group=16),
+    "fp8": _EIGHT_BITS,
+    # one scale byte for 32 values
+    "mxfp8": StoredType(name="mxfp8", bytes_per_group=33, elements_per_group=32),
+    "nvfp4": _FOUR_BITS,
+    "fp4_mx_block16": _FOUR_BITS,
+    "fp4_e2m1": _FOUR_BITS,
 }
 WINDOW_POOL_RATIO = Fraction(8, 10)
 STATE_POOL_RATIO = Fraction(9, 10)
-STATE_SLOTS_PER_REQUEST = 3
+STATES_PER_REQUEST = 3
+TRACKED_STATES_PER_REQUEST = 5
 SPARSE_PAGE_TOKENS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tier:
-    """Defaults of GPUs up to a size: tokens of a prefill chunk; the largest batch in a graph, and that from TP 4 on."""
-
-    below_bytes: int | None
-    chunk_tokens: int
-    graph_batch: int
-    graph_batch_parallel: int
-
-
-_TIERS = (
-    Tier(below_bytes=20 * GIB, chunk_tokens=2048, graph_batch=8, graph_batch_parallel=8),
-    Tier(below_bytes=35 * GIB, chunk_tokens=2048, graph_batch=24, graph_batch_parallel=80),
-    Tier(below_bytes=60 * GIB, chunk_tokens=4096, graph_batch=32, graph_batch_parallel=160),
-    Tier(below_bytes=160 * GIB, chunk_tokens=8192, graph_batch=256, graph_batch_parallel=512),
-    Tier(below_bytes=None, chunk_tokens=16384, graph_batch=512, graph_batch_parallel=512),
-)
-
-
-def tier_of(total_bytes: int) -> Tier:
-    """The defaults that a device of ``total_bytes`` gets."""
-    return next(tier for tier in _TIERS if tier.below_bytes is None or total_bytes < tier.below_bytes)
-
-
-def default_fraction(total_bytes: int, chunk_tokens: int, tensor_parallel: int, pipeline_parallel: int = 1) -> Fraction:
-    """``mem_fraction_static`` where none is given: (memory − reserve) / memory, to three digits.
-
-    Reserve in MiB = 512 + 1.5 × max(chunk, 2,048) + 2 × graph batch + tp × pp / 8 × 1,024; above 60 GiB at least
-    10 GiB.
-
-    >>> float(default_fraction(81559 * 2**20, 8192, 1))
-    0.835
-    """
-    tier = tier_of(total_bytes)
-    graphs = tier.graph_batch if tensor_parallel < 4 else tier.graph_batch_parallel
-    ranks = Fraction(tensor_parallel * pipeline_parallel, 8)
-    reserve = 512 + Fraction(3, 2) * max(chunk_tokens, 2048) + 2 * graphs + ranks * 1024
-    if total_bytes > 60 * GIB:
-        reserve = max(reserve, Fraction(10 * 1024))
-    share = 1 - reserve * MIB / total_bytes
-    return Fraction(round(share * 1000), 1000)
+_FIRST_BLACKWELL = 10
+_LATENT_KERNEL_CLASS = "DeepseekV3ForCausalLM"
+_LATENT_KERNEL_PAGE = 64
 
 
 def kv_memory(free_before_bytes: int, free_after_bytes: int, fraction: Fraction) -> int:
@@ -93,28 +75,66 @@ def window_pool_tokens(full_tokens: int, ratio: Fraction, page_tokens: int) -> i
     return int(full_tokens * ratio) // page_tokens * page_tokens
 
 
-def kv_types(model: ModelSpec, kv_dtype: str) -> KvTypes:
-    """The stored types under ``--kv-cache-dtype``; 8-bit KV of sparse MLA is packed with its scales (656 B a token)."""
-    word = (model.kv_scheme or model.dtype) if kv_dtype == "auto" else kv_dtype
-    if word not in _TYPES:
-        raise InputError(
-            f"{word!r} is not a KV type of SGLang", hint=f"one of auto, {', '.join(_TYPES)}", key="kv_dtype"
-        )
-    stored = _TYPES[word]
-    packed = "fp8_ds_mla" if word.startswith("fp8") and is_sparse(model) else None
+def kv_types(model: ModelSpec, kv_dtype: str, capability: tuple[int, int] = H100_CAPABILITY) -> KvTypes:
+    """The stored types under ``--kv-cache-dtype``.
+
+    ``auto`` is the checkpoint's KV type, else the model's; for sparse MLA it is 8 bits on Blackwell. Sparse MLA packs
+    8-bit KV with its scales (656 B a token).
+    """
+    word, sparse = kv_dtype, is_sparse(model)
+    if word == "auto":
+        word = model.kv_scheme or model.dtype
+        if sparse:
+            word = "fp8_e4m3" if capability[0] >= _FIRST_BLACKWELL else "bfloat16"
+        elif word == "float16":
+            return KvTypes(key=FLOAT16, value=FLOAT16)
+    stored = named_type(word, _TYPES, "SGLang")
+    packed = "fp8_ds_mla" if stored is _EIGHT_BITS and sparse else None
     return KvTypes(key=stored, value=stored, packed=packed)
 
 
+def page_tokens(model: ModelSpec, deployment: Deployment) -> int:
+    """``--page-size``: 1; 64 with sparse MLA. On a B200 and its kin the default kernels want more: 64, or 128 where K
+    and V differ in width; with MLA only DeepSeek-V3's class.
+    """
+    if deployment.block_size is not None:
+        return deployment.block_size
+    if is_sparse(model):
+        return SPARSE_PAGE_TOKENS
+    if capability_of(deployment)[0] != _FIRST_BLACKWELL:
+        return 1
+    kept = [layer for layers in model.layers for layer in layers]
+    if any(isinstance(layer, LatentAttention) for layer in kept):
+        return _LATENT_KERNEL_PAGE if model.architecture == _LATENT_KERNEL_CLASS else 1
+    heads = [layer for layer in kept if isinstance(layer, (FullAttention, SlidingAttention, ChunkedAttention))]
+    return 64 if all(layer.head_dim == layer.value_head_dim for layer in heads) else 128
+
+
 def is_sparse(model: ModelSpec) -> bool:
+    """Whether an indexer picks among MLA's latents."""
     kept = [layer for layers in model.layers for layer in layers]
     return any(isinstance(layer, LatentAttention) for layer in kept) and any(
         isinstance(layer, IndexKeys) for layer in kept
     )
 
 
+def as_stored(layer: Layer, architecture: str) -> Layer:
+    """Conv states are bfloat16 and temporal states float32 whatever the model's type; ``mamba_ssm_dtype`` of the config
+    replaces that, a key of Qwen3.5's.
+
+    Source: ``mamba2_state_dtype``; a pool of 361 states of Qwen3.8-27B: 48 × 48 × 128 × 128 × 4 B each = 50.77 GiB, as
+    its log says.
+    """
+    if not isinstance(layer, RecurrentLayer):
+        return layer
+    reads_type = architecture.lower().startswith(SAYS_STATE_TYPE)
+    return replace(layer, conv_type=BFLOAT16, temporal_type=layer.temporal_type if reads_type else FLOAT32)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pools:
-    """The memory of the pools shared out: ``kv_bytes`` for tokens, the rest for ``state_slots`` states."""
+    """The memory of the pools shared out: ``kv_bytes`` for tokens, the rest for ``state_slots`` states and one more
+    that pads a batch."""
 
     kv_bytes: int
     state_bytes: int
@@ -124,10 +144,18 @@ class Pools:
 def share_out(memory: int, state_bytes: int, ratio: Fraction, *, slots: int | None = None) -> Pools:
     """States get ratio / (1 + ratio) of the memory in whole slots, or ``slots`` of them; tokens get the rest.
 
-    The pool has one slot more than it hands out (padding).
     Source: ``_handle_max_mamba_cache``.
     """
     if not state_bytes:
         return Pools(kv_bytes=memory, state_bytes=0, state_slots=0)
-    count = slots if slots is not None else max(0, int(memory * ratio / (1 + ratio)) // state_bytes)
-    return Pools(kv_bytes=memory - count * state_bytes, state_bytes=count * state_bytes, state_slots=count)
+    count = slots if slots is not None else max(0, int(memory * ratio / (1 + ratio)) // state_bytes - 1)
+    held = (count + 1) * state_bytes
+    return Pools(kv_bytes=memory - held, state_bytes=held, state_slots=count)
+
+
+def states_per_request(model: ModelSpec, deployment: Deployment) -> int:
+    """States that bound the requests at once: 1 without the prefix cache, else 3, or 5 where it tracks states apart."""
+    if deployment.prefix_caching is False:
+        return 1
+    tracked = model.architecture in TRACKED_STATE_CLASSES and is_since(deployment.engine.release, TRACKED_STATES)
+    return TRACKED_STATES_PER_REQUEST if tracked else STATES_PER_REQUEST

@@ -1,0 +1,103 @@
+"""What SGLang, TensorRT-LLM and TGI have in common: on every rank, what the weights leave is one pool of tokens."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Finding
+from kvplan.engines.ranks import Kept
+from kvplan.engines.vllm.budget import device_memories
+from kvplan.engines.vllm.weights import RankWeights, rank_weights
+from kvplan.errors import InputError
+from kvplan.layers import StoredType
+from kvplan.model import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedRank:
+    """The rank of a pipeline stage with the least memory, and the weights on it."""
+
+    rank: int
+    total_bytes: int
+    weights: RankWeights
+
+
+def load_rank(model: ModelSpec, deployment: Deployment, stage: int = 0) -> LoadedRank:
+    """What is loaded on the tightest rank of ``stage``."""
+    first = stage * deployment.tensor_parallel
+    memories = device_memories(deployment)[first : first + deployment.tensor_parallel]
+    total = min(memories)
+    weights = rank_weights(
+        model,
+        tensor_parallel=deployment.tensor_parallel,
+        pipeline_parallel=deployment.pipeline_parallel,
+        stage=stage,
+        data_parallel=deployment.data_parallel,
+        given_bytes=deployment.weight_bytes,
+    )
+    return LoadedRank(rank=first + memories.index(total), total_bytes=total, weights=weights)
+
+
+def named_type(word: str, types: Mapping[str, StoredType], engine: str) -> StoredType:
+    """The KV type that ``engine`` calls ``word``."""
+    if word not in types:
+        raise InputError(
+            f"{word!r} is not a KV type of {engine} that kvplan knows",
+            hint=f"one of auto, {', '.join(types)}",
+            key="kv_dtype",
+        )
+    return types[word]
+
+
+def windows_as_full(kept: Kept) -> Kept:
+    """What is kept where a window only masks, so that every layer keeps every token."""
+    growing, windows, states = kept.counts
+    return replace(
+        kept,
+        growing_per_token=kept.token_bytes,
+        windowed_per_token=kept.windowed_per_token * 0,
+        counts=(growing + windows, 0, states),
+        window_tokens=None,
+    )
+
+
+def one_pool(kept: Kept, block_tokens: int, *, reserved_blocks: int) -> CacheLayout:
+    """One group, of which a request of L tokens is charged ceil(L / block)."""
+    group = CacheGroup(
+        kind="full attention",
+        layers=kept.counts[0],
+        rule="full",
+        block_tokens=block_tokens,
+        page_bytes=max(1, int(kept.growing_per_token * block_tokens)),
+    )
+    return CacheLayout(
+        block_tokens=block_tokens,
+        bytes_per_block=group.page_bytes,
+        groups=(group,),
+        in_flight_tokens=0,
+        reserved_blocks=reserved_blocks,
+    )
+
+
+def model_notes(model: ModelSpec) -> list[Finding]:
+    """What the model's source leaves open."""
+    return [Finding(code="model-note", severity="warning", message=note) for note in model.notes]
+
+
+def windows_kept_whole(engine: str, layers: int, hint: str | None = None) -> Finding:
+    """The finding for a model whose windows save no memory on ``engine``."""
+    return Finding(
+        code="windows-kept-whole",
+        severity="info",
+        message=f"{layers} window layers keep every token: {engine} pages all layers of this model alike",
+        hint=hint,
+    )
+
+
+def free_memory_estimated(engine: str, evidence: str) -> Finding:
+    """The finding for an engine that measures, when it starts, what kvplan can only estimate."""
+    return Finding(
+        code="free-memory-estimated",
+        severity="warning",
+        message=f"{engine} measures what is free after loading; here it is estimated ({evidence})",
+        hint="start it once, then plan with its own figure: kvplan calibrate LOG",
+    )
