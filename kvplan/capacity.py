@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines import engine_plan
-from kvplan.engines.base import CacheLayout, Deployment, EnginePlan, Finding
+from kvplan.engines.base import CacheLayout, Deployment, EnginePlan, Finding, Settings
 from kvplan.engines.graphs import budget_findings
 from kvplan.engines.ranks import rank_stages, sequence_bytes
 from kvplan.errors import InputError
@@ -131,7 +131,8 @@ def fit(
     """What ``deployment`` can carry of ``model``, and how many worst-case requests of each shape.
 
     Verdict ``fits``: the pool has room for one request of the whole window beside the reserved block, and the engine
-    does not refuse to start for another reason.
+    does not refuse to start for another reason. ``cannot_tell``: an option was asked for that the plan is made without,
+    unless the plan does not fit and the option can only take more.
     """
     if not 0 < safety_fraction <= 1:
         raise InputError(
@@ -145,10 +146,12 @@ def fit(
     longest = longest_window(layout, plan.blocks, max(model.max_context_tokens or window, window))
     reservations = tuple(_reserve(model, deployment, plan, shape, safety_fraction) for shape in shapes)
     findings = (
+        *(each.finding for each in plan.unpriced),
         *plan.findings,
         *(() if plan.budget is None else budget_findings(plan.budget)),
         *_window_findings(window, longest, charge, usable),
         *_shape_findings(reservations, usable),
+        *_step_findings(reservations, plan.settings),
     )
     return Fit(
         model=model,
@@ -158,9 +161,15 @@ def fit(
         longest_window_tokens=longest,
         concurrency=Fraction(plan.blocks, charge),
         reservations=reservations,
-        verdict=FITS if charge <= usable and plan.starts else DOES_NOT_FIT,
+        verdict=_verdict(plan, fits=charge <= usable and plan.starts),
         findings=findings,
     )
+
+
+def _verdict(plan: EnginePlan, *, fits: bool) -> str:
+    if plan.unpriced and (fits or not all(each.only_takes for each in plan.unpriced)):
+        return CANNOT_TELL
+    return FITS if fits else DOES_NOT_FIT
 
 
 def _reserve(
@@ -169,6 +178,7 @@ def _reserve(
     """The worst case of ``shape`` in blocks, and floor(usable × fraction / blocks) of them."""
     tokens = reserved_tokens(shape, plan.settings.max_model_len)
     blocks = plan.layout.request_blocks(tokens)
+    is_admitted = plan.settings.chunked_prefill or shape.prompt_tokens <= plan.settings.max_num_batched_tokens
     return Reservation(
         name=shape.name,
         prompt_tokens=shape.prompt_tokens,
@@ -177,7 +187,7 @@ def _reserve(
         reserved_bytes=blocks * plan.layout.bytes_per_block,
         logical_bytes=logical_bytes(model, deployment, tokens, plan.kv_types),
         blocks=blocks,
-        sequences=int(usable_blocks(plan.layout, plan.blocks) * safety_fraction / blocks),
+        sequences=int(usable_blocks(plan.layout, plan.blocks) * safety_fraction / blocks) if is_admitted else 0,
     )
 
 
@@ -189,9 +199,25 @@ def _window_findings(window: int, longest: int, charge: int, usable: int) -> tup
             code="window-not-servable",
             severity="error",
             message=f"one request of the whole window takes {charge:,} blocks, {usable:,} are usable: the engine "
-            f"refuses to start with a window of {window:,}",
+            f"cannot serve a window of {window:,}",
             hint=f"--max-model-len {longest}, the longest that fits" if longest else "free memory, or take more GPUs",
         ),
+    )
+
+
+def _step_findings(reservations: Sequence[Reservation], settings: Settings) -> tuple[Finding, ...]:
+    """Prompts that no step holds, where a prompt cannot be cut into several."""
+    longest = settings.max_num_batched_tokens
+    return tuple(
+        Finding(
+            code="prompt-longer-than-step",
+            severity="error",
+            message=f"{one.name}: a prompt of {one.prompt_tokens:,} tokens is longer than a step, and prefill is not "
+            f"chunked: never admitted; the longest prompt is {longest:,}",
+            hint="raise max_num_batched_tokens to the prompt length or enable chunked prefill",
+        )
+        for one in reservations
+        if not settings.chunked_prefill and one.prompt_tokens > longest
     )
 
 

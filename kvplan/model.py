@@ -67,7 +67,8 @@ class ModelSpec:
     config is silent or says float32); ``kv_scheme`` is the KV type that the checkpoint asks for under ``auto``.
     ``ignores_kv_dtype`` marks the classes whose cache stays 16-bit whatever type is asked for (Falcon). ``notes`` says
     in words what the source leaves open. ``context_is_said`` is False where ``max_context_tokens`` is only what the
-    class fills in: a longer window is then not refused.
+    class fills in: a longer window is then not refused. ``next_token_layers`` is what each multi-token layer of the
+    checkpoint keeps where an engine loads it to guess ahead; such layers are not among ``layers``.
     """
 
     id: str
@@ -84,6 +85,7 @@ class ModelSpec:
     is_encoder_decoder: bool = False
     notes: tuple[str, ...] = ()
     context_is_said: bool = True
+    next_token_layers: tuple[tuple[Layer, ...], ...] = ()
 
     def rank_layers(self, tensor_parallel: int) -> tuple[tuple[Layer, ...], ...]:
         """The share of one tensor-parallel rank of every layer; InputError where the heads cannot be shared out."""

@@ -76,7 +76,7 @@ def test_other_generations_are_named(capability: tuple[int, int] | None, said: b
 def test_options_that_change_the_pool_unpriced_are_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="cannot tell"):
         fit(LLAMA, Deployment(kv_memory_bytes=10 * GIB, speculative_tokens=3))
-    with pytest.raises(InputError, match="one type"):
+    with pytest.raises(InputError, match="cache_type_k is an option of llama"):
         fit(LLAMA, Deployment(kv_memory_bytes=10 * GIB, cache_type_k="q8_0"))
 
 

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from kvplan.engines.base import Deployment, Engine, EnginePlan, EngineVersion
+from kvplan.engines.options import check_belongs, check_options, unpriced_options
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 
@@ -47,14 +49,6 @@ ENGINES: dict[str, Callable[[], Engine]] = {
 }
 """Name → how to get the engine; each is imported only when asked for."""
 
-_OWN_OPTIONS = {
-    "kv_unified": "llama.cpp",
-    "swa_full": "llama.cpp",
-    "window_pool_ratio": "sglang",
-    "state_pool_ratio": "sglang",
-}
-"""What only one engine has: asked of another it would change nothing, so it is refused."""
-
 _ALIASES = {"tensorrt": "tensorrt-llm", "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp"}
 _VERSION = re.compile(r"[vb]?([0-9]+(?:\.[0-9]+)*)(?:[.+\-]?[A-Za-z].*)?")
 
@@ -88,11 +82,7 @@ def engine_plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
         raise InputError(
             f"{name!r} is not an engine that kvplan knows", hint=f"one of {', '.join(ENGINES)}", key="engine"
         )
-    for option, owner in _OWN_OPTIONS.items():
-        if getattr(deployment, option) not in (None, False) and owner != name:
-            raise InputError(
-                f"{option} is an option of {owner}; {name} has none like it",
-                hint=f"leave it out, or plan for --engine {owner}",
-                key=option,
-            )
-    return ENGINES[name]().plan(model, deployment)
+    check_options(deployment)
+    check_belongs(deployment)
+    plan = ENGINES[name]().plan(model, deployment)
+    return replace(plan, unpriced=(*unpriced_options(deployment), *plan.unpriced))

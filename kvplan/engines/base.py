@@ -30,6 +30,36 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MediaLimit:
+    """At most ``items`` of ``sort`` (image, video, audio) in a prompt, each of up to ``item_tokens`` where known."""
+
+    sort: str
+    items: int
+    item_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpriced:
+    """An option that was asked for and that the plan is made without. ``takes`` says what it would take;
+    ``only_takes`` that it can only take memory: then "does not fit" stays true with it."""
+
+    option: str
+    takes: str
+    only_takes: bool = False
+
+    @property
+    def finding(self) -> Finding:
+        """What the reader is told."""
+        word = self.option.replace("_", "-")
+        return Finding(
+            code=f"{word}-not-modelled",
+            severity="error",
+            message=f"cannot tell with {word}: it takes {self.takes}; the plan is without it",
+            hint="start the engine once with it, and plan from its log: kvplan calibrate LOG",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Deployment:
     """What the user asks for; None means "the engine's default".
 
@@ -37,8 +67,11 @@ class Deployment:
     of one GPU and skips the budget; ``weight_bytes`` are those of all ranks together. llama.cpp: ``max_num_seqs`` are
     its slots, ``kv_unified`` and ``swa_full`` its switches. SGLang: ``window_pool_ratio`` is the window pool's tokens
     per token of the full pool, ``state_pool_ratio`` the state pool's memory per byte of KV. ``lora_slots`` adapters of
-    at most ``lora_rank`` can be loaded at once (vLLM's ``--max-loras``, ``--max-lora-rank``). ``corrections``
-    are bytes by which a start-up log's terms differ from the budget's (calibration).
+    at most ``lora_rank`` can be loaded at once (vLLM's ``--max-loras``, ``--max-lora-rank``). ``pipeline_layers`` are
+    the decoder layers of each stage where they are not even. ``speculative_tokens`` are guessed ahead by
+    ``speculative_method`` (ngram, mtp, draft_model, eagle), the last two with ``draft_model``. ``media_limits`` are the
+    most items of each sort in a prompt. ``corrections`` are bytes by which a start-up log's terms differ from the
+    budget's (calibration).
     """
 
     engine: EngineVersion = field(default_factory=EngineVersion)
@@ -49,6 +82,7 @@ class Deployment:
     data_parallel: int = 1
     context_parallel: int = 1
     expert_parallel: bool = False
+    pipeline_layers: tuple[int, ...] | None = None
     kv_dtype: str = "auto"
     cache_type_k: str | None = None
     cache_type_v: str | None = None
@@ -58,13 +92,18 @@ class Deployment:
     memory_utilization: Fraction | None = None
     async_scheduling: bool | None = None
     prefix_caching: bool | None = None
+    chunked_prefill: bool | None = None
     hybrid_kv_cache_manager: bool = True
     block_size: int | None = None
     enforce_eager: bool = False
     speculative_tokens: int = 0
+    speculative_method: str | None = None
+    draft_model: ModelSpec | None = None
     lora_slots: int = 0
     lora_rank: int = 16
+    media_limits: tuple[MediaLimit, ...] | None = None
     kv_memory_bytes: int | None = None
+    kv_offload_bytes: int | None = None
     weight_bytes: int | None = None
     kv_unified: bool | None = None
     swa_full: bool = False
@@ -80,7 +119,7 @@ class Deployment:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The engine's settings after its defaults were filled in."""
+    """The engine's settings, its defaults filled in. Without ``chunked_prefill`` a step must hold a whole prompt."""
 
     max_model_len: int
     max_num_seqs: int
@@ -89,6 +128,7 @@ class Settings:
     async_scheduling: bool
     prefix_caching: bool
     in_flight_tokens: int
+    chunked_prefill: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +136,7 @@ class CacheGroup:
     """Layers that are paged together. ``rule`` says how a request of L tokens is charged in blocks of ``block_tokens``:
 
     - ``full``: ceil(L / block)
-    - ``sliding``: ceil(min(window − 1 + in_flight, L) / block) + 1
+    - ``sliding``: ceil(min(window − 1 + retained + in_flight, L) / block) + 1
     - ``chunked``: ceil(min(chunk + in_flight, L) / block)
     - ``fixed``: ``fixed_blocks``, whatever L (recurrent state, cross attention)
     - ``paired``: ceil(max(L, min(window + block, L) / pool_ratio) / block): a second pool holds ``pool_ratio`` window
@@ -112,6 +152,7 @@ class CacheGroup:
     block_tokens: int
     page_bytes: int
     window_tokens: int | None = None
+    retained_tokens: int = 0
     fixed_blocks: int = 0
     token_shards: int = 1
     pool_ratio: Fraction = Fraction(1)
@@ -123,7 +164,7 @@ class CacheGroup:
         held, extra = -(-tokens // self.token_shards), 0
         if self.rule == "sliding":
             assert self.window_tokens is not None
-            held, extra = min(self.window_tokens - 1 + in_flight_tokens, tokens), 1
+            held, extra = min(self.window_tokens - 1 + self.retained_tokens + in_flight_tokens, tokens), 1
         elif self.rule == "chunked":
             assert self.window_tokens is not None
             held = min(self.window_tokens + in_flight_tokens, tokens)
@@ -180,7 +221,8 @@ class EnginePlan:
 
     ``blocks`` includes the reserved ones. ``tokens`` is the figure that the engine prints for the pool where that is
     not the concurrency × window of the plan (older releases); null means it is. ``starts`` is False where the engine
-    would refuse to start although a full window fits (a finding says why).
+    would refuse to start although a full window fits (a finding says why). ``unpriced`` are options that were asked for
+    and that the plan is made without.
     """
 
     settings: Settings
@@ -192,6 +234,7 @@ class EnginePlan:
     findings: tuple[Finding, ...] = ()
     tokens: int | None = None
     starts: bool = True
+    unpriced: tuple[Unpriced, ...] = ()
 
 
 class Engine(Protocol):

@@ -96,5 +96,5 @@ def sequence_bytes(stages: Iterable[Sequence[Layer]], tokens: int, kv: KvTypes, 
 def rank_stages(model: ModelSpec, deployment: Deployment) -> tuple[tuple[Layer, ...], ...]:
     """What a tensor-parallel rank of each pipeline stage keeps."""
     rank = model.rank_layers(deployment.tensor_parallel)
-    stages = stage_layers(len(rank), deployment.pipeline_parallel)
+    stages = stage_layers(len(rank), deployment.pipeline_parallel, deployment.pipeline_layers)
     return tuple(tuple(kept for index in stage for kept in rank[index]) for stage in stages)

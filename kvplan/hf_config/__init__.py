@@ -9,6 +9,7 @@ from kvplan.hf_config.described import HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, D
 from kvplan.hf_config.dtype import read_dtype
 from kvplan.hf_config.families import find_family, language_block
 from kvplan.hf_config.fields import Fields
+from kvplan.hf_config.next_token import next_token_layers
 from kvplan.hf_config.quantization import quantises_weights, quantization_block, read_kv_scheme
 from kvplan.hf_config.readers import reader_of
 from kvplan.hf_config.shape import query_head_counts, read_shape
@@ -59,6 +60,7 @@ def read_config(
         architecture=_architecture(outer, text, family),
         source=source,
         layers=layers,
+        next_token_layers=next_token_layers(model, layers),
         max_context_tokens=read_context(text, family),
         context_is_said=says_context(text),
         query_heads=() if family in _WITHOUT_HEADS else query_head_counts(model),

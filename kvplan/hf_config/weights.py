@@ -139,11 +139,12 @@ def layer_parts(decoder: Decoder, layer: int, kind: str, letter: str | None = No
 
 
 def _ends(decoder: Decoder) -> list[WeightPart]:
-    """The embedding, the last norm and the head (none of its own where tied)."""
+    """The embedding, the last norm and the head (none of its own where tied; EAGLE-3's knows fewer tokens)."""
     traits, hidden = decoder.traits, decoder.hidden
     parts = [linear("embed_tokens", decoder.vocabulary, hidden, "vocabulary")]
     if not decoder.tied:
-        parts.append(linear("lm_head", decoder.vocabulary, hidden, "vocabulary"))
+        rows = whole(decoder.config, "draft_vocab_size") or decoder.vocabulary
+        parts.append(linear("lm_head", rows, hidden, "vocabulary"))
     if traits.head_bias:
         parts.append(linear("lm_head.bias", 1, decoder.vocabulary, "vocabulary"))
     if traits.position_rows is not None:

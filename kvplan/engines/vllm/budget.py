@@ -16,15 +16,18 @@ _LATENT_HEAD_WIDTH = 256
 """K and V values of one MLA head made from a latent: 128 + 128 in every published DeepSeek-like model but GLM-5."""
 
 
-def budget(
+def stage_budgets(
     model: ModelSpec,
     deployment: Deployment,
     settings: Settings,
     *,
     lora_slots: int = 0,
     lora_rank: int = 16,
-) -> Budget:
-    """The budget of the rank whose pool is smallest; ``lora_slots`` adapters of ``lora_rank`` can be loaded at once.
+    draft_bytes: int = 0,
+    draft_formula: str = "",
+) -> tuple[Budget, ...]:
+    """Each pipeline stage's budget, of its smallest device. ``lora_slots`` adapters of ``lora_rank`` can be loaded at
+    once; ``draft_bytes`` are a drafter's weights, which the last stage holds.
 
     Ranks of one stage differ only by their device's memory; stages differ by layers, embedding and head, and only the
     last one samples. Raises InputError where no memory is known, UnsupportedModelError where weights are not.
@@ -32,6 +35,7 @@ def budget(
     memories = device_memories(deployment)
     facts = rank_facts(model, deployment, settings)
     stages = deployment.pipeline_parallel
+    shares = stage_layers(len(model.layers), stages, deployment.pipeline_layers)
     budgets = []
     for stage in range(stages):
         weights = rank_weights(
@@ -39,6 +43,7 @@ def budget(
             tensor_parallel=deployment.tensor_parallel,
             pipeline_parallel=stages,
             stage=stage,
+            stage_sizes=deployment.pipeline_layers,
             data_parallel=deployment.data_parallel,
             given_bytes=deployment.weight_bytes,
         )
@@ -54,21 +59,22 @@ def budget(
                     weight_bytes=weights.bytes,
                     weight_formula=weights.formula,
                     weight_share_unsure=weights.unsure_share,
-                    speculative_bytes=weights.speculative_bytes if deployment.speculative_tokens else 0,
+                    speculative_bytes=draft_bytes if stage == stages - 1 else 0,
+                    speculative_formula=draft_formula,
                     lora_bytes=lora_bytes(
                         model.weights.parts,
                         model.shape.hidden,
                         tensor_parallel=deployment.tensor_parallel,
                         slots=lora_slots,
                         rank=lora_rank,
-                        stage=stage_layers(len(model.layers), stages)[stage],
+                        stage=shares[stage],
                     ),
                     runs_sampler=facts.runs_sampler and stage == stages - 1,
                     has_encoder=facts.has_encoder and stage == 0,
                 )
             )
         )
-    return min(budgets, key=lambda each: each.kv_bytes)
+    return tuple(budgets)
 
 
 def device_memories(deployment: Deployment) -> tuple[int, ...]:

@@ -52,6 +52,7 @@ class RankFacts:
     latent_context_width: int = 0
     sparse_latent_width: int = 0
     speculative_bytes: int = 0
+    speculative_formula: str = "weights of what guesses ahead"
     lora_bytes: int = 0
     weight_share_unsure: Fraction = Fraction(0)
     weight_formula: str = "as given"
@@ -183,7 +184,7 @@ def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
             bytes=workspace_bytes(facts),
             formula="buffers of sparse MLA (5 × window × latent × 2 B + 512 MiB) and of FlashInfer (394 MiB)",
         ),
-        BudgetTerm(name="speculative", bytes=facts.speculative_bytes, formula="weights of draft or MTP layers"),
+        BudgetTerm(name="speculative", bytes=facts.speculative_bytes, formula=facts.speculative_formula),
         BudgetTerm(name="lora", bytes=facts.lora_bytes, formula="slots × rank × widths of the adapted matrices × 2 B"),
         BudgetTerm(
             name="cuda_graphs",

@@ -1,11 +1,13 @@
 """vLLM: exact for 0.33 on Hopper; other releases and GPUs by the rules known of them, with a finding."""
 
-from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Settings
+from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Settings, Unpriced
 from kvplan.engines.corrections import corrected
-from kvplan.engines.vllm.budget import budget
-from kvplan.engines.vllm.findings import layout_findings, refuse_unmodelled
+from kvplan.engines.vllm.budget import stage_budgets
+from kvplan.engines.vllm.drafting import Drafter, check_lookahead, draft_weights, drafter_of, with_drafter
+from kvplan.engines.vllm.findings import check_asked, layout_findings
 from kvplan.engines.vllm.lora import adapters_are_priced
-from kvplan.engines.vllm.pages import cache_layout
+from kvplan.engines.vllm.media import loads_encoder, media_findings, without_encoder
+from kvplan.engines.vllm.pages import stage_layouts
 from kvplan.engines.vllm.settings import (
     capability_of,
     prints_plain_tokens,
@@ -16,6 +18,12 @@ from kvplan.engines.vllm.settings import (
 from kvplan.engines.vllm.storage import kv_types
 from kvplan.model import ModelSpec
 
+_ADAPTERS = Unpriced(
+    option="lora_slots",
+    takes="adapters of experts or recurrent layers, which have shapes of their own",
+    only_takes=True,
+)
+
 
 class Vllm:
     """vLLM as an ``Engine``."""
@@ -25,35 +33,58 @@ class Vllm:
     def plan(self, model: ModelSpec, deployment: Deployment) -> EnginePlan:
         """Settings, pages, budget and pool of one replica.
 
-        blocks = KV memory of the smallest rank // bytes of a block; the printed tokens are int(concurrency × window),
-        and up to about 0.20 blocks // groups × block.
+        blocks = the fewest over the pipeline stages, of KV memory of a rank // bytes of its block; the printed tokens
+        are int(concurrency × window), and up to about 0.20 blocks // groups × block.
         """
-        refuse_unmodelled(deployment)
+        check_asked(model, deployment)
+        drafter = drafter_of(model, deployment)
+        loaded = model if loads_encoder(deployment) else without_encoder(model)
         settings = resolve_settings(model, deployment)
+        check_lookahead(drafter, settings)
         kv = kv_types(model, deployment.kv_dtype, capability=capability_of(deployment))
-        layout = cache_layout(model, deployment, settings, kv)
-        budget, kv_bytes = _memory(model, deployment, settings)
-        blocks = max(0, kv_bytes // layout.bytes_per_block)
+        layouts = stage_layouts(with_drafter(model, drafter), deployment, settings, kv, drafter)
+        budgets = _budgets(loaded, deployment, settings, drafter)
+        memories = (
+            [deployment.kv_memory_bytes or 0] * len(layouts) if budgets is None else [b.kv_bytes for b in budgets]
+        )
+        pools = [max(0, memory // layout.bytes_per_block) for memory, layout in zip(memories, layouts, strict=True)]
+        fewest = min(range(len(pools)), key=lambda stage: (pools[stage], memories[stage]))
+        layout, blocks = layouts[fewest], pools[fewest]
         return EnginePlan(
             settings=settings,
             kv_types=kv,
             layout=layout,
-            kv_bytes=kv_bytes,
+            kv_bytes=memories[fewest],
             blocks=blocks,
-            budget=budget,
-            findings=(*version_findings(deployment), *layout_findings(model, deployment, settings, layout, blocks)),
+            budget=None if budgets is None else budgets[fewest],
+            findings=(
+                *version_findings(deployment),
+                *layout_findings(model, deployment, settings, layout, blocks),
+                *media_findings(model, deployment, settings),
+            ),
             tokens=_printed_tokens(deployment, settings, layout, blocks),
+            unpriced=() if not deployment.lora_slots or adapters_are_priced(model) else (_ADAPTERS,),
         )
 
 
-def _memory(model: ModelSpec, deployment: Deployment, settings: Settings) -> tuple[Budget | None, int]:
-    """The smallest rank's budget and its KV memory; no budget where the KV memory was given."""
+def _budgets(
+    model: ModelSpec, deployment: Deployment, settings: Settings, drafter: Drafter | None
+) -> tuple[Budget, ...] | None:
+    """Each stage's budget, of its smallest device; None where the KV memory was given."""
     if deployment.kv_memory_bytes is not None:
-        return None, deployment.kv_memory_bytes
+        return None
     slots = deployment.lora_slots if adapters_are_priced(model) else 0
-    terms = budget(model, deployment, settings, lora_slots=slots, lora_rank=deployment.lora_rank)
-    answer = corrected(terms, deployment.corrections)
-    return answer, answer.kv_bytes
+    draft = draft_weights(model, drafter, deployment.tensor_parallel)
+    stages = stage_budgets(
+        model,
+        deployment,
+        settings,
+        lora_slots=slots,
+        lora_rank=deployment.lora_rank,
+        draft_bytes=draft.bytes,
+        draft_formula=draft.formula,
+    )
+    return tuple(corrected(each, deployment.corrections) for each in stages)
 
 
 def _printed_tokens(deployment: Deployment, settings: Settings, layout: CacheLayout, blocks: int) -> int:

@@ -6,28 +6,41 @@ from kvplan.engines.base import CacheLayout, Deployment, Finding, Settings
 from kvplan.engines.vllm.lora import check_rank
 from kvplan.engines.vllm.removed import last_release
 from kvplan.engines.vllm.settings import DEFAULT_WINDOW, device_bytes, release_of
-from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.layers import RecurrentLayer
+from kvplan.errors import UnsupportedModelError
+from kvplan.layers import RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
 from kvplan.units import format_bytes
+
+_ALL_OR_NO_WINDOWS = frozenset(
+    {
+        "Qwen2ForCausalLM",
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3ForCausalLM",
+    }
+)
+"""Classes built on vLLM 0.33's ``Qwen2Model``, which asserts that a window is in every layer or in none."""
 
 _CHECKED_CAPABILITIES = frozenset({(8, 0), (8, 6), (8, 9), (9, 0)})
 
 
-def refuse_unmodelled(deployment: Deployment) -> None:
-    """Options of other engines are the user's mistake; options of vLLM that change the pool unpriced are refused."""
-    if deployment.cache_type_k is not None or deployment.cache_type_v is not None:
-        raise InputError(
-            "vLLM has one type for keys and values", hint="use --kv-dtype; cache types are llama.cpp's", key="kv_dtype"
-        )
+def check_asked(model: ModelSpec, deployment: Deployment) -> None:
+    """Raises for what vLLM refuses whatever the pool: InputError for an option, UnsupportedModelError for a model."""
     if deployment.lora_slots:
         check_rank(deployment.lora_rank)
-    if deployment.speculative_tokens:
+    if model.architecture in _ALL_OR_NO_WINDOWS and _slides_from_a_layer_on(model):
         raise UnsupportedModelError(
-            "cannot tell: draft models and speculative tokens change state, windows and weights of a vLLM plan",
-            hint="plan without them, and leave room for the draft model",
-            key="speculative_tokens",
+            f"vLLM refuses {model.id}: a sliding window for some but not all layers (max_window_layers below the "
+            "number of layers) is not supported in this class",
+            hint="set use_sliding_window to false in its config (--hf-overrides), which is how the class is served",
+            key="max_window_layers",
         )
+
+
+def _slides_from_a_layer_on(model: ModelSpec) -> bool:
+    """Whether the first layers keep every token and all others a window: what ``max_window_layers`` means."""
+    kinds = [isinstance(kept, SlidingAttention) for layers in model.layers for kept in layers]
+    return any(kinds) and not all(kinds) and kinds == sorted(kinds)
 
 
 def layout_findings(

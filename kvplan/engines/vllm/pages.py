@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
 from kvplan.engines.stages import stage_layers
@@ -12,6 +13,7 @@ from kvplan.engines.vllm.blocks import (
     hybrid_block,
     kernel_block,
 )
+from kvplan.engines.vllm.drafting import Drafter
 from kvplan.engines.vllm.groups import make_groups
 from kvplan.engines.vllm.settings import capability_of
 from kvplan.engines.vllm.specs import LATENT, PACKED_WINDOW, PageSpec, attention_spec, padded, state_spec
@@ -33,27 +35,31 @@ from kvplan.layers import (
 from kvplan.model import ModelSpec
 
 
-def cache_layout(model: ModelSpec, deployment: Deployment, settings: Settings, kv: KvTypes) -> CacheLayout:
-    """The groups of the whole model and the block of its heaviest pipeline stage.
+def stage_layouts(
+    model: ModelSpec, deployment: Deployment, settings: Settings, kv: KvTypes, drafter: Drafter | None = None
+) -> tuple[CacheLayout, ...]:
+    """The groups of the whole model, once for each pipeline stage with the block of a rank of that stage.
 
     Groups are formed over all stages; a rank pages its own layers of each group, and the bytes of a block are those of
     its largest group. Raises InputError for a parallelism or a block that vLLM refuses.
     """
     rank_layers = model.rank_layers(deployment.tensor_parallel)
-    block, specs = _specs(rank_layers, deployment, settings, kv)
+    block, specs = _specs(rank_layers, deployment, settings, kv, drafter)
     if not specs:
         raise UnsupportedModelError(f"cannot tell: {model.id} keeps no KV cache, so there is no pool to plan")
     side_by_side = any(spec.family == PACKED_WINDOW for spec in specs)
     groups = make_groups(specs, hybrid_manager=deployment.hybrid_kv_cache_manager, side_by_side=side_by_side)
     _check_context_parallel(model, groups, deployment)
     stride = math.lcm(*(spec.stride_bytes for spec in specs))
-    stages = stage_layers(len(model.layers), deployment.pipeline_parallel)
-    heaviest = max(stages, key=lambda stage: max(_page_bytes(group, stage) for group in groups))
-    return CacheLayout(
-        block_tokens=block,
-        bytes_per_block=padded(max(_page_bytes(group, heaviest) for group in groups), stride),
-        groups=tuple(_cache_group(group, heaviest, deployment.context_parallel) for group in groups),
-        in_flight_tokens=settings.in_flight_tokens,
+    stages = stage_layers(len(model.layers), deployment.pipeline_parallel, deployment.pipeline_layers)
+    return tuple(
+        CacheLayout(
+            block_tokens=block,
+            bytes_per_block=padded(max(1, *(_page_bytes(group, stage) for group in groups)), stride),
+            groups=tuple(_cache_group(group, stage, deployment.context_parallel) for group in groups),
+            in_flight_tokens=settings.in_flight_tokens,
+        )
+        for stage in stages
     )
 
 
@@ -75,13 +81,18 @@ def _cache_group(group: Sequence[PageSpec], stage: range, context_parallel: int)
         block_tokens=named.block_tokens,
         page_bytes=_page_bytes(group, stage),
         window_tokens=named.window_tokens,
+        retained_tokens=named.retained_tokens,
         fixed_blocks=named.fixed_blocks,
         token_shards=context_parallel if named.keeps_all_tokens else 1,
     )
 
 
 def _specs(
-    rank_layers: Sequence[Sequence[Layer]], deployment: Deployment, settings: Settings, kv: KvTypes
+    rank_layers: Sequence[Sequence[Layer]],
+    deployment: Deployment,
+    settings: Settings,
+    kv: KvTypes,
+    drafter: Drafter | None,
 ) -> tuple[int, list[PageSpec]]:
     """The engine's block size, and every cache in layer order."""
     kept = [layer for layers in rank_layers for layer in layers if not isinstance(layer, SharedKv)]
@@ -106,6 +117,7 @@ def _specs(
             capability=capability,
         )
         block, page = hybrid.block_tokens, hybrid.page_bytes
+    guessed, retained = (0, 0) if drafter is None else (drafter.tokens, drafter.retained_tokens)
     state_block = block if settings.prefix_caching else settings.max_model_len
     specs: list[PageSpec] = []
     for index, layers in enumerate(rank_layers):
@@ -118,13 +130,13 @@ def _specs(
                         kv,
                         block_tokens=state_block,
                         page_bytes=layer.fixed_bytes(kv) if page is None else page,
-                        blocks=2 + checkpoint_blocks(layer, capability) if settings.prefix_caching else 1,
+                        blocks=guessed + (2 + checkpoint_blocks(layer, capability) if settings.prefix_caching else 1),
                     )
                 )
                 continue
             spec = attention_spec(layer, index, kv, block_tokens=block, encoder_tokens=settings.max_num_batched_tokens)
             if spec is not None:
-                specs.append(spec)
+                specs.append(replace(spec, retained_tokens=retained) if spec.rule == "sliding" else spec)
     return block, specs
 
 

@@ -19,6 +19,10 @@ CHECKED_RELEASE = (0, 33)
 _FIRST_V1 = (0, 8)
 _FIRST_LARGE_TIER = (0, 28)
 _FIRST_ASYNC = (0, 14)
+_FIRST_IN_FLIGHT = (0, 26)
+"""Before, windows were sized for the tokens of one batch, however many are under way (vllm-project/vllm pull 47728 and
+issue 49878, which compares 0.25.1 with 0.26)."""
+
 _LAST_PLAIN_TOKENS = (0, 20)
 
 DEFAULT_WINDOW = 2048
@@ -85,7 +89,8 @@ def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> in
     if release_of(deployment) < _FIRST_V1:
         return 2048 if window > 32768 else max(2048, window)
     item_tokens = _ONE_ITEM_TOKENS.get(model.architecture, 0) if model.shape.has_vision else 0
-    return max(tier_of(deployment).server_tokens, item_tokens)
+    whole_prompt = window if deployment.chunked_prefill is False else 0
+    return max(tier_of(deployment).server_tokens, item_tokens, whole_prompt)
 
 
 def _default_sequences(deployment: Deployment) -> int:
@@ -130,8 +135,9 @@ def window_of(model: ModelSpec, deployment: Deployment) -> int:
 def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
     """Every setting, the user's where given, else vLLM's default for the release and the GPU.
 
-    A default T is at most S × window; a default S is at most T; S above T is refused. In flight are T tokens for each
-    concurrent batch: the pipeline stages, and one more under async scheduling.
+    A default T is at most S × window, and at least the window where prompts are not chunked; a default S is at most T;
+    S above T is refused. In flight are T tokens for each concurrent batch: the pipeline stages, and one more under
+    async scheduling.
     Source: vLLM 0.33, ``EngineArgs`` and ``VllmConfig.max_concurrent_batches``.
     """
     release, window = release_of(deployment), window_of(model, deployment)
@@ -145,13 +151,21 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
             hint="every running sequence needs one token of a step; raise --max-num-batched-tokens",
             key="max_num_batched_tokens",
         )
+    chunked = deployment.chunked_prefill is not False
+    if not chunked and tokens < window and release >= _FIRST_V1:
+        raise InputError(
+            f"without chunked prefill a step of {tokens:,} tokens is shorter than the window of {window:,}: vLLM "
+            "refuses to start",
+            hint="raise max_num_batched_tokens to the prompt length or enable chunked prefill",
+            key="max_num_batched_tokens",
+        )
     async_scheduling = deployment.async_scheduling
     if async_scheduling is None:
         async_scheduling = release >= _FIRST_ASYNC and not model.shape.is_pooling
     prefix_caching = deployment.prefix_caching
     if prefix_caching is None:
         prefix_caching = release >= _FIRST_V1 and not (is_attention_free(model) or model.is_encoder_decoder)
-    batches = deployment.pipeline_parallel + int(async_scheduling)
+    batches = deployment.pipeline_parallel + int(async_scheduling) if release >= _FIRST_IN_FLIGHT else 1
     return Settings(
         max_model_len=window,
         max_num_seqs=sequences,
@@ -160,6 +174,7 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
         async_scheduling=async_scheduling,
         prefix_caching=prefix_caching,
         in_flight_tokens=batches * tokens,
+        chunked_prefill=chunked,
     )
 
 

@@ -46,7 +46,8 @@ class PageSpec:
     """One cache of one layer. ``layer`` is the rank's share: caches of equal layers page equally.
 
     ``decoder_layer`` is the index of the decoder layer that owns it, for pipeline stages.
-    ``page_bytes`` may be padded; ``fixed_blocks`` is what a request takes where its length does not matter. Where pages
+    ``retained_tokens`` are kept below the window. ``page_bytes`` may be padded;
+    ``fixed_blocks`` is what a request takes where its length does not matter. Where pages
     lie side by side, blocks are whole multiples of ``stride_bytes`` apart.
     """
 
@@ -56,6 +57,7 @@ class PageSpec:
     block_tokens: int
     page_bytes: int
     window_tokens: int | None = None
+    retained_tokens: int = 0
     fixed_blocks: int = 0
     stride_bytes: int = 1
 

@@ -1,6 +1,6 @@
 """Bytes of weights on each rank: what tensor, pipeline and expert parallelism leave of a model's parts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -83,14 +83,16 @@ def part_bytes(part: WeightPart, elements: Fraction, dtype: str) -> Fraction:
     return elements * BYTES_PER_ELEMENT.get(dtype, 2)
 
 
-def stage_parts(parts: Iterable[WeightPart], layers: int, stages: int, stage: int) -> list[WeightPart]:
+def stage_parts(
+    parts: Iterable[WeightPart], layers: int, stages: int, stage: int, sizes: Sequence[int] | None = None
+) -> list[WeightPart]:
     """The parts that pipeline stage ``stage`` holds: its layers, the embedding first, norm and head last.
 
     A tied head is a copy of the embedding on the last stage.
     """
     if stages == 1:
         return list(parts)
-    mine = stage_layers(layers, stages)[stage]
+    mine = stage_layers(layers, stages, sizes)[stage]
     kept = list(parts)
     ends = {part.name for part in kept if part.layer is None}
     last_names = {"lm_head", "lm_head.bias", "final_norm"} | ({"embed_tokens"} if "lm_head" not in ends else set())
@@ -109,13 +111,15 @@ def rank_weights(
     tensor_parallel: int,
     pipeline_parallel: int = 1,
     stage: int = 0,
+    stage_sizes: Sequence[int] | None = None,
     data_parallel: int = 1,
     given_bytes: int | None = None,
 ) -> RankWeights:
     """Weights on a rank of one pipeline stage.
 
-    ``given_bytes`` (all ranks together) and a quantised checkpoint's file sizes are shared out in proportion to the
-    parts; a 16-bit model is counted from its parts; without parts bytes are published size / ranks.
+    ``stage_sizes`` are the layers of each stage where they are not even. ``given_bytes`` (all ranks together) and a
+    quantised checkpoint's file sizes are shared out in proportion to the parts; a 16-bit model is counted from its
+    parts; without parts bytes are published size / ranks.
     """
     weights, dtype, vocabulary = model.weights, model.dtype, model.shape.vocabulary
     ranks = tensor_parallel * pipeline_parallel
@@ -136,11 +140,11 @@ def rank_weights(
     if not weights.parts:
         return _without_parts(model, ranks, given_bytes)
     layers = len(model.layers)
-    mine, drafted = of_rank(stage_parts(weights.parts, layers, pipeline_parallel, stage))
+    mine, drafted = of_rank(stage_parts(weights.parts, layers, pipeline_parallel, stage, stage_sizes))
     if given_bytes is not None:
         whole = sum(
             (
-                of_rank(stage_parts(weights.parts, layers, pipeline_parallel, each))[0]
+                of_rank(stage_parts(weights.parts, layers, pipeline_parallel, each, stage_sizes))[0]
                 for each in range(pipeline_parallel)
             ),
             Fraction(0),
