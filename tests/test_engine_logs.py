@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kvplan.calibration import misleading_lines
 from kvplan.engine_logs import EngineStart, read_log, read_starts
 from kvplan.engine_logs.lines import clean_lines, clean_text
 from kvplan.errors import InputError
@@ -504,3 +505,129 @@ def test_prefixes_are_taken_off_and_nothing_else() -> None:
     assert clean_text('{"not": "a log line"}') == '{"not": "a log line"}'
     assert clean_text("{broken json}") == "{broken json}"
     assert clean_text('["a list"]') == '["a list"]'
+
+
+BANNER = """
+(APIServer pid=46) INFO 02-27 20:31:36 [utils.py:287]        █     █     █▄   ▄█
+(APIServer pid=46) INFO 02-27 20:31:36 [utils.py:287]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.16.0
+(APIServer pid=46) INFO 02-27 20:31:36 [utils.py:287]   █▄█▀ █     █     █     █  model   org/seventy-b-awq
+(APIServer pid=46) INFO 02-27 20:31:36 [utils.py:223] non-default args: {'model_tag': 'org/seventy-b-awq', \
+'block_size': 128, 'async_scheduling': False, 'tensor_parallel_size': 2}
+(EngineCore_DP0 pid=9) INFO 02-27 20:33:00 [kv_cache_utils.py:829] Overriding num_gpu_blocks=0 with \
+num_gpu_blocks_override=512
+(Worker_TP0 pid=10) WARNING 02-27 20:33:01 [topk_topp_sampler.py:69] FlashInfer is not available. Falling back to the \
+PyTorch-native implementation of top-p & top-k sampling.
+(Worker_TP0 pid=10) WARNING 02-27 20:33:01 [fused_moe.py:1071] Using default MoE config. Config file not found at \
+/x/configs/E=256,N=512,device_name=NVIDIA_L40S,dtype=fp8_w8a8.json
+(Worker_TP0 pid=10) INFO 02-27 20:33:05 [gpu_worker.py:373] Available KV cache memory: 20.26 GiB
+(Worker_TP1 pid=11) INFO 02-27 20:33:05 [gpu_worker.py:373] Available KV cache memory: 20.16 GiB
+(EngineCore_DP0 pid=9) INFO 02-27 20:33:05 [kv_cache_utils.py:1307] GPU KV cache size: 132,784 tokens
+(EngineCore_DP0 pid=9) INFO 02-27 20:33:05 [kv_cache_utils.py:1312] Maximum concurrency for 8,192 tokens per request: \
+16.21x
+(EngineCore_DP0 pid=9) INFO 02-27 20:33:05 [kv_cache_utils.py:1307] GPU KV cache size: 132,128 tokens
+(EngineCore_DP0 pid=9) INFO 02-27 20:33:05 [kv_cache_utils.py:1312] Maximum concurrency for 8,192 tokens per request: \
+16.13x
+(EngineCore_DP0 pid=9) INFO 02-27 20:33:05 [kv_cache_utils.py:1307] GPU KV cache size: 133,008 tokens
+"""
+
+
+def test_the_banner_the_card_and_the_smallest_rank() -> None:
+    """0.16's banner; 512 blocks that graphs were tried with; ranks whose capacity the core prints without a name."""
+    (start,) = starts_of(BANNER)
+    assert (start.version, start.model, start.gpu) == ("0.16.0", "org/seventy-b-awq", "NVIDIA_L40S")
+    assert (start.asked_block_tokens, start.async_scheduling, start.sampler) == (128, False, "pytorch")
+    assert (start.blocks, start.kv_bytes) == (None, gib(20.16))
+    assert (start.kv_tokens, start.concurrency) == (132128, 16.13)
+    said = {found.line: found.reason for found in misleading_lines(start)}
+    assert any("before there was a pool" in reason for reason in said.values())
+    assert any("the smallest's, 132,128 tokens" in reason for reason in said.values())
+
+
+OTHER_SUMMARIES = [
+    pytest.param(
+        """
+INFO 04-28 04:07:51 model_runner.py:1077] Loading model weights took 2.0512 GB
+INFO 04-28 04:07:51 worker.py:232] Memory profiling results: total_gpu_memory=139.80GiB \
+initial_memory_usage=2.71GiB peak_torch_memory=2.38GiB memory_usage_post_profile=2.81GiB non_torch_memory=0.73GiB \
+kv_cache_size=122.71GiB gpu_memory_utilization=0.90
+INFO 04-28 04:07:52 gpu_executor.py:113] # GPU blocks: 365549, # CPU blocks: 11915
+""",
+        {"total_bytes": 139.80, "activation_bytes": 2.38 - 2.0512, "non_torch_bytes": 0.73, "kv_bytes": 122.71},
+        id="0.6.4",
+    ),
+    pytest.param(
+        """
+(EngineCore pid=7) INFO [gpu_worker.py:391] Free memory on device (78.66/79.19 GiB) on startup. Desired GPU memory \
+utilization is (0.9, 71.27 GiB). Actual usage is 14.08 GiB for weight, 1.97 GiB for peak activation, 0.07 GiB for \
+non-torch memory, and 0.67 GiB for CUDAGraph memory. Current kv cache memory in use is 59212694937 bytes.
+""",
+        {"weight_bytes": 14.08, "kv_bytes": 59212694937 / GIB, "graph_bytes": 0.67},
+        id="0.10.2",
+    ),
+    pytest.param(
+        """
+(EngineCore pid=7) DEBUG [gpu_worker.py:9] Memory profiling takes 1.2 seconds. Total non KV cache memory: 17.50GiB; \
+torch peak memory increase: 1.20GiB; total consumed (from mem_get_info): 16.00GiB; weights memory: 15.30GiB.
+""",
+        {"activation_bytes": 1.20, "consumed_bytes": 16.00, "weight_bytes": 15.30},
+        id="0.28-debug",
+    ),
+    pytest.param(
+        """
+(EngineCore pid=7) INFO [worker.py:546] Free memory on device (60.89/61.27 GiB) on startup. Desired GPU memory \
+utilization is (0.92, 56.37 GiB). Actual usage: 1.14 GiB for weights, 0.22 GiB for peak activation, 0.03 GiB for \
+non-torch memory, 0.09 GiB for NPU graph memory. Replace gpu_memory_utilization with `--kv-cache-memory=1` (54.75 \
+GiB). Current KV cache memory: 54.98 GiB.
+""",
+        {"weight_bytes": 1.14, "activation_bytes": 0.22, "graph_bytes": 0.09, "kv_bytes": 54.98, "total_bytes": 61.27},
+        id="ascend",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), OTHER_SUMMARIES)
+def test_summaries_of_other_releases(text: str, expected: dict[str, float]) -> None:
+    (start,) = starts_of(text.replace("\\\n", ""))
+    for name, amount in expected.items():
+        assert abs(getattr(start, name) - gib(amount)) <= 2, name
+
+
+def test_blocks_by_the_platforms_names() -> None:
+    """V0 names the device: "# CUDA blocks", "# cuda blocks"; Unsloth names the card above it."""
+    (start,) = starts_of(
+        """
+   \\\\   /|    Tesla T4. Num GPUs = 1. Max memory: 14.563 GB. Platform: Linux.
+INFO 05-30 06:39:59 llm_engine.py:234] Initializing a V0 LLM engine (v0.7.2) with config: model='m', max_seq_len=32768
+INFO 05-30 06:40:49 model_runner.py:1115] Loading model weights took 2.8884 GB
+INFO 05-30 06:40:55 executor_base.py:110] # CUDA blocks: 5517, # CPU blocks: 9362
+"""
+    )
+    assert (start.blocks, start.gpu, start.total_bytes) == (5517, "Tesla T4", gib(14.563))
+
+
+def test_a_second_data_parallel_engine_is_no_second_start() -> None:
+    text = "".join(
+        f"(EngineCore_DP{rank} pid={rank}) INFO Initializing a V1 LLM engine (v0.11.0) with config: model='m', "
+        f"data_parallel_size=2\n(EngineCore_DP{rank} pid={rank}) INFO Available KV cache memory: {9 - rank}.00 GiB\n"
+        for rank in range(2)
+    )
+    (start,) = starts_of(text)
+    assert (start.kv_bytes, start.data_parallel) == (gib(8), 2)
+    assert len(starts_of(text + text)) == 2
+
+
+PREFIXED = [
+    "2026-05-14 12:43:20.134 | (EngineCore pid=219) INFO Available KV cache memory: 4.58 GiB",
+    "авг 18 14:15:02 llm python3[28145]: (Worker_TP0 pid=28145) INFO Available KV cache memory: 4.58 GiB",
+    "[1;36m(VllmWorker rank=1 pid=219)[0;0m INFO Available KV cache memory: 4.58 GiB\r",
+    '{"textPayload": "INFO Available KV cache memory: 4.58 GiB", "severity": "INFO"}',
+    "67:(EngineCore pid=492078) INFO Available KV cache memory: 4.58 GiB",
+]
+
+
+@pytest.mark.parametrize("line", PREFIXED)
+def test_more_prefixes(line: str) -> None:
+    (start,) = starts_of(line)
+    assert start.kv_bytes == gib(4.58)
+    (clean,) = clean_lines(io.BytesIO(line.encode()))
+    assert not clean.text.startswith(("2026", "авг", "[1;36m", "{"))

@@ -1,7 +1,7 @@
 """A start-up log against the plan: which term differs, which lines mislead, a file to reproduce it."""
 
 from kvplan.calibration.compare import Calibration, TermDifference, calibrate
-from kvplan.calibration.deployment import deployment_of, release_in
+from kvplan.calibration.deployment import deployment_of, model_id_in, release_in
 from kvplan.calibration.misleading import Misleading, effective_tokens, misleading_lines
 from kvplan.calibration.text import calibration_text
 
@@ -14,5 +14,6 @@ __all__ = [
     "deployment_of",
     "effective_tokens",
     "misleading_lines",
+    "model_id_in",
     "release_in",
 ]

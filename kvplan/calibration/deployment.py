@@ -10,6 +10,7 @@ from kvplan.engines.sglang import BEFORE_LOADING_BYTES, BEFORE_LOADING_PARALLEL_
 from kvplan.errors import InputError
 from kvplan.profiles.kinds import GpuProfile
 
+_CACHED = re.compile(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots")
 _RELEASE = re.compile(r"v?b?(\d+(?:\.\d+)*)")
 
 
@@ -21,6 +22,16 @@ def release_in(version: str | None) -> tuple[int, ...] | None:
     """
     match = None if version is None else _RELEASE.match(version)
     return None if match is None else tuple(int(part) for part in match[1].split("."))
+
+
+def model_id_in(name: str) -> str:
+    """The model's id in what an engine was started with: a folder of the Hub's cache names it.
+
+    >>> model_id_in("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/989aa7980e"), model_id_in("org/m")
+    ('Qwen/Qwen3-8B', 'org/m')
+    """
+    found = _CACHED.search(name)
+    return name if found is None else f"{found[1]}/{found[2]}"
 
 
 def deployment_of(start: EngineStart, gpu: GpuProfile | None = None, weight_bytes: int | None = None) -> Deployment:
@@ -51,7 +62,7 @@ def deployment_of(start: EngineStart, gpu: GpuProfile | None = None, weight_byte
         enforce_eager=bool(start.enforce_eager),
         weight_bytes=weight_bytes,
         kv_unified=start.kv_unified if is_llama else None,
-        block_size=start.block_tokens if start.engine in ("sglang", "tensorrt-llm", "tgi") else None,
+        block_size=start.asked_block_tokens if start.engine == "vllm" else None if is_llama else start.block_tokens,
     )
     memory = _memory(start, found)
     if memory is None and gpu is None:

@@ -8,6 +8,8 @@ from kvplan.engine_logs import EngineStart, Observation
 from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.units import format_bytes
 
+_TORCH_ON_ROCM = (0, 24)
+"""0.24 takes a load from what torch allocated, as on CUDA; 0.11 to 0.19 from what the device has free."""
 _SIZES = {"weight_bytes", "kv_bytes", "key_bytes", "free_before_bytes"}
 
 
@@ -37,6 +39,9 @@ def misleading_lines(start: EngineStart, fit: Fit | None = None) -> tuple[Mislea
         _token_figure(start),
         _gigabytes(start),
         _graph_estimate(start),
+        _profiled_blocks(start),
+        _loaded_on_rocm(start),
+        _every_rank(start),
         _rounded_share(start),
         _joint_peak(start),
         _negative_graphs(start),
@@ -84,6 +89,34 @@ def _graph_estimate(start: EngineStart) -> Misleading | None:
     if subtracted:
         return None
     return _at(seen, "the estimate is printed, but this start does not subtract it: graphs lie outside the fraction")
+
+
+def _profiled_blocks(start: EngineStart) -> Misleading | None:
+    seen = start.line_of("profiled_blocks")
+    if seen is None:
+        return None
+    return _at(seen, f"{seen.value} blocks are what graphs were tried with before there was a pool: not its size")
+
+
+def _loaded_on_rocm(start: EngineStart) -> Misleading | None:
+    release, seen = release_in(start.version), start.line_of("weight_bytes")
+    rocm = start.line_of("is_rocm")
+    if not _is_vllm(start) or rocm is None or seen is None or (release is not None and release >= _TORCH_ON_ROCM):
+        return None
+    return _at(
+        seen,
+        "on ROCm these releases print all that left the device while loading: weights, code objects and the libraries' "
+        "own memory, 1 % to 2 % above the weights",
+    )
+
+
+def _every_rank(start: EngineStart) -> Misleading | None:
+    printed = [item for item in start.observations if item.name == "kv_tokens"]
+    by_writer = {(item.rank, item.value) for item in printed}
+    if not _is_vllm(start) or len(by_writer) == len({item.rank for item in printed}):
+        return None
+    largest = max(printed, key=lambda item: item.value if isinstance(item.value, int) else 0)
+    return _at(largest, f"each rank's own capacity is printed; the pool is the smallest's, {start.kv_tokens:,} tokens")
 
 
 def _rounded_share(start: EngineStart) -> Misleading | None:

@@ -5,7 +5,7 @@ from kvplan.calibration_file import FLAGS, PARALLELISM, SETTINGS, WORDS
 
 _HEADER = (
     "# kvplan calibration: what one start-up log taught.\n"
-    "# kvplan fit|simulate|recommend … --calibration FILE (or deployment.calibration in a traffic file) reproduces\n"
+    "# kvplan fit|simulate|check|recommend … --calibration FILE (deployment.calibration in a traffic file) reproduces\n"
     "# that start; with other settings the same corrections (bytes per GPU, logged − planned) are added to the terms\n"
     "# planned for them.\n"
 )

@@ -12,6 +12,7 @@ from kvplan.errors import InputError
 
 if TYPE_CHECKING:
     from kvplan.engine_logs import EngineStart
+    from kvplan.profiles.kinds import GpuProfile
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = """\
@@ -64,7 +65,7 @@ def run(
     """Compare an engine's start-up log with the plan: which term differs, which lines mislead.
 
     Or, with --run, fit the time of a step on the first third of a measured run and predict the rest. With --output,
-    write the calibration that fit, simulate, recommend and traffic files accept.
+    write the calibration that fit, simulate, check, recommend and traffic files accept.
     """
     told: dict[str, object] = {
         "tensor_parallel": tensor_parallel,
@@ -89,7 +90,7 @@ def run(
     if misplaced is not None:
         option = f"--{misplaced.replace('_', '-')}"
         raise InputError(f"{option} belongs to --run; a log says its own settings", key=misplaced)
-    from kvplan.calibration import calibrate, calibration_text
+    from kvplan.calibration import calibrate, calibration_text, model_id_in
     from kvplan.engine_logs import read_log
     from kvplan.profiles.loader import load_gpu
     from kvplan.sources import read_model
@@ -99,10 +100,17 @@ def run(
         check_free(output, force=force)
     starts = read_log(log)
     chosen = _choose(starts, start, engine, log)
-    name = model or chosen.model
+    name = model or (None if chosen.model is None else model_id_in(chosen.model))
     if name is None:
         raise InputError("the log does not say its model", hint="name it: --model org/name", file=str(log), key="model")
-    device = None if gpu is None else load_gpu(gpu, extra_folder=folder)
+    if model is None and Path(name).is_absolute() and not Path(name).exists():
+        raise InputError(
+            f"the log's model is a folder of the engine's machine: {name}",
+            hint="name it: --model org/name, or the folder here",
+            file=str(log),
+            key="model",
+        )
+    device = load_gpu(gpu, extra_folder=folder) if gpu is not None else _gpu_in(chosen, folder)
     weights = None if weights_bytes is None else options.parse_amount(weights_bytes, "--weights-bytes")
     spec = read_model(name, offline=offline, profiles_folder=folder)
     found = calibrate(chosen, spec, device, weights)
@@ -160,6 +168,16 @@ def _calibrate_run(
 
     show(text(found, measured.name, traffic, None if output is None else str(output)))
     return 0
+
+
+def _gpu_in(start: "EngineStart", folder: Path | None) -> "GpuProfile | None":
+    """The GPU that the log names, where the catalogue has it."""
+    from kvplan.profiles.loader import load_gpu
+
+    try:
+        return None if start.gpu is None else load_gpu(start.gpu, extra_folder=folder)
+    except InputError:
+        return None
 
 
 def _choose(starts: "list[EngineStart]", number: int | None, engine: str | None, log: Path) -> "EngineStart":

@@ -33,6 +33,7 @@ def run(
     price: options.Price = None,
     policy: overrides.Policy = None,
     duration: overrides.Duration = None,
+    calibration: options.Calibration = None,
     set_keys: overrides.Set = None,
     workers: options.Workers = None,
     cluster: options.Cluster = None,
@@ -58,7 +59,8 @@ def run(
         raise InputError("--against and --baseline are two bases", hint="give one of them", key="against")
     if output is not None:
         check_free(output, force=force)
-    changed = overrides.overrides(set_keys, duration=duration)
+    learnt = None if calibration is None else str(calibration.resolve())
+    changed = overrides.overrides(set_keys, duration=duration, calibration=learnt)
     if policy is not None:
         changed["admission.policy"] = policy
     mix = load_traffic(traffic, profiles_folder=folder, overrides=changed)

@@ -34,6 +34,7 @@ class EngineStart:
 
     Every figure is null where the log does not say. ``consumed_bytes`` is weights and non-torch memory in one (vLLM
     from 0.28); ``graph_estimate_bytes`` is what was estimated before the capture, ``graph_bytes`` what it took;
+    ``asked_block_tokens`` is the block size that a setting named, ``block_tokens`` the one that came of it;
     ``compute_bytes`` are llama.cpp's scratch buffers; ``state_slots`` the sequences that recurrent state was made for.
     """
 
@@ -81,6 +82,7 @@ class EngineStart:
     window_pool_tokens: int | None = None
     blocks: int | None = None
     block_tokens: int | None = None
+    asked_block_tokens: int | None = None
     concurrency: float | None = None
     concurrency_tokens: int | None = None
     state_slots: int | None = None

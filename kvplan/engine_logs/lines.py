@@ -15,11 +15,12 @@ from kvplan.errors import InputError
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 16
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f]")
+_ESCAPES = re.compile(r"\x1b?\[[0-9;]+m|\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f]")
 _PREFIXES = re.compile(
     r"^(?:"
     r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) +(?:std(?:out|err) [FP] )?"  # Kubernetes CRI, --timestamps
-    r"|[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S+ [^\s\[\]:]+(?:\[\d+\])?: "  # journald, syslog
+    r"|[^\W\d]{3,5}\.? [ \d]\d [\d:]{8} \S+ [^\s\[\]:]+(?:\[\d+\])?: "  # journald, syslog, in any language
+    r"|\d{4}-\d\d-\d\d [\d:.,]+ \| "  # docker desktop
     r"|\[pod/\S+\] "  # kubectl logs --prefix
     r"|[A-Za-z0-9_.-]+\s+\| "  # docker compose
     r")"
@@ -124,7 +125,7 @@ def _message(text: str) -> str:
         return text
     if not isinstance(record, dict):
         return text
-    for key in ("log", "message", "msg", "MESSAGE"):
+    for key in ("log", "message", "msg", "MESSAGE", "textPayload", "line"):
         value = record.get(key)
         if isinstance(value, str):
             return _ESCAPES.sub("", value).strip()

@@ -49,6 +49,11 @@ class _Building:
     def has_memory(self) -> bool:
         return bool(self.names & _MEMORY)
 
+    def is_joined_by(self, rank: str | None) -> bool:
+        """Whether ``rank`` is one more data-parallel engine of this start, which announces itself late."""
+        ranks = {item.rank for item in self.seen}
+        return rank is not None and "DP" in rank and rank not in ranks and any("DP" in (each or "") for each in ranks)
+
     def add(self, found: Iterable[Observation]) -> None:
         for item in found:
             self.seen.append(item)
@@ -104,7 +109,7 @@ def read_starts(lines: Iterable[LogLine]) -> list[EngineStart]:
                 if not (is_marker or _is_own(found, refusal)) or _is_weaker(current, is_marker=is_marker):
                     continue
                 current = _next(current, finished, wording, line)
-            elif is_marker and current.has_memory():
+            elif is_marker and current.has_memory() and not current.is_joined_by(line.rank):
                 current = _next(current, finished, wording, line)
             current.add(found)
             if refusal is not None:

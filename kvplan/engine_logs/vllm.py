@@ -1,8 +1,9 @@
 """vLLM's wordings, V0 and V1, from 0.5 to 0.33.
 
 Source: the loggers of ``worker.py``, ``gpu_worker.py``, ``gpu_model_runner.py``, ``kv_cache_utils.py``,
-``kv_cache_planning.py`` and ``llm_engine.py`` in the wheels of 0.5.5, 0.6.6, 0.7.3, 0.8.5, 0.9.2, 0.11.0, 0.13.0,
-0.17.0, 0.19.0, 0.24.0, 0.28.0 and 0.33.0. "GB" in the older ones is a GiB.
+``kv_cache_planning.py``, ``topk_topp_sampler.py`` and ``llm_engine.py`` in the wheels of 0.5.5, 0.6.6, 0.7.3, 0.8.5,
+0.9.2, 0.11.0, 0.13.0, 0.17.0, 0.19.0, 0.24.0 to 0.32.0 and 0.33.0, vllm-ascend's ``worker.py``, and start-up logs in
+public repositories. "GB" in the older ones is a GiB.
 """
 
 import re
@@ -17,10 +18,13 @@ TRIGGER = re.compile(
     r"|kv cache memory|GPU blocks|Maximum concurrency|oading (?:model )?(?:weights )?took|total_gpu_memory"
     r"|model weights take|Memory profiling takes|Graph capturing|CUDA graph|Free memory on device|cache blocks"
     r"|larger than|attention block size|Chunked prefill|max model len|top-k sampling|num_gpu_blocks"
-    r"|Asynchronous scheduling|CUDA out of memory|OutOfMemoryError"
+    r"|Asynchronous scheduling|CUDA out of memory|OutOfMemoryError|cuda blocks|CUDA blocks|█  (?:version|model) "
+    r"|Total non KV cache memory|Memory profiling results|device_name=|device on startup|Actual usage|Num GPUs = |rocm"
 )
 
-MARKERS = re.compile(r"vLLM API server version|Initializing (?:an|a V\d) LLM engine|LLM API server version")
+MARKERS = re.compile(
+    r"vLLM API server version|Initializing (?:an|a V\d) LLM engine|LLM API server version|█  version \d"
+)
 
 _ARGUMENTS = (
     r"'?\bmodel(?:_tag)?'?[=:] ?'(?P<model_text>[^']+)'",
@@ -39,6 +43,7 @@ _ARGUMENTS = (
     r"'?enable_prefix_caching'?[=:] ?(?P<prefix_caching_flag>True|False)",
     r"'?async_scheduling'?[=:] ?(?P<async_scheduling_flag>True|False)",
     r"'?enable_lora'?[=:] ?(?P<has_lora_flag>True|False)",
+    r"[ ({,]'?block_size'?[=:] ?(?P<asked_block_tokens>\d+)",
 )
 
 ARGUMENTS: tuple[Pattern, ...] = tuple(pattern(text) for text in _ARGUMENTS)
@@ -46,6 +51,12 @@ ARGUMENTS: tuple[Pattern, ...] = tuple(pattern(text) for text in _ARGUMENTS)
 PATTERNS: tuple[Pattern, ...] = (
     pattern(r"LLM engine \(v(?P<version_text>[^)\s]+)\)"),
     pattern(r"LLM API server version (?P<version_text>\S+)"),
+    pattern(r"█  version (?P<version_text>\d\S+)"),
+    pattern(r"Automatically detected platform rocm|\[rocm\.py:\d+\]", is_rocm=True),
+    pattern(r"█  model +(?P<model_text>\S+)"),
+    pattern(r"device_name=(?P<gpu_text>(?:NVIDIA|AMD)_[A-Za-z0-9_-]+)"),
+    # Unsloth, which starts vLLM inside a training process; its GB is a GiB.
+    pattern(r"(?P<gpu_text>(?:NVIDIA|Tesla|AMD) [\w -]+)\. Num GPUs = \d+\. Max memory: (?P<total_gib>[\d.]+) GB"),
     pattern(r"Using max model len (?P<max_model_len_count>\d+)"),
     pattern(r"Chunked prefill is enabled with max_num_batched_tokens=(?P<max_num_batched_tokens>\d+)"),
     pattern(r"Asynchronous scheduling is enabled", async_scheduling=True),
@@ -62,6 +73,17 @@ PATTERNS: tuple[Pattern, ...] = (
         rf"torch peak memory increase: (?P<activation_gib>{NUMBER})GiB; "
         rf"non-torch forward increase memory: (?P<non_torch_gib>{NUMBER})GiB; weights memory:"
         rf" (?P<weight_gib>{NUMBER})GiB"
+    ),
+    # 0.6.4 in one line; 0.27 and later without what is not torch's, at debug level.
+    pattern(
+        rf"total_gpu_memory=(?P<total_gib>{NUMBER})GiB initial_memory_usage=\S+ "
+        rf"peak_torch_memory=(?P<peak_gib>{NUMBER})GiB memory_usage_post_profile=\S+ "
+        rf"non_torch_memory=(?P<non_torch_gib>{NUMBER})Gi[Bb] kv_cache_size=(?P<kv_gib>{NUMBER})GiB "
+        r"gpu_memory_utilization=(?P<memory_utilization_number>[\d.]+)"
+    ),
+    pattern(
+        rf"torch peak memory increase: (?P<activation_gib>{NUMBER})GiB; total consumed \(from mem_get_info\): "
+        rf"(?P<consumed_gib>{NUMBER})GiB; weights memory: (?P<weight_gib>{NUMBER})GiB"
     ),
     pattern(rf"Available KV cache memory: (?P<kv_gib>{NUMBER}) GiB"),
     # What a start tells at its end (0.11 and later, at debug level until 0.13).
@@ -80,7 +102,15 @@ PATTERNS: tuple[Pattern, ...] = (
         rf" (?P<activation_with_graphs_gib>{NUMBER}) GiB for peak activation, and (?P<graph_gib>{NUMBER}) GiB"
         rf" for CUDAGraph"
     ),
+    pattern(
+        rf"Actual usage: (?P<weight_gib>{NUMBER}) GiB for weights, "
+        rf"(?P<activation_gib>{NUMBER}) GiB for peak activation, "
+        rf"(?P<non_torch_gib>{NUMBER}) GiB for non-torch memory, "
+        rf"(?P<graph_gib>{NUMBER}) GiB for NPU graph memory"
+        rf"(?:.*?Current KV cache memory: (?P<kv_gib>{NUMBER}) GiB)?"
+    ),
     pattern(rf"Current kv cache memory in use is (?P<kv_gib>{NUMBER}) GiB"),
+    pattern(r"Current kv cache memory in use is (?P<kv_bytes>\d+) bytes"),
     pattern(r"reserved (?P<kv_gib>[\d.]+) GiB memory for KV Cache as specified by kv_cache_memory_bytes"),
     pattern(rf"Graph capturing finished in \S+ secs?, took (?P<graph_gib>{NUMBER}) GiB"),
     pattern(rf"Estimated CUDA graph memory: (?P<graph_estimate_gib>{NUMBER}) GiB total"),
@@ -91,9 +121,10 @@ PATTERNS: tuple[Pattern, ...] = (
     pattern(
         r"CUDA graph memory profiling is disabled|In v0\.19, CUDA graph memory profiling will be", graphs_inside=False
     ),
-    pattern(r"# GPU blocks: (?P<blocks>[\d,]+)"),
+    pattern(r"# (?:GPU|CUDA|cuda|ROCM|rocm|NPU|npu|XPU|xpu) blocks: (?P<blocks>[\d,]+)"),
     pattern(r"num_gpu_blocks is: (?P<blocks>\d+)"),
-    pattern(r"Overriding num_gpu_blocks=\d+ with num_gpu_blocks_override=(?P<blocks>\d+)"),
+    pattern(r"Overriding num_gpu_blocks=[1-9]\d* with num_gpu_blocks_override=(?P<blocks>\d+)"),
+    pattern(r"Overriding num_gpu_blocks=0 with num_gpu_blocks_override=(?P<profiled_blocks>\d+)"),
     pattern(r"(?:[A-Z]+) KV cache size: (?P<kv_tokens>[\d,]+) tokens"),
     pattern(
         r"Maximum concurrency for (?P<concurrency_tokens>[\d,]+) tokens per request: (?P<concurrency_number>[\d.]+)x"
@@ -101,7 +132,9 @@ PATTERNS: tuple[Pattern, ...] = (
     pattern(r"Setting attention block size to (?P<block_tokens>\d+) tokens"),
     pattern(r"Multiplying the GPU KV cache size by the \w+_world_size (?P<context_parallel_count>\d+)"),
     pattern(r"Using FlashInfer for top-p & top-k sampling", sampler="flashinfer"),
-    pattern(r"Using PyTorch-native implementation of top-p & top-k sampling", sampler="pytorch"),
+    pattern(
+        r"(?:Using|Falling back to the) PyTorch-native implementation of top-p & top-k sampling", sampler="pytorch"
+    ),
     pattern(r"speculative_config=SpeculativeConfig\(", has_speculation=True),
 )
 
@@ -138,17 +171,27 @@ REFUSALS: tuple[tuple[str, Pattern], ...] = (
 
 
 def _fold(seen: Observations) -> Observations:
-    """Takes the graph estimate out of the peak in which 0.28 and later print it.
+    """Takes the graph estimate out of the peak in which 0.27 and later print it, and the weights out of the peak that
+    0.6 printed; of a capacity that the engine's core printed for each of its ranks, the smallest is the pool's.
 
-    Source: ``gpu_worker.py`` 0.33: ``peak_activation_memory`` is the transient peak plus the applied graph estimate.
+    Source: ``gpu_worker.py`` 0.28: ``peak_activation_memory`` is the transient peak plus the applied graph estimate;
+    ``worker.py`` 0.6.4: ``peak_torch_memory``; ``kv_cache_utils.py`` 0.10: one line a worker, without its name.
     """
-    values = {item.name: item.value for item in seen}
+    last = {item.name: item for item in seen}
+    values = {name: item.value for name, item in last.items()}
+    folded = list(seen)
     peak, estimate = values.get("activation_with_graphs_bytes"), values.get("graph_estimate_bytes", 0)
-    if not isinstance(peak, int) or not isinstance(estimate, int):
-        return seen
-    inside = values.get("graphs_inside", True)
-    line = next(item for item in reversed(seen) if item.name == "activation_with_graphs_bytes")
-    return (*seen, replace(line, name="activation_bytes", value=peak - (estimate if inside else 0)))
+    if isinstance(peak, int) and isinstance(estimate, int):
+        share = estimate if values.get("graphs_inside", True) else 0
+        folded.append(replace(last["activation_with_graphs_bytes"], name="activation_bytes", value=peak - share))
+    peak, weights = values.get("peak_bytes"), values.get("weight_bytes")
+    if isinstance(peak, int) and isinstance(weights, int) and "activation_bytes" not in values:
+        folded.append(replace(last["peak_bytes"], name="activation_bytes", value=peak - weights))
+    for name in ("kv_tokens", "concurrency"):
+        printed = [(item.value, item) for item in seen if item.name == name and isinstance(item.value, int | float)]
+        if len(printed) > 1:
+            folded.append(min(printed, key=lambda pair: pair[0])[1])
+    return tuple(folded)
 
 
 WORDING = Wording(
