@@ -13,6 +13,7 @@ import aiohttp
 from kvplan.admission import STRATEGIES
 from kvplan.gateway.admit import OwnLedger, Promise
 from kvplan.gateway.command import Gateway, Wish, loop_factory
+from kvplan.gateway.framing import Bodies
 from kvplan.gateway.plan import GatewayPlan
 from kvplan.gateway.serve import Drain, listen, run_on_granian, run_on_uvicorn
 from tests.fake_engine import FakeEngine
@@ -62,6 +63,11 @@ class Served:
     drain: Drain
     gateway: Gateway
     client: aiohttp.ClientSession
+
+    @property
+    def bodies(self) -> Bodies:
+        """What holds the bodies of requests."""
+        return self.gateway.bodies
 
     async def chat(self, text: str = "hi", **fields: Any) -> tuple[int, dict[str, str], bytes]:
         """Send one chat; status, headers and body."""
@@ -118,6 +124,7 @@ async def served(
         assert ledger.reserved == 0
         assert ledger.holders == 0
         assert gateway.admission.running == 0
+        assert gateway.bodies.held_bytes == 0
 
 
 async def _until_up(client: aiohttp.ClientSession, url: str) -> None:

@@ -184,6 +184,36 @@ def test_a_body_a_byte_at_a_time_holds_no_reservation_and_is_cut_off(server: str
 
 
 @pytest.mark.parametrize("server", SERVERS)
+def test_bodies_that_are_held_together_have_a_limit_and_give_it_back(server: str) -> None:
+    """Slow clients, each within the limit of one body, hold no more than what all may; then new bodies are refused."""
+    piece = b" " * 30_000
+
+    async def case(gateway: Served) -> None:
+        slow = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(3)]
+        for _, writer in slow:
+            writer.write(_post(piece + piece)[:-20_000])
+        while gateway.bodies.held_bytes < 120_000:
+            await asyncio.sleep(0.01)
+        status, headers, body = await gateway.chat("x" * 10_000, max_tokens=4)
+        assert status == 503
+        assert json.loads(body)["error"]["code"] == "server_busy"
+        assert headers["Retry-After"] == "1"
+        assert gateway.ledger.holders == 0
+        assert gateway.bodies.held_bytes <= 125_000
+        assert (await gateway.chat(max_tokens=4))[0] == 200, "a small one still finds room"
+        slow[0][1].close()
+        while gateway.bodies.held_bytes > 80_000:
+            await asyncio.sleep(0.01)
+        assert (await gateway.chat("x" * 10_000, max_tokens=4))[0] == 200
+        for _, writer in slow[1:]:
+            writer.close()
+        while gateway.bodies.held_bytes:
+            await asyncio.sleep(0.01)
+
+    run(case, server=server, body_memory_bytes=125_000)
+
+
+@pytest.mark.parametrize("server", SERVERS)
 def test_keep_alive_and_pipelining(server: str) -> None:
     async def case(gateway: Served) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)

@@ -42,6 +42,9 @@ def run(
         int | None, typer.Option("--video-tokens", metavar="N", help="The engine's maximum per video.")
     ] = None,
     body_limit: Annotated[str, typer.Option("--body-limit", metavar="BYTES", help="Refuse larger bodies.")] = "32MiB",
+    body_memory: Annotated[
+        str, typer.Option("--body-memory", metavar="BYTES", help="The most of all bodies that are held at once.")
+    ] = "256MiB",
     too_long_status: Annotated[
         int, typer.Option("--too-long-status", metavar="N", help="400 as engines answer, or 413.")
     ] = 400,
@@ -93,6 +96,7 @@ def run(
         count=count,
         media_tokens={name: options.positive(n, f"--{name}-tokens") for name, n in media.items() if n is not None},
         body_limit_bytes=parse_bytes(body_limit),
+        body_memory_bytes=parse_bytes(body_memory),
         too_long_status=too_long_status,
         grace_s=options.parse_time(grace, "--grace"),
         upstream_timeout_s=options.parse_time(upstream_timeout, "--upstream-timeout"),

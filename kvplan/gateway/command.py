@@ -15,7 +15,7 @@ from kvplan.gateway.application import GatewayApp
 from kvplan.gateway.counting import EngineCounter
 from kvplan.gateway.engine_check import check_pool, fetch_reported_pool
 from kvplan.gateway.engine_watch import EngineWatch
-from kvplan.gateway.framing import BODY_TIMEOUT_S
+from kvplan.gateway.framing import BODY_MEMORY_BYTES, BODY_TIMEOUT_S, Bodies
 from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.middleware import AdmissionMiddleware, draining
 from kvplan.gateway.plan import GatewayPlan, gateway_plan
@@ -44,6 +44,7 @@ class Wish:
     count: bool = True
     media_tokens: Mapping[str, int]
     body_limit_bytes: int
+    body_memory_bytes: int = BODY_MEMORY_BYTES
     too_long_status: int = 400
     grace_s: float = 30.0
     upstream_timeout_s: float = 600.0
@@ -99,6 +100,12 @@ def _check(wish: Wish) -> None:
             f"--ledger-down {wish.ledger_down!r} is not known",
             hint=" or ".join(LEDGER_DOWN_POLICIES),
             key="--ledger-down",
+        )
+    if wish.body_memory_bytes < wish.body_limit_bytes:
+        raise InputError(
+            f"--body-memory ({wish.body_memory_bytes:,} bytes) is less than one body of --body-limit "
+            f"({wish.body_limit_bytes:,})",
+            key="--body-memory",
         )
     if wish.too_long_status not in (400, 413):
         raise InputError(f"--too-long-status {wish.too_long_status}: 400 or 413", key="--too-long-status")
@@ -169,8 +176,12 @@ class Gateway:
         self._drain = drain
         self._ledger = ledger
         self._counter = EngineCounter(wish.upstream) if wish.count else None
+        self.bodies = Bodies(
+            limit_bytes=wish.body_limit_bytes, memory_bytes=wish.body_memory_bytes, timeout_s=wish.body_timeout_s
+        )
         self._proxy = UpstreamProxy(
             wish.upstream,
+            bodies=self.bodies,
             read_timeout_s=wish.upstream_timeout_s,
             metrics=metrics,
             on_failure=self.watch.note_failure,
@@ -180,8 +191,7 @@ class Gateway:
             self.admission,
             count=self._counter,
             metrics=metrics,
-            body_limit_bytes=wish.body_limit_bytes,
-            body_timeout_s=wish.body_timeout_s,
+            bodies=self.bodies,
             stall_s=wish.stall_s,
             too_long_status=wish.too_long_status,
             why_closed=self._why_closed,

@@ -15,7 +15,7 @@ from kvplan.gateway.admit import Admission, LedgerDownError, Price, Refusal, pri
 from kvplan.gateway.answers import AsgiApp, Headers, Message, Receive, Scope, Send, send_error
 from kvplan.gateway.asks import PRICED_ROUTES, Ask, Route, read_ask
 from kvplan.gateway.bodies import BadRequestError, Body, read_body, with_cap
-from kvplan.gateway.framing import BODY_LIMIT_BYTES, BODY_TIMEOUT_S, ClientGoneError, whole_body
+from kvplan.gateway.framing import Bodies, ClientGoneError, refuse_body
 from kvplan.gateway.running import STALL_S, AnswerCutError, Running, StallGuard, watch
 from kvplan.gateway.usage import read_usage
 
@@ -75,8 +75,7 @@ class AdmissionMiddleware:
         count: Counter | None = None,
         metrics: "GatewayMetrics | None" = None,
         routes: Mapping[str, Route] = PRICED_ROUTES,
-        body_limit_bytes: int = BODY_LIMIT_BYTES,
-        body_timeout_s: float = BODY_TIMEOUT_S,
+        bodies: Bodies | None = None,
         stall_s: float = STALL_S,
         too_long_status: int = 400,
         why_closed: Callable[[], Refusal | None] = lambda: None,
@@ -86,8 +85,7 @@ class AdmissionMiddleware:
         self._count = count
         self._metrics = metrics
         self._routes = routes
-        self._body_limit_bytes = body_limit_bytes
-        self._body_timeout_s = body_timeout_s
+        self._bodies = bodies or Bodies()
         self._too_long_status = too_long_status
         self._why_closed = why_closed
         self._stalls = StallGuard(stall_s)
@@ -104,13 +102,27 @@ class AdmissionMiddleware:
             await self._refuse(send, 503, closed)
             return
         try:
-            priced = await self._read(scope, receive, route)
+            raw = await self._bodies.read(scope, receive)
         except BadRequestError as error:
-            self._note_refusal("malformed")
-            headers: Headers = [(b"connection", b"close")] if error.status in (408, 413) else []
-            await send_error(send, error.status, error.message, code=error.code, param=error.param, headers=headers)
+            await self._refuse_body(send, error)
             return
         except ClientGoneError:
+            return
+        try:
+            await self._admit(scope, receive, send, route, raw)
+        finally:
+            self._bodies.let_go(raw)
+
+    def cut_off(self) -> int:
+        """Break off every running answer, at the end of a grace; how many there were."""
+        return self._stalls.end_all("cut_off")
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send, route: Route, raw: bytes) -> None:
+        """Price the body, refuse what can never be served, and run the rest."""
+        try:
+            priced = await self._price(scope, route, raw)
+        except BadRequestError as error:
+            await self._refuse_body(send, error)
             return
         refusal = refused_for_good(self.admission.promise, priced.ask, priced.price)
         if refusal is not None:
@@ -118,14 +130,9 @@ class AdmissionMiddleware:
             return
         await self._run(scope, receive, send, priced)
 
-    def cut_off(self) -> int:
-        """Break off every running answer, at the end of a grace; how many there were."""
-        return self._stalls.end_all("cut_off")
-
-    async def _read(self, scope: Scope, receive: Receive, route: Route) -> _Priced:
-        """Body, fields and price; the exact prompt where its bound alone would refuse it and a counter can tell."""
+    async def _price(self, scope: Scope, route: Route, raw: bytes) -> _Priced:
+        """Fields and price; the exact prompt where its bound alone would refuse it and a counter can tell."""
         promise = self.admission.promise
-        raw = await whole_body(scope, receive, limit_bytes=self._body_limit_bytes, timeout_s=self._body_timeout_s)
         body = read_body(raw)
         ask = read_ask(route, body.fields, promise.media_tokens)
         charged = price(promise, ask)
@@ -189,6 +196,10 @@ class AdmissionMiddleware:
         code = refusal.reason if refusal.retry_after_s is not None else "context_length_exceeded"
         headers: Headers = [(b"connection", b"close")] if refusal.reason == "draining" else []
         await send_error(send, status, refusal.message, code=code, retry_after_s=refusal.retry_after_s, headers=headers)
+
+    async def _refuse_body(self, send: Send, error: BadRequestError) -> None:
+        self._note_refusal("malformed" if error.status < 500 else error.code)
+        await refuse_body(send, error)
 
     def _note_refusal(self, reason: str) -> None:
         if self._metrics is not None:

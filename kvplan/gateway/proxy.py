@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kvplan.gateway.answers import Headers, Receive, Scope, Send, error_body, send_error
 from kvplan.gateway.asks import PRICED_ROUTES
 from kvplan.gateway.bodies import BadRequestError
-from kvplan.gateway.framing import ClientGoneError, whole_body
+from kvplan.gateway.framing import Bodies, ClientGoneError, refuse_body
 from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.upstream import Connection, SilentError, Upstream, UpstreamError
 
@@ -62,10 +62,12 @@ class UpstreamProxy:
         *,
         connect_timeout_s: float = 5.0,
         read_timeout_s: float = 600.0,
+        bodies: Bodies | None = None,
         metrics: GatewayMetrics | None = None,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self._upstream = Upstream(base_url, connect_timeout_s=connect_timeout_s, silence_s=read_timeout_s)
+        self._bodies = bodies or Bodies()
         self._metrics = metrics
         self._on_failure = on_failure
 
@@ -94,13 +96,16 @@ class UpstreamProxy:
             await self._forward(scope, (await receive())["body"], send)
             return
         try:
-            body = await whole_body(scope, receive)
+            body = await self._bodies.read(scope, receive)
         except BadRequestError as error:
-            await send_error(send, error.status, error.message, code=error.code)
+            await refuse_body(send, error)
+            return
         except ClientGoneError:
-            pass
-        else:
+            return
+        try:
             await self._forward(scope, body, send)
+        finally:
+            self._bodies.let_go(body)
 
     async def _forward(self, scope: Scope, body: bytes, send: Send) -> None:
         target = scope["path"].encode("ascii")
