@@ -15,6 +15,8 @@ from kvplan.errors import KvplanError
 
 BUG = 70
 _NO_NUMBER = re.compile(r"Invalid value for (?P<names>'[^:]+'): Input should be a valid (?P<kind>integer|number)\b")
+_NO_PLACE = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((?P<words>.*)\)")
+_NO_OPTION = re.compile(r"No such option: (?P<value>\S+) \(Possible options: (?P<all>.*)\)")
 _NO_CHOICE = re.compile(r"'(?P<value>[^']*)' is not one of (?P<all>.*)")
 
 
@@ -38,11 +40,11 @@ def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
         return error.exit_code
     if no_number := _NO_NUMBER.match(message):
         message = _no_number(no_number["names"], no_number["kind"], arguments)
+    if option := _NO_OPTION.match(message):
+        message = f"No such option: {option['value']}{_nearest(option['value'], option['all'].split(', '))}"
     if choice := _NO_CHOICE.search(message):
-        from difflib import get_close_matches
-
-        near = get_close_matches(choice["value"], _words(choice["all"]), 1)
-        message = message.removesuffix(".") + (f". Did you mean {near[0]!r}?" if near else "")
+        message = message.removesuffix(".") + _nearest(choice["value"], re.findall(r"'([^']+)'", choice["all"]))
+    message = _NO_PLACE.sub(lambda found: f"nothing takes the argument {found['words']!r}", message)
     named = next((word for word in arguments if not word.startswith("-")), None)
     from kvplan.cli.app import COMMANDS
 
@@ -51,9 +53,12 @@ def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
     return error.exit_code
 
 
-def _words(quoted: str) -> list[str]:
-    """The words of ``'gpus', 'engines'.``"""
-    return re.findall(r"'([^']+)'", quoted)
+def _nearest(given: str, known: Sequence[str]) -> str:
+    """Which of ``known`` was meant, if one is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(given, known, 1)
+    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 def _no_number(names: str, kind: str, arguments: Sequence[str]) -> str:
@@ -119,6 +124,8 @@ def _place(error: KvplanError) -> str:
     at = f"{file}:{error.line}" if file and error.line else file
     if file and error.message.startswith((file, str(error.file))):
         return ""
+    if at and error.line is None and at in error.message.replace("'", " ").split():
+        at = ""  # the message names it already
     key = "" if error.key and error.message.startswith(error.key) else error.key
     return "".join(f"{part}: " for part in (at, key) if part)
 

@@ -23,10 +23,12 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file.
 
 PARALLEL = "parallel"
 ENGINE = "engine"
-LLAMA_CPP = "llama.cpp"
+LLAMA_CPP = "llama"
 RUNS = "runs"
 FILE = "file"
 """Groups of rarer options."""
+LEAST_BYTES = 2**20
+"""No pool, GPU or checkpoint is smaller."""
 
 ModelReference = Annotated[
     str, typer.Argument(metavar="MODEL", help="Hub id[@revision], folder, config.json or .gguf.")
@@ -100,7 +102,7 @@ BlockSize = Annotated[int | None, grouped(ENGINE, "--block-size", metavar="TOKEN
 CacheTypeK = Annotated[str | None, grouped(LLAMA_CPP, "--cache-type-k", metavar="TYPE", help="Type of the keys.")]
 CacheTypeV = Annotated[str | None, grouped(LLAMA_CPP, "--cache-type-v", metavar="TYPE", help="Type of the values.")]
 WeightsBytes = Annotated[
-    str | None, grouped(ENGINE, "--weights-bytes", metavar="BYTES", help="The weights, all ranks together.")
+    str | None, grouped("load", "--weights-bytes", metavar="BYTES", help="The weights, all ranks together.")
 ]
 Calibration = Annotated[Path | None, typer.Option("--calibration", metavar="FILE", help="What kvplan calibrate wrote.")]
 
@@ -173,10 +175,21 @@ def parse_gpu_memory(text: str | None) -> tuple[int, ...] | None:
 
 
 def parse_amount(text: str, option: str) -> int:
-    """Bytes with a unit, or a plain number of bytes; more than none."""
-    amount = int(text) if text.strip().isdecimal() else parse_bytes(text)
+    """Bytes with a unit, or a plain number of bytes; so few are a number whose unit was forgotten.
+
+    >>> parse_amount("1GiB", "--kv-memory"), parse_amount("2097152", "--kv-memory")
+    (1073741824, 2097152)
+    """
+    plain = text.strip().isdecimal()
+    try:
+        amount = int(text) if plain else parse_bytes(text)
+    except InputError as error:
+        error.key = option
+        raise
     if amount <= 0:
         raise InputError(f"{option} {text}: nothing fits in no memory", hint=f"{option} 10GiB", key=option)
+    if plain and amount < LEAST_BYTES:
+        raise InputError(f"{option} {text} is {text} bytes", hint=f"say its unit: {option} {text}GiB", key=option)
     return amount
 
 

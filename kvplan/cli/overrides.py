@@ -1,12 +1,16 @@
 """Keys of a traffic file that people try by hand: options that replace what the file says, for this run only."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvplan.cli.grouped import grouped
 from kvplan.cli.options import FILE
 from kvplan.errors import InputError
+
+if TYPE_CHECKING:
+    from kvplan.traffic.kinds import Traffic
 
 SafetyFraction = Annotated[
     float | None, typer.Option("--safety-fraction", metavar="SHARE", help="Share of the pool the ledger may promise.")
@@ -33,6 +37,22 @@ MaxNumBatchedTokens = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the file: traffic.seed=7.")
 ]
+
+
+def load(reference: str, changed: dict[str, object], profiles_folder: Path | None) -> "Traffic":
+    """The traffic file with ``changed`` keys; a wrong value among them is the option's fault, not the file's."""
+    from kvplan.traffic.load import load_traffic
+
+    try:
+        return load_traffic(reference, profiles_folder=profiles_folder, overrides=changed)
+    except InputError as error:
+        path = error.key or ""
+        given = next((key for key in changed if path == key or path.endswith(f".{key}")), None)
+        if given is not None:
+            error.file = error.line = None
+            error.message = error.message.removeprefix(f"{path}: ")
+            error.key = f"--set {given}" if "." in given else f"--{given.replace('_', '-')}"
+        raise
 
 
 def overrides(pairs: list[str] | None, **named: object) -> dict[str, object]:

@@ -62,7 +62,6 @@ def run(
     Constraints that are not given are the file's limits, else 1%.
     """
     from kvplan.recommend import recommend
-    from kvplan.traffic.load import load_traffic
 
     if output is not None and not write:
         raise InputError("--output is where --write puts the traffic file", hint="add --write", key="output")
@@ -79,7 +78,7 @@ def run(
         max_model_len=max_model_len,
         calibration=None if calibration is None else str(calibration.resolve()),
     )
-    mix = load_traffic(traffic, profiles_folder=folder, overrides=changed)
+    mix = overrides.load(traffic, changed, folder)
     from kvplan.sweep import cluster_executor
 
     with (

@@ -69,29 +69,25 @@ def run(
     from kvplan.admission import DEFAULT_STRATEGIES
     from kvplan.recommend import with_recommendation
     from kvplan.simulation.run import simulate
-    from kvplan.traffic.load import load_traffic
 
     folder = options.profiles_folder(profiles)
     _check_files(requests, plot, report, force=force)
-    mix = load_traffic(
-        traffic,
-        profiles_folder=folder,
-        overrides=overrides.overrides(
-            set_keys,
-            duration=duration,
-            safety_fraction=safety_fraction,
-            default_max_tokens=default_max_tokens,
-            concurrency=concurrency,
-            model=model,
-            gpu=gpu,
-            tensor_parallel=tensor_parallel,
-            replicas=replicas,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            calibration=None if calibration is None else str(calibration.resolve()),
-        ),
+    changed = overrides.overrides(
+        set_keys,
+        duration=duration,
+        safety_fraction=safety_fraction,
+        default_max_tokens=default_max_tokens,
+        concurrency=concurrency,
+        model=model,
+        gpu=gpu,
+        tensor_parallel=tensor_parallel,
+        replicas=replicas,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        calibration=None if calibration is None else str(calibration.resolve()),
     )
+    mix = overrides.load(traffic, changed, folder)
     with progress_bar("simulating") as step:
         result = simulate(
             mix,
