@@ -11,6 +11,8 @@ from pathlib import Path
 from kvplan.errors import InputError
 
 # A config.json is kilobytes; the largest published one (module lists of a quantised mixture) is 3 MB.
+ACCESS_HINT = "check that it is there and that you may read it"
+_CONFIG_HINT = "give the config.json that the model's publisher ships"
 LARGEST_JSON_BYTES = 16 * 2**20
 # The safetensors format allows no larger header.
 _LARGEST_HEADER_BYTES = 100 * 10**6
@@ -60,7 +62,11 @@ def read_json_object(path: Path) -> dict[str, object]:
             size = path.stat().st_size
             body = b"" if size > LARGEST_JSON_BYTES else file.read(LARGEST_JSON_BYTES + 1)
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
+        raise InputError(
+            f"cannot be read: {error.strerror or error}",
+            hint=ACCESS_HINT,
+            file=str(path),
+        ) from error
     if max(size, len(body)) > LARGEST_JSON_BYTES:
         raise InputError(
             f"{max(size, len(body)):,} bytes are too many for a model's config",
@@ -77,7 +83,7 @@ def require_file(path: Path) -> None:
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
-        raise InputError("a folder stands where a file is expected", file=str(path))
+        raise InputError("a folder stands where a file is expected", hint="give a file", file=str(path))
     if not stat.S_ISREG(mode) and not (stat.S_ISFIFO(mode) and path.is_relative_to("/dev")):
         raise InputError("a device or pipe stands where a file is expected", hint="give a file", file=str(path))
 
@@ -94,13 +100,15 @@ def parse_json_object(body: bytes, file: str) -> dict[str, object]:
         raise InputError("not a JSON file: the bytes are not UTF-8 text", hint="save it as UTF-8", file=file) from error
     except json.JSONDecodeError as error:
         missing = "the file is empty" if not body.strip() else f"{error.msg} (column {error.colno})"
-        raise InputError(f"not valid JSON: {missing}", file=file, line=error.lineno) from error
+        raise InputError(f"not valid JSON: {missing}", hint=_CONFIG_HINT, file=file, line=error.lineno) from error
     except ValueError as error:  # Python refuses numbers of more than 4,300 digits
-        raise InputError("not a model's config: a number in it has thousands of digits", file=file) from error
+        raise InputError(
+            "not a model's config: a number in it has thousands of digits", hint=_CONFIG_HINT, file=file
+        ) from error
     except RecursionError as error:
-        raise InputError("not a model's config: nested too deeply", file=file) from error
+        raise InputError("not a model's config: nested too deeply", hint=_CONFIG_HINT, file=file) from error
     if not isinstance(found, dict):
-        raise InputError(f"not a model's config: a JSON {_kind_of(found)}, not an object", file=file)
+        raise InputError(f"not a model's config: a JSON {_kind_of(found)}, not an object", hint=_CONFIG_HINT, file=file)
     return found
 
 

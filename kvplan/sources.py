@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from kvplan.checkpoint import Checkpoint, read_folder, read_json_object
+from kvplan.checkpoint import ACCESS_HINT, Checkpoint, read_folder, read_json_object
 from kvplan.errors import InputError, ModelUnavailableError, UnsupportedModelError
 from kvplan.hub import HubUnavailableError, fetch_facts
 from kvplan.hub_gguf import fetch_gguf, split_gguf_reference
@@ -93,7 +93,9 @@ def _read_local(path: Path, reference: str) -> ModelSpec:
         error.file = error.file or str(path / "config.json" if path.is_dir() else path)
         raise
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", file=error.filename or str(path)) from error
+        raise InputError(
+            f"cannot be read: {error.strerror or error}", hint=ACCESS_HINT, file=error.filename or str(path)
+        ) from error
 
 
 def _read_path(path: Path, reference: str) -> ModelSpec:

@@ -33,6 +33,7 @@ _MOST_TENSORS = 1 << 17
 _MOST_ELEMENTS = 1 << 30
 _MOST_TEXTS = 1 << 22
 _LONGEST_KEPT_ARRAY = 4096
+_AGAIN_HINT = "the header is damaged; download the file again"
 _FIRST_READ_BYTES = 8 << 20
 _LARGEST_HEADER_BYTES = 512 << 20
 _DEFAULT_ALIGNMENT = 32
@@ -106,7 +107,7 @@ class _Cursor:
         self._next_read = _FIRST_READ_BYTES
         self.position = 0
 
-    def fail(self, what: str, hint: str | None = None, key: str | None = None) -> InputError:
+    def fail(self, what: str, hint: str = _AGAIN_HINT, key: str | None = None) -> InputError:
         return InputError(f"{self._file} is not a usable GGUF file: {what}", hint=hint, file=self._file, key=key)
 
     def take(self, length: int) -> bytes:
@@ -139,9 +140,7 @@ class _Cursor:
                 self.position -= 8
             (length,) = length_of(self._buffer, self.position)
             if length > _MOST_ELEMENTS:
-                raise self.fail(
-                    f"it claims {length:,} bytes in {what}", hint="the header is damaged; download it again"
-                )
+                raise self.fail(f"it claims {length:,} bytes in {what}", hint=_AGAIN_HINT)
             self.position += 8 + length
 
     def number(self, code: str) -> int | float | bool:
@@ -151,7 +150,7 @@ class _Cursor:
     def count(self, code: str, what: str, most: int) -> int:
         value = self.number(code)
         if value > most:
-            raise self.fail(f"it claims {value:,} {what}", hint="the header is damaged; download the file again")
+            raise self.fail(f"it claims {value:,} {what}", hint=_AGAIN_HINT)
         return int(value)
 
     def text(self, what: str) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from kvplan.errors import InputError
 from kvplan.gguf.header import LongArray
 
+WHOLE_FILE_HINT = "take a complete GGUF file, or convert the model again"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
@@ -16,7 +18,9 @@ class Keys:
     file: str
 
     def wrong(self, key: str, value: object, wanted: str) -> InputError:
-        return InputError(f"{self.file}: {key} is {value!r}, not {wanted}", file=self.file, key=key)
+        return InputError(
+            f"{self.file}: {key} is {value!r}, not {wanted}", hint=WHOLE_FILE_HINT, file=self.file, key=key
+        )
 
     def raw(self, name: str) -> object:
         """The value of ``<architecture>.<name>``, or of the bare ``<name>``; None where the file has neither."""
@@ -36,9 +40,7 @@ class Keys:
         value = self.number(name)
         if value is None:
             key = f"{self.architecture}.{name}"
-            raise InputError(
-                f"{self.file} does not say {key}", hint="take a complete GGUF file", file=self.file, key=key
-            )
+            raise InputError(f"{self.file} does not say {key}", hint=WHOLE_FILE_HINT, file=self.file, key=key)
         return value
 
     def per_layer(self, name: str, layers: int) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.gguf.header import LongArray
-from kvplan.gguf.keys import Keys
+from kvplan.gguf.keys import WHOLE_FILE_HINT, Keys
 from kvplan.gguf.states import PURELY_RECURRENT, STATE_BESIDE_ATTENTION, recurrent_layers, recurrent_state
 from kvplan.layers import ChunkedAttention, FullAttention, LatentAttention, Layer, SharedKv, SlidingAttention
 from kvplan.model import ModelSpec, Shape, Source, Weights
@@ -32,6 +32,7 @@ _FIRST_IS_FULL = {"cohere2moe": 4, "laguna": 4, "smallthinker": 4}
 _WINDOW_DEFAULTS = {"gemma2": 4096, "llama4": 8192}
 # llama.cpp reads a window of these only from a list with one entry a layer.
 _NEEDS_LIST = {"gemma4", "granite-swa", "maple", "mimo2", "step35", "spark2-5"}
+_CONFIG_HINT = "plan from the model's config.json, for an engine that kvplan models it on"
 _MOST_LAYERS = 10_000
 _KEEPS_NO_KV = {
     "bert",
@@ -71,7 +72,12 @@ def read_gguf_metadata(
     """
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
-        raise InputError(f"{model_id} does not say general.architecture", file=model_id, key="general.architecture")
+        raise InputError(
+            f"{model_id} does not say general.architecture",
+            hint=WHOLE_FILE_HINT,
+            file=model_id,
+            key="general.architecture",
+        )
     keys = Keys(metadata=metadata, architecture=architecture, file=model_id)
     _refuse(keys)
     count = keys.needed("block_count") - (keys.number("nextn_predict_layers") or 0)
@@ -100,7 +106,7 @@ def _refuse(keys: Keys) -> None:
     if reason is not None:
         raise UnsupportedModelError(
             f"{keys.file}: the GGUF architecture {keys.architecture!r} ({reason}) is not modelled",
-            hint="plan from the model's config.json, for an engine that kvplan models it on",
+            hint=_CONFIG_HINT,
             file=keys.file,
             key="general.architecture",
         )
@@ -159,6 +165,7 @@ def _windows(keys: Keys, count: int) -> tuple[tuple[int | None, ...], tuple[str,
     if pattern is None and architecture in _NEEDS_LIST:
         raise UnsupportedModelError(
             f"{keys.file}: {architecture} has a window of {window} but no list of the layers that use it",
+            hint=_CONFIG_HINT,
             file=keys.file,
             key=f"{architecture}.attention.sliding_window_pattern",
         )
@@ -200,6 +207,7 @@ def _attention(
     if keys.number("attention.indexer.key_length"):
         raise UnsupportedModelError(
             f"{keys.file}: {keys.architecture} has an indexer without MLA, which is not modelled",
+            hint=_CONFIG_HINT,
             file=keys.file,
             key=f"{keys.architecture}.attention.indexer.key_length",
         )

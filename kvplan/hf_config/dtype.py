@@ -25,5 +25,9 @@ def read_dtype(outer: Fields, text: Fields, family: str) -> StoredType:
             return FLOAT16
         if name in ("bfloat16", "float16") or name in _DOWNCAST:
             return BFLOAT16
-        raise UnsupportedModelError(f"a model in {said} is not known", key=f"{block.path}torch_dtype")
+        raise UnsupportedModelError(
+            f"{block.path}torch_dtype is {said!r}, not a type that vLLM runs a model in",
+            hint="one of bfloat16, float16, float32; a quantised checkpoint says it in quantization_config",
+            key=f"{block.path}torch_dtype",
+        )
     return BFLOAT16

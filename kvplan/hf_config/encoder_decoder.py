@@ -19,7 +19,7 @@ def read_whisper(model: Described) -> LayerStack:
     text = model.text
     heads, width = text.count("decoder_attention_heads"), text.count("d_model")
     if width % heads:
-        raise text.refused("decoder_attention_heads", f"it does not divide d_model {width}")
+        raise text.contradicts("decoder_attention_heads", f"it does not divide d_model {width}")
     source = text.optional_count("max_source_positions") or 1500
     return _self_and_cross(text.layers("decoder_layers"), heads, width // heads, source)
 
@@ -30,7 +30,7 @@ def read_bart(model: Described) -> LayerStack:
     text = model.text
     heads, width = text.count("decoder_attention_heads"), text.count("d_model")
     if width % heads:
-        raise text.refused("decoder_attention_heads", f"it does not divide d_model {width}")
+        raise text.contradicts("decoder_attention_heads", f"it does not divide d_model {width}")
     source = text.count("max_position_embeddings")
     return _self_and_cross(text.layers("decoder_layers"), heads, width // heads, source)
 

@@ -8,6 +8,7 @@ from kvplan.hf_config.fields import Fields
 from kvplan.hf_config.names import ARCHITECTURES, ENCODERS, LAST_WORDS, MODEL_TYPES
 from kvplan.hf_config.readers import PLAIN_FAMILIES, READERS
 
+ENCODER_HINT = "bound its batches by the engine's max_num_batched_tokens: beside its weights nothing else grows"
 _LANGUAGE_BLOCKS = ("thinker_config", "text_config", "llm_config", "language_config", "lm_config")
 
 
@@ -82,7 +83,9 @@ def find_family(outer: Fields, text: Fields) -> str:
 def _unknown(key: str, name: str | None) -> UnsupportedModelError:
     if name is not None and _stem(name) in ENCODERS:
         return UnsupportedModelError(
-            f"{key} names {name!r}, an encoder: it keeps no KV cache, so there is none to plan", key=key
+            f"{key} names {name!r}, an encoder: it keeps no KV cache, so there is none to plan",
+            hint=ENCODER_HINT,
+            key=key,
         )
     return UnsupportedModelError(
         f"{key} names {name!r}, which kvplan does not know: it refuses rather than guesses what such a model keeps",

@@ -6,6 +6,11 @@ from dataclasses import dataclass, field, replace
 from kvplan.errors import InputError, UnsupportedModelError
 
 _LARGEST_COUNT = 2**53  # whole numbers above it do not survive a round trip through JSON's doubles
+CHECK_HINT = "check config.json against the one that the model's publisher ships"
+MEASURE_HINT = (
+    "plan from the engine's own figures: put the blocks that its start-up log prints into a traffic file, as"
+    " deployment: kv_pool: {blocks: N, block_tokens: 16}"
+)
 MOST_LAYERS = 10_000  # a layer is an object here; the deepest published decoder has 126
 
 
@@ -138,18 +143,23 @@ class Fields:
             key=self.path + (present or names[0]),
         )
 
-    def refused(self, name: str, why: str) -> UnsupportedModelError:
+    def refused(self, name: str, why: str, *, hint: str = MEASURE_HINT) -> UnsupportedModelError:
         """The error for a key whose value kvplan does not model."""
         return UnsupportedModelError(
             f"{self.path}{name} is {_shown(self.values.get(name, self.defaults.get(name)))}: {why}",
+            hint=hint,
             key=self.path + name,
         )
+
+    def contradicts(self, name: str, why: str) -> UnsupportedModelError:
+        """The error for a key whose value does not go with the file's other keys."""
+        return self.refused(name, why, hint=CHECK_HINT)
 
     def broken(self, name: str, found: object, wanted: str) -> InputError:
         """The error for a value that cannot be."""
         return InputError(
             f"{self.path}{name} is {_shown(found)}, not {wanted}",
-            hint="check config.json against the one that the model's publisher ships",
+            hint=CHECK_HINT,
             key=self.path + name,
         )
 

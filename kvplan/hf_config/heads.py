@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import KV_HEAD_NAMES, Described
+from kvplan.hf_config.fields import CHECK_HINT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,9 @@ def read_heads(model: Described) -> Heads:
     kv = read_kv_heads(model, query)
     if query % kv:
         raise UnsupportedModelError(
-            f"{query} query heads cannot share {kv} KV heads", key=f"{model.text.path}{KV_HEAD_NAMES[0]}"
+            f"{query} query heads cannot share {kv} KV heads",
+            hint=CHECK_HINT,
+            key=f"{model.text.path}{KV_HEAD_NAMES[0]}",
         )
     return Heads(query=query, kv=kv, head_dim=head_dim, value_head_dim=value_head_dim or head_dim)
 
@@ -58,6 +61,7 @@ def read_head_dim(model: Described, query_heads: int) -> int:
     if hidden % query_heads:
         raise UnsupportedModelError(
             f"hidden size {hidden} is not a multiple of {query_heads} query heads, and the config says no head width",
+            hint=f"add {model.text.path}head_dim to a local copy of config.json and give its path as MODEL",
             key=f"{model.text.path}head_dim",
         )
     return hidden // query_heads

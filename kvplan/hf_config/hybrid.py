@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described, LayerStack
+from kvplan.hf_config.fields import MEASURE_HINT
 from kvplan.hf_config.heads import Heads, read_heads, read_kv_heads
 from kvplan.hf_config.latent import latent_cache
 from kvplan.hf_config.recurrent import (
@@ -36,6 +37,7 @@ def _mixed(
     if unknown is not None:
         raise UnsupportedModelError(
             f"layer type {unknown!r} in {model.text.path}{key} is not known for {model.family}",
+            hint=MEASURE_HINT,
             key=model.text.path + key,
         )
     attention_cache = full() if any(kind in _FULL_NAMES for kind in kinds) else None
@@ -108,7 +110,8 @@ _WITHOUT_CACHE = frozenset({"mlp", "moe"})
 def read_nemotron_hybrid(model: Described) -> LayerStack:
     """Nemotron-H: one character (M, *, -, E) or one name a layer; MLP and expert layers keep nothing.
 
-    The list's length is the layer count: the newest files have no ``num_hidden_layers`` at all.
+    The list's length is the layer count: the newest files have no ``num_hidden_layers`` at all. A ``sliding_window``
+    holds for every attention layer. Source: vLLM 0.33, ``NemotronHAttention``.
     """
     text = model.text
     pattern = text.text("hybrid_override_pattern")
@@ -125,7 +128,9 @@ def read_nemotron_hybrid(model: Described) -> LayerStack:
     if set(kinds) - _NEMOTRON_NAMES:
         raise text.refused(key, f"only {', '.join(sorted(_NEMOTRON_NAMES))} layers are known")
     cached = [kind for kind in kinds if kind not in _WITHOUT_CACHE]
-    caches = iter(_mixed(model, key, cached, _full(model), lambda: nemotron_state(model)))
+    window = text.size("sliding_window", default=0)
+    span = Span(rule="sliding", tokens=window) if window else FULL
+    caches = iter(_mixed(model, key, cached, lambda: attention(read_heads(model), span), lambda: nemotron_state(model)))
     return tuple(() if kind in _WITHOUT_CACHE else next(caches) for kind in kinds)
 
 
@@ -146,7 +151,7 @@ def read_zamba2(model: Described) -> LayerStack:
     query = model.query_heads
     width = text.optional_count("attention_hidden_size") or 2 * model.hidden
     if width % query:
-        raise text.refused("num_attention_heads", f"it does not divide the attention width {width}")
+        raise text.contradicts("num_attention_heads", f"it does not divide the attention width {width}")
     kv = read_kv_heads(model, query)
     cache = attention(Heads(query=query, kv=kv, head_dim=width // query, value_head_dim=width // query), FULL)
     state = zamba2_state(model)
@@ -173,7 +178,7 @@ def read_kda(model: Described) -> LayerStack:
         raise linear.missing("full_attn_layers" if full is None else "kda_layers")
     layers = range(1, model.layers + 1)
     if any((number in full) == (number in recurrent) for number in layers):
-        raise linear.refused("kda_layers", f"with full_attn_layers it must name each of {model.layers} layers once")
+        raise linear.contradicts("kda_layers", f"with full_attn_layers it must name each of {model.layers} layers once")
     latent, state = latent_cache(model), kda_state(model)
     return tuple((latent,) if number in full else (state,) for number in layers)
 
@@ -194,7 +199,7 @@ def read_lightning(model: Described) -> LayerStack:
     marks = model.text.counts("attn_type_list", least=0)
     if marks is not None:
         if len(marks) < model.layers or set(marks) - {0, 1}:
-            raise model.text.refused("attn_type_list", f"0 or 1 is expected for each of {model.layers} layers")
+            raise model.text.contradicts("attn_type_list", f"0 or 1 is expected for each of {model.layers} layers")
         key, kinds = "attn_type_list", ["full_attention" if mark else "linear_attention" for mark in marks]
     else:
         # transformers' MiniMaxConfig without a list: even layers are full

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described, LayerStack
+from kvplan.hf_config.fields import CHECK_HINT
 from kvplan.hf_config.heads import read_heads
 from kvplan.hf_config.standard import attention, read_standard
 from kvplan.hf_config.windows import FULL
@@ -86,7 +87,7 @@ def read_listed_sparse(model: Described) -> LayerStack:
     if listed is None:
         listed = ["full" if index == 0 or (index - 1) % 4 == 0 else "shared" for index in range(layers)]
     if set(listed) - {"full", "shared"} or len(listed) < layers:
-        raise text.refused("indexer_types", f"full or shared is expected for each of {layers} layers")
+        raise text.contradicts("indexer_types", f"full or shared is expected for each of {layers} layers")
     sparse = [index < len(kinds) and kinds[index] in _SPARSE_NAMES for index in range(layers)]
     latent = latent_cache(model)
     keys = index_keys(model) if any(sparse) else None
@@ -139,7 +140,9 @@ def _ratios(model: Described, layers: int) -> list[int]:
             raise text.missing("compress_ratios")
         ratios = [rates.size(kind, default=0) for kind in kinds]
     if len(ratios) < layers:
-        raise text.refused("compress_ratios", f"compressed layout of {layers} layers, but it has {len(ratios)} entries")
+        raise text.contradicts(
+            "compress_ratios", f"compressed layout of {layers} layers, but it has {len(ratios)} entries"
+        )
     return ratios[:layers]
 
 
@@ -209,6 +212,7 @@ def read_indexed_heads(model: Described) -> LayerStack:
     if marks is None or len(marks) < model.layers:
         raise UnsupportedModelError(
             f"{sparse.path}sparse_attention_freq does not mark each of the {model.layers} layers",
+            hint=CHECK_HINT,
             key=f"{sparse.path}sparse_attention_freq",
         )
     keys = IndexKeys(bytes_per_entry=sparse.count("sparse_index_dim") * 2)

@@ -86,6 +86,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "OPT": "opt",
     "Ovis": "qwen2",
     "PanguEmbedded": "pangu",
+    "PanguProMoEV2": "pangu",
     "PanguUltraMoE": "deepseek_v3",
     "PaddleOCRVL": "paddleocr_vl_text",
     "PaliGemma": "gemma",

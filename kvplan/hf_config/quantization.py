@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from kvplan.errors import InputError
 from kvplan.hf_config.fields import Fields
 
 _MODELOPT_NAMES = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
@@ -65,7 +64,7 @@ def _modelopt_scheme(block: Fields, inner: Fields) -> str | None:
                 return _float_scheme(found)
             if isinstance(found, str):
                 return _MODELOPT_NAMES.get(found.lower())
-            raise InputError(f"{where.path}{name} is {found!r}, not an object or a string", key=where.path + name)
+            raise where.broken(name, found, "an object or a string")
     return None
 
 

@@ -89,7 +89,7 @@ def _mamba2(model: Described, text: Fields, names: tuple[str, str, str, str, str
             raise text.missing(width_name)
         width = inner // heads
     if inner is not None and inner != heads * width:
-        raise text.refused(width_name, f"{heads} heads of {width} do not make the inner width {inner}")
+        raise text.contradicts(width_name, f"{heads} heads of {width} do not make the inner width {inner}")
     return Mamba2State(
         heads=heads,
         head_dim=width,
@@ -260,7 +260,7 @@ def read_rwkv(model: Described) -> LayerStack:
     head = text.count("head_size")
     width = text.optional_count("attention_hidden_size", "dim_att") or model.hidden
     if width % head:
-        raise text.refused("head_size", f"it does not divide the width {width}")
+        raise text.contradicts("head_size", f"it does not divide the width {width}")
     state = RwkvState(heads=width // head, head_dim=head, conv_type=model.dtype, temporal_type=FLOAT32)
     return ((state,),) * model.layers
 

@@ -38,6 +38,7 @@ _NOT_PLAIN = (
     "mamba_d_state",
     "num_global_key_value_heads",
     "num_kv_shared_layers",
+    "param_sink_number",
     "sparse_attention_config",
     "ssm_state_size",
     "use_cla",
@@ -76,6 +77,6 @@ def read_tail_shared(model: Described) -> LayerStack:
     heads = read_heads(model)
     stack = tuple((attention(heads, span),) for span in read_spans(model, model.layers))
     if shared >= len(stack):
-        raise text.refused("num_kv_shared_layers", f"it leaves none of the {len(stack)} layers with KV of its own")
+        raise text.contradicts("num_kv_shared_layers", f"it leaves none of the {len(stack)} layers with KV of its own")
     own = len(stack) - shared
     return stack[:own] + ((SharedKv(),),) * shared

@@ -2,7 +2,7 @@
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described, LayerStack
-from kvplan.hf_config.fields import MOST_LAYERS, Fields
+from kvplan.hf_config.fields import CHECK_HINT, MOST_LAYERS, Fields
 from kvplan.hf_config.heads import Heads, read_heads
 from kvplan.hf_config.standard import attention
 from kvplan.hf_config.windows import FULL, Span, checked_length, layer_rule, read_spans
@@ -27,7 +27,7 @@ def read_wide_full(model: Described) -> LayerStack:
     shared = text.size("num_kv_shared_layers", default=0)
     own = len(spans) - shared
     if own < 1:
-        raise text.refused("num_kv_shared_layers", f"it leaves none of the {len(spans)} layers with KV of its own")
+        raise text.contradicts("num_kv_shared_layers", f"it leaves none of the {len(spans)} layers with KV of its own")
     stack = [(attention(wide if span == FULL else sliding, span),) for span in spans[:own]]
     return (*stack, *(((SharedKv(),),) * shared))
 
@@ -43,7 +43,7 @@ def read_asymmetric(model: Described) -> LayerStack:
     if marks is None:
         raise text.missing("hybrid_layer_pattern")
     if len(marks) < model.layers or set(marks) - {0, 1}:
-        raise text.refused("hybrid_layer_pattern", f"0 or 1 is expected for each of {model.layers} layers")
+        raise text.contradicts("hybrid_layer_pattern", f"0 or 1 is expected for each of {model.layers} layers")
     head_dim = text.optional_count("swa_head_dim") or full.head_dim
     narrow = Heads(
         query=text.optional_count("swa_num_attention_heads") or full.query,
@@ -82,13 +82,13 @@ def read_blocks(model: Described) -> LayerStack:
     listed = text.counts("num_key_value_heads_per_layer")
     if listed is not None:
         if len(listed) < model.layers:
-            raise text.refused("num_key_value_heads_per_layer", f"it does not cover {model.layers} layers")
+            raise text.contradicts("num_key_value_heads_per_layer", f"it does not cover {model.layers} layers")
         return tuple((_full(kv, head_dim),) for kv in listed[: model.layers])
     blocks = text.items("block_configs")
     if blocks is None:
         raise text.missing("block_configs", "num_key_value_heads_per_layer")
     if len(blocks) != model.layers:
-        raise text.refused("block_configs", f"it has {len(blocks)} blocks for {model.layers} layers")
+        raise text.contradicts("block_configs", f"it has {len(blocks)} blocks for {model.layers} layers")
     return tuple(_block(model, block, index, query, head_dim) for index, block in enumerate(blocks))
 
 
@@ -96,14 +96,14 @@ def _block(model: Described, block: object, index: int, query: int, head_dim: in
     path = f"{model.text.path}block_configs[{index}]."
     fields = Fields(block, path=path).section("attention") if isinstance(block, dict) else None
     if fields is None:
-        raise UnsupportedModelError(f"{path}attention is missing", key=f"{path}attention")
+        raise UnsupportedModelError(f"{path}attention is missing", hint=CHECK_HINT, key=f"{path}attention")
     if fields.flag("no_op") or fields.flag("replace_with_linear"):
         return ()
     if fields.says("window_length"):
         raise fields.refused("window_length", "windows inside a block are not known")
     group = fields.count("n_heads_in_group")
     if query % group:
-        raise fields.refused("n_heads_in_group", f"it does not divide {query} query heads")
+        raise fields.contradicts("n_heads_in_group", f"it does not divide {query} query heads")
     return (_full(query // group, head_dim),)
 
 
@@ -159,7 +159,7 @@ def read_listed_heads(model: Described) -> LayerStack:
     if kv is None:
         raise text.missing("num_kv_heads")
     if len(kv) != model.layers:
-        raise text.refused("num_kv_heads", f"it has {len(kv)} entries for {model.layers} layers")
+        raise text.contradicts("num_kv_heads", f"it has {len(kv)} entries for {model.layers} layers")
     return tuple((_full(heads, text.count("head_dim")),) for heads in kv)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described
+from kvplan.hf_config.fields import MEASURE_HINT, Fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,9 @@ def read_spans(model: Described, layers: int) -> list[Span]:
     """
     if model.family == "llama4_text":
         return _chunked_spans(model, layers)
+    own = _own_windows(model, layers)
+    if own is not None:
+        return own
     window = _window(model)
     kinds = _layer_kinds(model, layers)
     if kinds is None or set(kinds) == {"sliding"}:
@@ -121,17 +125,50 @@ def _window(model: Described) -> int | None:
     return tokens + _EXTRA_TOKENS.get(model.family, 0) if tokens else None
 
 
+def _own_windows(model: Described, layers: int) -> list[Span] | None:
+    """Windows that a file says layer by layer, without a list of kinds: ``interleaved_sliding_window`` (one number, or
+    a list that repeats; null is full) of openPangu and PLaMo 3; the left half of ``window_sizes`` of Domyn (0 is full).
+
+    Source: vLLM 0.33, ``OpenPanguEmbeddedAttention``, ``Plamo3AttentionMixer``, ``DomynEdgeAttention`` (window + 1).
+    """
+    text = model.text
+    if model.family == "domyn_edge" and text.says("window_sizes"):
+        pairs = text.items("window_sizes") or []
+        said = [pair[0] if isinstance(pair, list) and pair else None for pair in pairs]
+        extra = 1
+    elif model.family in ("pangu", "plamo3") and text.says("interleaved_sliding_window"):
+        listed = text.value("interleaved_sliding_window")
+        said, extra = list(listed) if isinstance(listed, list) else [listed], 0
+        said = [said[index % len(said)] for index in range(layers)] if said else []
+    else:
+        return None
+    name = "window_sizes" if extra else "interleaved_sliding_window"
+    if len(said) < layers:
+        raise text.contradicts(name, f"it does not cover the {layers} layers")
+    return [_listed_span(text, name, found, extra) for found in said[:layers]]
+
+
+def _listed_span(text: Fields, name: str, found: object, extra: int) -> Span:
+    if found is None or found == 0:
+        return FULL
+    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+        raise text.broken(name, found, "a window's tokens, or null")
+    return Span(rule="sliding", tokens=found + extra)
+
+
 def _windows_by_layer(model: Described, layers: int) -> list[int] | None:
     """EXAONE-MoE may give each layer a window of its own."""
     windows = model.text.counts("sliding_windows", least=0)
     if windows is not None and len(windows) < layers:
-        raise model.text.refused("sliding_windows", f"it does not cover the {layers} layers")
+        raise model.text.contradicts("sliding_windows", f"it does not cover the {layers} layers")
     return windows
 
 
 def _layer_kinds(model: Described, layers: int) -> list[str] | None:
     """``full``, ``sliding`` or ``chunked`` for every layer, or None where nothing tells layers apart."""
     listed = model.text.texts("layer_types")
+    if model.family == "gpt_oss" and listed is not None and set(listed) != {"sliding_attention"}:
+        listed = None  # vLLM 0.33, OAIAttention: every second layer slides, whatever the list says
     if listed is not None:
         kinds = [layer_rule(model, name) for name in checked_length(model, "layer_types", listed, layers)]
     else:
@@ -157,6 +194,7 @@ def layer_rule(model: Described, name: str) -> str:
     if name not in _RULES:
         raise UnsupportedModelError(
             f"layer type {name!r} in {model.text.path}layer_types is not known for {model.family}",
+            hint=MEASURE_HINT,
             key=f"{model.text.path}layer_types",
         )
     return _RULES[name]
@@ -166,7 +204,7 @@ def checked_length(model: Described, key: str, listed: list[str], layers: int) -
     """``listed`` cut to the layers (some files add entries for layers of multi-token prediction); too short is
     refused."""
     if len(listed) < layers:
-        raise model.text.refused(key, f"it has {len(listed)} entries for {layers} layers")
+        raise model.text.contradicts(key, f"it has {len(listed)} entries for {layers} layers")
     return listed[:layers]
 
 
@@ -198,5 +236,5 @@ def _chunked_spans(model: Described, layers: int) -> list[Span]:
         step = text.optional_count("no_rope_layer_interval") or 4
         listed = [int((index + 1) % step != 0) for index in range(layers)]
     if len(listed) < layers:
-        raise text.refused("no_rope_layers", f"it has {len(listed)} entries for {layers} layers")
+        raise text.contradicts("no_rope_layers", f"it has {len(listed)} entries for {layers} layers")
     return [Span(rule="chunked", tokens=chunk) if chunk and rope else FULL for rope in listed[:layers]]

@@ -18,6 +18,8 @@ from kvplan.profiles.yaml_text import line_of, read_mapping, write_mapping
 
 Profile = TypeVar("Profile")
 
+_SCHEMA_HINT = "compare it with a bundled file, or with the schema that its first line names"
+
 
 def read_profile(kind: type[Profile], text: str, file: str) -> Profile:
     """The ``kind`` that ``text`` describes; InputError names ``file``, line and key."""
@@ -38,7 +40,7 @@ def read_profile(kind: type[Profile], text: str, file: str) -> Profile:
                     f"{key}: {error.message}", hint=error.hint, file=file, line=line_of(text, key), key=key
                 ) from error
         elif _is_required(field):
-            raise InputError(f"the key {key!r} is missing", file=file, key=key)
+            raise InputError(f"the key {key!r} is missing", hint=_SCHEMA_HINT, file=file, key=key)
     return kind(**values)
 
 
@@ -79,13 +81,13 @@ def _read_value(kind: object, value: object, name: str) -> object:
         return None if value is None else _read_value(inner[0], value, name)
     if origin is typing.Literal:
         if value not in arguments:
-            raise InputError(f"{value!r} is not one of {', '.join(map(repr, arguments))}")
+            raise InputError(f"{value!r} is not one of {', '.join(map(repr, arguments))}", hint=_SCHEMA_HINT)
         return value
     if origin is tuple:
         return _read_tuple(arguments, value, name)
     if origin is Mapping:
         if not isinstance(value, dict):
-            raise InputError(f"{value!r} is not a mapping")
+            raise InputError(f"{value!r} is not a mapping", hint=_SCHEMA_HINT)
         unit_value = unit_of(name) is not None
         return {
             str(key): _read_value(arguments[1], inner, name) if unit_value else inner for key, inner in value.items()
@@ -100,9 +102,9 @@ def _read_value(kind: object, value: object, name: str) -> object:
 
 def _read_tuple(arguments: tuple[Any, ...], value: object, name: str) -> tuple[object, ...]:
     if not isinstance(value, list):
-        raise InputError(f"{value!r} is not a list")
+        raise InputError(f"{value!r} is not a list", hint=_SCHEMA_HINT)
     if arguments[-1] is not Ellipsis and len(arguments) != len(value):
-        raise InputError(f"{value!r} does not have {len(arguments)} entries")
+        raise InputError(f"{value!r} does not have {len(arguments)} entries", hint=_SCHEMA_HINT)
     return tuple(_read_value(arguments[0], inner, name) for inner in value)
 
 
@@ -114,5 +116,5 @@ def _read_scalar(kind: object, value: object) -> object:
     assert isinstance(kind, type)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         words = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
-        raise InputError(f"{value!r} is not {words[kind.__name__]}")
+        raise InputError(f"{value!r} is not {words[kind.__name__]}", hint=_SCHEMA_HINT)
     return value

@@ -8,6 +8,8 @@ import yaml
 
 from kvplan.errors import InputError
 
+_HINT = "compare it with a bundled file of the same kind"
+
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """The safe loader, in C where PyYAML has it, that refuses a key given twice."""
@@ -52,12 +54,12 @@ def read_mapping(text: str, file: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "not readable"
         raise InputError(
-            f"not valid YAML: {problem}", file=file, line=None if mark is None else mark.line + 1
+            f"not valid YAML: {problem}", hint=_HINT, file=file, line=None if mark is None else mark.line + 1
         ) from error
     except (ValueError, RecursionError) as error:  # a date that is none, thousands of digits or of brackets
-        raise InputError(f"not valid YAML: {str(error)[:100]}", file=file) from error
+        raise InputError(f"not valid YAML: {str(error)[:100]}", hint=_HINT, file=file) from error
     if not isinstance(found, dict):
-        raise InputError("the file does not hold keys and values", file=file)
+        raise InputError("the file does not hold keys and values", hint=_HINT, file=file)
     return found
 
 
