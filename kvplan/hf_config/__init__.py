@@ -7,8 +7,8 @@ from kvplan.hf_config.context import read_context, says_context, served_context
 from kvplan.hf_config.defaults import CLASS_DEFAULTS
 from kvplan.hf_config.described import HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, Described
 from kvplan.hf_config.dtype import read_dtype
-from kvplan.hf_config.families import find_family, language_block
-from kvplan.hf_config.fields import Fields
+from kvplan.hf_config.families import ENCODER_HINT, find_family, language_block
+from kvplan.hf_config.fields import CHECK_HINT, Fields
 from kvplan.hf_config.next_token import next_token_layers
 from kvplan.hf_config.quantization import quantises_weights, quantization_block, read_kv_scheme
 from kvplan.hf_config.readers import reader_of
@@ -39,7 +39,7 @@ def read_config(
     cannot be.
     """
     if not isinstance(config, Mapping):
-        raise InputError(f"a config is an object, not {type(config).__name__}", file=source.name)
+        raise InputError(f"a config is an object, not {type(config).__name__}", hint=CHECK_HINT, file=source.name)
     outer = Fields(config)
     text = language_block(outer)
     family = find_family(outer, text)
@@ -131,7 +131,9 @@ def _require_causal(outer: Fields, text: Fields, family: str) -> None:
     both_ways = family == "gemma3_text" and text.values is outer.values and "use_bidirectional_attention"
     for name, value in ((both_ways, True), ("is_causal", False)):
         if name and outer.value(name) is value:
-            raise outer.refused(name, "a model that looks both ways keeps no KV cache, so there is none to plan")
+            raise outer.refused(
+                name, "a model that looks both ways keeps no KV cache, so there is none to plan", hint=ENCODER_HINT
+            )
 
 
 def _architecture(outer: Fields, text: Fields, family: str) -> str:
