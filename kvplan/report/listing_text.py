@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from kvplan.catalogue import EngineRow, Listing, Row, TrafficRow
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 from kvplan.report.numbers import format_bytes, parameters
-from kvplan.report.page import BLANK, Part, answer, columns, next_steps
+from kvplan.report.page import BLANK, Part, answer, columns, labelled, next_steps
 
 _HEADINGS = {
-    "gpus": ("name", "memory", "bandwidth", "16-bit", "also called"),
+    "gpus": ("name", "memory", "GB/s", "TFLOP/s", "also called"),
     "models": ("model", "parameters", "checked"),
     "clients": ("client", "tries", "Retry-After", "at most", "checked"),
     "engines": ("engine", ""),
@@ -16,11 +16,17 @@ _HEADINGS = {
 }
 _TEXT_COLUMNS = {"gpus": {0, 4}, "models": {0, 2}, "clients": {0, 2, 4}, "engines": {0, 1}, "traffic": {0, 1}}
 _NEXT = {
-    "gpus": "kvplan fit MODEL --gpu {}",
+    "gpus": "kvplan fit meta-llama/Llama-3.1-8B-Instruct --gpu {}",
     "models": "kvplan model {}",
-    "clients": "client: {}   in a class of a traffic file",
-    "engines": "kvplan fit MODEL --gpu GPU --engine {}",
+    "clients": "kvplan init --output traffic.yaml",
+    "engines": "kvplan fit meta-llama/Llama-3.1-8B-Instruct --gpu h100 --engine {}",
     "traffic": "kvplan simulate {}",
+}
+
+
+_COLUMNS = {
+    "gpus": "memory as the driver reports it; GB/s of that memory; TFLOP/s dense in 16 bits",
+    "clients": "tries in all; at most: the longest Retry-After that is heeded; a traffic class names one as its client",
 }
 
 
@@ -41,6 +47,8 @@ def text(listing: Listing) -> Iterator[Part]:
         wrap=len(headings) - 1,
     )
     yield BLANK
+    if listing.sort in _COLUMNS:
+        yield labelled("Columns", _COLUMNS[listing.sort])
     yield from next_steps(_NEXT[listing.sort].format(_example(listing)))
 
 
@@ -60,8 +68,8 @@ def _cells(row: Row) -> tuple[str, ...]:
             return (
                 row.name,
                 format_bytes(row.memory_bytes),
-                f"{row.bandwidth_bytes_per_s / 10**9:,.0f} GB/s",
-                "-" if dense is None else f"{dense / 10**12:,.0f} TFLOP/s",
+                f"{row.bandwidth_bytes_per_s / 10**9:,.0f}",
+                "-" if dense is None else f"{dense / 10**12:,.0f}",
                 ", ".join(alias for alias in row.aliases if " " not in alias),
             )
         case BundledModel():
