@@ -38,13 +38,10 @@ _EXPERT = Unpriced(option="expert_parallel", takes="a share of experts and buffe
 _STAGES = Unpriced(option="pipeline_layers", takes="an uneven share of the layers on each stage")
 _MEDIA = Unpriced(option="media_limits", takes="the encoder's worst case at start-up")
 _CHUNKS = Unpriced(option="chunked_prefill", takes="whole prompts in one step, and the memory of that step")
-_WHOLE_WINDOWS = Unpriced(
-    option="hybrid_kv_cache_manager", takes="windows kept at full length in one pool (--disable-hybrid-swa-memory)"
-)
 
 UNPRICED: Mapping[str, tuple[Unpriced, ...]] = {
     "vllm": (_OFFLOAD,),
-    "sglang": (_ADAPTERS, _OFFLOAD, _EAGER, _EXPERT, _STAGES, _MEDIA, _CHUNKS, _WHOLE_WINDOWS),
+    "sglang": (_ADAPTERS, _OFFLOAD, _EXPERT, _MEDIA),
     "tensorrt-llm": (_ADAPTERS, _OFFLOAD, _EAGER, _EXPERT, _CHUNKS),
     "llama.cpp": (_ADAPTERS, _EAGER, _STAGES),
     "tgi": (_ADAPTERS, _EAGER),

@@ -31,6 +31,7 @@ def load_rank(model: ModelSpec, deployment: Deployment, stage: int = 0) -> Loade
         tensor_parallel=deployment.tensor_parallel,
         pipeline_parallel=deployment.pipeline_parallel,
         stage=stage,
+        stage_sizes=deployment.pipeline_layers,
         data_parallel=deployment.data_parallel,
         given_bytes=deployment.weight_bytes,
     )

@@ -24,6 +24,7 @@ MODELS = {
     for name in (
         "meta-llama/Llama-3.1-8B-Instruct",
         "google/gemma-3-27b-it",
+        "openai/gpt-oss-20b",
         "Qwen/Qwen3.5-9B",
         "deepseek-ai/DeepSeek-V3",
     )

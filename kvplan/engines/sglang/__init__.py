@@ -81,10 +81,8 @@ class Sglang:
         """Pools from the budget, or from the memory that was given; the stage with the fewest pages decides."""
         _refuse(model, deployment)
         kv = kv_types(model, deployment.kv_dtype, capability_of(deployment))
-        ratio = deployment.window_pool_ratio or WINDOW_POOL_RATIO
-        if not 0 < ratio <= 1:
-            raise InputError(f"a window pool ratio of {float(ratio):g} is not in (0, 1]", key="window_pool_ratio")
         pooled = deployment.hybrid_kv_cache_manager and has_window_pool(model.architecture, deployment.engine.release)
+        ratio = _window_ratio(model, deployment, pooled=pooled)
         stages, windows = [], 0
         for index, layers in enumerate(rank_stages(model, deployment)):
             kept = keep((as_stored(layer, model.architecture) for layer in layers), kv)
@@ -115,6 +113,22 @@ class Sglang:
             tokens=tokens,
             starts=window_pool_starts(chosen.kept, tokens, ratio, chosen.layout.block_tokens),
         )
+
+
+def _window_ratio(model: ModelSpec, deployment: Deployment, *, pooled: bool) -> Fraction:
+    """The window pool's tokens per token of the full pool."""
+    asked = deployment.window_pool_ratio
+    if asked is None:
+        return WINDOW_POOL_RATIO
+    if not pooled:
+        raise InputError(
+            f"SGLang has no window pool for {model.id}: every layer keeps every token",
+            hint="leave --swa-full-tokens-ratio out",
+            key="window_pool_ratio",
+        )
+    if not 0 < asked <= 1:
+        raise InputError(f"a window pool ratio of {float(asked):g} is not in (0, 1]", key="window_pool_ratio")
+    return asked
 
 
 def _stage(model: ModelSpec, deployment: Deployment, kept: Kept, index: int, ratio: Fraction) -> Stage:

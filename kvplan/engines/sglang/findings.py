@@ -56,6 +56,16 @@ def plan_findings(
                 hint="give --mem-fraction-static, so that it does not depend on that",
             )
         )
+    if deployment.chunked_prefill is False:
+        findings.append(
+            Finding(
+                code="prompts-in-one-step",
+                severity="warning",
+                message="without chunks a prompt is computed in one step: one longer than "
+                f"{settings.max_num_batched_tokens:,} tokens takes more memory than is kept for it",
+                hint="--chunked-prefill-size bounds a step",
+            )
+        )
     release = deployment.engine.release
     if release is not None and release[:2] != CHECKED_RELEASE[:2]:
         findings.append(

@@ -16,6 +16,7 @@ from kvplan.units import GIB, MIB
 
 FIRST_PREFILL_GRAPHS: Release = (0, 5, 12)
 FIRST_WIDER_24_GIB: Release = (0, 5, 21)
+UNCHUNKED_TOKENS = 16_384
 LATENT_PREFILL_GRAPHS_MIB = 1536
 PREFILL_GRAPH_MIB = 8
 VISION_FACTOR = Fraction(95, 100)
@@ -50,7 +51,10 @@ def tier_of(total_bytes: int, release: Release | None = None) -> Tier:
 
 
 def chunk_tokens(deployment: Deployment) -> int:
-    """``chunked_prefill_size`` as given or by tier, before attention data parallelism shares it out."""
+    """``chunked_prefill_size`` as given or by tier, before attention data parallelism shares it out; without chunks
+    ``max_prefill_tokens``."""
+    if deployment.chunked_prefill is False:
+        return UNCHUNKED_TOKENS
     return (
         deployment.max_num_batched_tokens or tier_of(device_bytes(deployment), deployment.engine.release).chunk_tokens
     )
@@ -75,7 +79,7 @@ def graphs_mib(model: ModelSpec, deployment: Deployment) -> int:
     """CUDA graphs: 2 for every sequence of the largest decode batch; 8 for every size of prefill, or 1.5 GiB with MLA.
 
     With attention data parallelism 3 more for every sequence and replica, 4.5 in batches above 300. Prefill is not
-    captured before 0.5.12, with pipeline stages, KDA, or a vision encoder of most classes.
+    captured before 0.5.12, without chunks, with pipeline stages, KDA, or a vision encoder of most classes.
     """
     release = deployment.engine.release
     tier = tier_of(device_bytes(deployment), release)
@@ -101,6 +105,8 @@ def _prefill_graphs_mib(model: ModelSpec, deployment: Deployment, release: Relea
         return 0
     if any(isinstance(layer, LatentAttention) for layer in kept):
         return LATENT_PREFILL_GRAPHS_MIB
+    if deployment.chunked_prefill is False:
+        return 0
     return PREFILL_GRAPH_MIB * captured_sizes(chunk_tokens(deployment))
 
 
