@@ -1,5 +1,6 @@
 """``kvplan calibrate``: an engine's start-up log or a measured run against the plan, and a file that plans follow."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ traffic: {duration: 1s, classes: [{name: run, rate: 1/s, prompt_tokens: 1, outpu
 
 
 def run(
+    context: typer.Context,
     log: Annotated[
         Path | None, typer.Argument(metavar="LOG", help="The engine's start-up log; .gz or not.", show_default=False)
     ] = None,
@@ -67,6 +69,7 @@ def run(
     Or, with --run, fit the time of a step on the first third of a measured run and predict the rest. With --output,
     write the calibration that fit, simulate, check, recommend and traffic files accept.
     """
+    command = shlex.join(["kvplan", *context.obj])
     told: dict[str, object] = {
         "tensor_parallel": tensor_parallel,
         "data_parallel": data_parallel,
@@ -83,7 +86,7 @@ def run(
             )
         told |= {"weight_bytes": weights_bytes, "model": model, "gpu": gpu, "engine": engine}
         keys = overrides.overrides(set_keys, **told)
-        return _calibrate_run(measured_run, traffic, keys, output, force, format, offline, profiles)
+        return _calibrate_run(measured_run, traffic, keys, output, force, format, offline, profiles, command)
     if log is None:
         raise InputError("neither a log nor a run is named", hint="kvplan calibrate LOG, or --run FILE", key="log")
     misplaced = next((name for name, value in {"traffic": traffic, "set": set_keys, **told}.items() if value), None)
@@ -124,7 +127,7 @@ def run(
         return 0
     from kvplan.report.calibrate_text import text
 
-    show(text(found, log.name, None if output is None else str(output), len(starts)))
+    show(text(found, log.name, None if output is None else str(output), len(starts), command))
     return 0
 
 
@@ -137,6 +140,7 @@ def _calibrate_run(
     format: str,
     offline: bool,
     profiles: Path | None,
+    command: str,
 ) -> int:
     """Fit, say how well the rest is predicted, and write."""
     from kvplan.calibration.run import calibrate_run, run_calibration_text
@@ -166,7 +170,7 @@ def _calibrate_run(
         return 0
     from kvplan.report.measured_text import text
 
-    show(text(found, measured.name, traffic, None if output is None else str(output)))
+    show(text(found, measured.name, traffic, None if output is None else str(output), command))
     return 0
 
 

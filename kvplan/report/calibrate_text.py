@@ -1,20 +1,27 @@
 """``kvplan calibrate`` as text: which term differs and by how much, which lines mislead, what the log pins down."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from kvplan.calibration import Calibration, TermDifference
 from kvplan.report.fit_json import engine_name
-from kvplan.report.fit_text import findings
+from kvplan.report.fit_text import findings, settings_line
 from kvplan.report.numbers import count, format_bytes, ratio
 from kvplan.report.page import BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
 from kvplan.units import GIB
 
+CALIBRATION_FILE = "calibration.yaml"
+"""What the next step calls the file that was not asked for yet."""
 
-def text(found: Calibration, log_name: str, written: str | None, starts: int) -> Iterator[Part]:
-    """The comparison; ``written`` is the calibration file's name, ``starts`` how many starts the log holds."""
+
+def text(found: Calibration, log_name: str, written: str | None, starts: int, command: str) -> Iterator[Part]:
+    """The comparison; ``written`` is the calibration file's name, ``starts`` how many starts the log holds, ``command``
+    what asked for it.
+    """
     start = found.start
     yield headline(found.planned.model.id, f"{log_name}, lines {start.first_line} to {start.last_line}")
-    yield paragraph(_setting(found, starts), style=QUIET, indent=0)
+    for setting in _setting(found, starts):
+        yield paragraph(setting, style=QUIET, indent=0)
     yield answer(_answer(found))
     yield BLANK
     yield columns(("GiB of one GPU", "planned", "log", "difference"), list(_rows(found)))
@@ -25,22 +32,18 @@ def text(found: Calibration, log_name: str, written: str | None, starts: int) ->
             yield labelled(f"line {line.line}", line.reason)
     yield BLANK
     yield from findings(found.findings)
-    target = written or "FILE"
-    model = found.planned.model.id
+    target, model = quote(written or CALIBRATION_FILE), quote(found.planned.model.id)
     engine = "" if start.engine == "vllm" else f" --engine {start.engine}"
     steps = [f"kvplan fit {model}{engine} --calibration {target}"]
     if written is None:
-        steps.insert(0, f"kvplan calibrate {log_name} --output calibration.yaml")
+        steps.insert(0, f"{command} --output {CALIBRATION_FILE}")
     yield from next_steps(*steps)
 
 
-def _setting(found: Calibration, starts: int) -> str:
-    settings = found.planned.plan.settings
+def _setting(found: Calibration, starts: int) -> tuple[str, str]:
     which = f"the last of {starts} starts · " if starts > 1 else ""
-    return (
-        f"{which}{engine_name(found.deployment.engine).replace('@', ' ')} · window {settings.max_model_len:,} · "
-        f"≤ {settings.max_num_seqs:,} sequences · {settings.max_num_batched_tokens:,} tokens a step"
-    )
+    engine = engine_name(found.deployment.engine).replace("@", " ")
+    return f"{which}{engine}", settings_line(found.planned.plan.settings)
 
 
 def _answer(found: Calibration) -> str:
@@ -57,7 +60,7 @@ def _answer(found: Calibration) -> str:
         return f"{pool}; every printed term is as planned"
     difference = culprit.difference_bytes or 0
     word = "more" if difference > 0 else "less"
-    return f"{pool}; most of the difference: {culprit.name}, {_gib(abs(difference))} GiB {word} than planned"
+    return f"{pool}; most of the difference: {culprit.name.replace('_', ' ')}, {_gib(abs(difference))} GiB {word} than planned"
 
 
 def _rows(found: Calibration) -> Iterator[tuple[str, ...]]:

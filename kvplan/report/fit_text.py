@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from shlex import quote
 
 from kvplan.capacity import Fit
-from kvplan.engines.base import Budget, Finding
+from kvplan.engines.base import Budget, Finding, Settings
 from kvplan.remedies import Remedy
 from kvplan.report.fit_json import engine_name
 from kvplan.report.model_text import provenance
@@ -21,7 +21,7 @@ def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
     """The plan; ``command`` is what asked for it."""
     yield headline(fit.model.id, provenance(fit.model))
     yield paragraph(_hardware(fit), style=QUIET, indent=0)
-    yield paragraph(_settings(fit), style=QUIET, indent=0)
+    yield paragraph(settings_line(fit.plan.settings), style=QUIET, indent=0)
     yield answer(_answer(fit))
     for remedy in remedies:
         yield labelled("change", _remedy(remedy), style=ACTION)
@@ -70,9 +70,8 @@ def _hardware(fit: Fit) -> str:
     return " · ".join((f"{gpu}{shared}", engine_name(asked.engine).replace("@", " "), f"KV {fit.plan.kv_types.name}"))
 
 
-def _settings(fit: Fit) -> str:
+def settings_line(settings: Settings) -> str:
     """The engine's limits."""
-    settings = fit.plan.settings
     return (
         f"window {settings.max_model_len:,} · ≤ {settings.max_num_seqs:,} sequences · "
         f"{settings.max_num_batched_tokens:,} tokens a step"

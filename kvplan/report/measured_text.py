@@ -1,7 +1,10 @@
 """``kvplan calibrate --run`` as text: the constant, what it predicts of the rest, and what the roofline alone says."""
 
 from collections.abc import Iterator
+from shlex import quote
 
+from kvplan.report.calibrate_text import CALIBRATION_FILE
+from kvplan.report.fit_text import settings_line
 from kvplan.report.numbers import count
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
 from kvplan.simulation.measured import Compared, EfficiencyFit
@@ -17,12 +20,13 @@ _WEAK = (
 )
 
 
-def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str | None) -> Iterator[Part]:
-    """``traffic`` is the file that was given, ``written`` the calibration's name."""
+def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str | None, command: str) -> Iterator[Part]:
+    """``traffic`` is the file that was given, ``written`` the calibration's name, ``command`` what asked for it."""
     plant, rest = found.plant, found.rest
     model = "" if plant.model is None else plant.model.id
     yield headline(model, f"{run_name}, {count(found.requests)} requests")
-    yield paragraph(_setting(found), style=QUIET, indent=0)
+    for line in _setting(found):
+        yield paragraph(line, style=QUIET, indent=0)
     yield answer(
         f"efficiency {found.efficiency:.3f}: the last {count(rest.requests)} requests are predicted with an error "
         f"of {rest.ttft.error_share:+.1%} in the mean time to first token and of {rest.e2e.error_share:+.1%} end to end"
@@ -48,20 +52,18 @@ def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str 
         )
     if max(abs(rest.ttft.error_share), abs(rest.e2e.error_share)) > GOOD_SHARE:
         yield labelled("Note", _WEAK, style=ACTION)
-    steps = [f"kvplan simulate {traffic or 'TRAFFIC'} --calibration {written or 'FILE'}"]
+    file = quote(traffic or "traffic.yaml")
+    steps = [f"kvplan simulate {file} --calibration {quote(written or CALIBRATION_FILE)}"]
     if written is None:
-        steps.insert(0, f"kvplan calibrate --run {run_name} … --output calibration.yaml")
+        steps.insert(0, f"{command} --output {CALIBRATION_FILE}")
     yield from next_steps(*steps)
 
 
-def _setting(found: EfficiencyFit) -> str:
+def _setting(found: EfficiencyFit) -> tuple[str, str]:
     plant = found.plant
     replicas = f"{plant.replicas} × " if plant.replicas > 1 else ""
-    return (
-        f"{plant.gpu}, {plant.engine.replace('@', ' ')} · {replicas}{count(plant.blocks)} blocks of "
-        f"{plant.layout.block_tokens} · ≤ {count(plant.settings.max_num_seqs)} sequences · "
-        f"{count(plant.settings.max_num_batched_tokens)} tokens a step"
-    )
+    blocks = f"{replicas}{count(plant.blocks)} blocks of {plant.layout.block_tokens}"
+    return f"{plant.gpu} · {plant.engine.replace('@', ' ')} · {blocks}", settings_line(plant.settings)
 
 
 def _rows(found: EfficiencyFit) -> Iterator[tuple[str, ...]]:
@@ -87,7 +89,7 @@ def _unfitted(found: EfficiencyFit) -> str:
     inside = fast.mean_s <= found.rest.e2e.measured.mean_s <= slow.mean_s
     return (
         f"a roofline at efficiency {EFFICIENCY:g} says {_seconds(middle.mean_s)} end to end, with its band of "
-        f"± {BAND_SHARE:.0%} {_seconds(fast.mean_s)} to {_seconds(slow.mean_s)}; the measured "
+        f"± {BAND_SHARE:.0%}: {_seconds(fast.mean_s)} to {_seconds(slow.mean_s)}; the measured "
         f"{_seconds(found.rest.e2e.measured.mean_s)} lies {'inside' if inside else 'OUTSIDE'}"
     )
 
