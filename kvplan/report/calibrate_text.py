@@ -59,8 +59,8 @@ def _answer(found: Calibration) -> str:
     if culprit is None:
         return f"{pool}; every printed term is as planned"
     difference = culprit.difference_bytes or 0
-    word = "more" if difference > 0 else "less"
-    return f"{pool}; most of the difference: {culprit.name.replace('_', ' ')}, {_gib(abs(difference))} GiB {word} than planned"
+    term, word = culprit.name.replace("_", " "), "more" if difference > 0 else "less"
+    return f"{pool}; most of the difference: {term}, {_gib(abs(difference))} GiB {word} than planned"
 
 
 def _rows(found: Calibration) -> Iterator[tuple[str, ...]]:
