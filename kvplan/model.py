@@ -26,6 +26,8 @@ class Shape:
     experts_per_token: int | None = None
     expert_intermediate: int | None = None
     has_vision: bool = False
+    vision_layers: int | None = None
+    vision_hidden: int | None = None
     is_pooling: bool = False
 
 

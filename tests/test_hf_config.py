@@ -270,10 +270,26 @@ def test_gemma_4_ends_with_a_full_layer_and_a_wide_head() -> None:
     assert model.layers[3] == (FullAttention(kv_heads=2, head_dim=512, value_head_dim=512),)
 
 
-def test_shared_tails_keep_nothing() -> None:
+def test_shared_tails_keep_nothing_and_say_what_they_read() -> None:
+    """Gemma 3n's default pattern: the last of every five layers is full."""
     text = {"model_type": "gemma3n_text", "num_hidden_layers": 35, "num_kv_shared_layers": 15}
     model = read({"architectures": ["Gemma3nForConditionalGeneration"], "text_config": text})
-    assert sum(layer != (SharedKv(),) for layer in model.layers) == 20
+    tail = model.layers[20:]
+    assert not any(isinstance(layer[0], SharedKv) for layer in model.layers[:20])
+    assert tail == tuple((SharedKv(read=kept[0]),) for kept in model.layers[15:20] * 3)
+
+
+@pytest.mark.parametrize("place", ["quantization_config", "text_config"])
+def test_a_modelopt_scheme_counts_only_outside_the_language_block(place: str) -> None:
+    """Source: vLLM 0.33, resolve_kv_cache_dtype_string, which looks at the outer block alone."""
+    block = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": "FP8"}
+    text = without(LLAMA, "architectures") | {"model_type": "llama"}
+    config: dict[str, Any] = {"architectures": ["LlavaForConditionalGeneration"], "text_config": text}
+    if place == "text_config":
+        text["quantization_config"] = block
+    else:
+        config["quantization_config"] = block
+    assert read(config).kv_scheme == (None if place == "text_config" else "fp8_e4m3")
 
 
 # --- blocks of the file --------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def read_config(
             parameters=parameters,
             stored_bytes=weight_bytes,
         ),
-        kv_scheme=read_kv_scheme(block),
+        kv_scheme=read_kv_scheme(block, is_nested=nested and block is not None and block.path.startswith(text.path)),
         ignores_kv_dtype=family in _IGNORES_KV_DTYPE,
         notes=_notes(model),
         is_encoder_decoder=family in _ENCODER_DECODERS,

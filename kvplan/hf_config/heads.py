@@ -45,14 +45,19 @@ _HEAD_DIM_NAMES = {
 }
 
 
+# Classes with a default head width whose field still takes a null (transformers 5.20: ``head_dim: int | None``).
+_NULL_IS_ABSENT = frozenset({"afmoe", "ernie4_5", "glm", "paddleocr_vl_text", "seed_oss"})
+
+
 def read_head_dim(model: Described, query_heads: int) -> int:
     """Width of a head: the key, else the class default, else hidden / query heads (whole, as engines divide it).
 
-    Classes with a width of their own refuse an explicit null; the others read it as absent.
+    Most classes with a width of their own refuse an explicit null; the others take hidden / query heads.
     """
     names = _HEAD_DIM_NAMES.get(model.family, ("head_dim", "hidden_size_per_head"))
     said_null = any(name in model.text.values for name in names) and model.text.value(*names) is None
-    if said_null and any(model.text.defaults.get(name) is not None for name in names):
+    has_default = any(model.text.defaults.get(name) is not None for name in names)
+    if said_null and has_default and model.family not in _NULL_IS_ABSENT:
         raise model.text.missing(*names)
     said = model.text.size(*names, default=0)
     if said:

@@ -17,19 +17,20 @@ def quantization_block(outer: Fields, text: Fields, beside: Mapping[str, object]
     return None if beside is None else Fields(beside, path="hf_quant_config.")
 
 
-def read_kv_scheme(block: Fields | None) -> str | None:
+def read_kv_scheme(block: Fields | None, *, is_nested: bool) -> str | None:
     """``fp8``, ``fp8_e4m3`` or ``nvfp4`` where ``auto`` follows the checkpoint, else None.
 
-    ModelOpt: ``kv_cache_scheme`` (8-bit float, not dynamic; or 4-bit float; or a plain string), else
-    ``kv_cache_quant_algo``; an unknown one is ignored. compressed-tensors: any ``kv_cache_scheme``. Other methods never
-    switch it. Source: vLLM 0.33, ``get_kv_cache_quant_algo_string`` and ``Attention.__init__``.
+    ModelOpt, where its block is not inside the language model's (``is_nested``): ``kv_cache_scheme`` (8-bit float, not
+    dynamic; or 4-bit float; or a plain string), else ``kv_cache_quant_algo``; an unknown one is ignored.
+    compressed-tensors: any ``kv_cache_scheme``. Other methods never switch it.
+    Source: vLLM 0.33, ``resolve_kv_cache_dtype_string`` and ``Attention.__init__``.
     """
     if block is None:
         return None
     inner = block.section("quantization") or block
     method = _method(block, inner)
     if method.startswith("modelopt"):
-        return _modelopt_scheme(block, inner)
+        return None if is_nested else _modelopt_scheme(block, inner)
     if method.replace("_", "-") == "compressed-tensors" and block.value("kv_cache_scheme") is not None:
         scheme = block.section("kv_cache_scheme")
         assert scheme is not None

@@ -1,6 +1,6 @@
 """Widths that an engine's activation terms need, and the query-head counts that tensor parallelism must divide."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvplan.hf_config.described import HEAD_NAMES, HIDDEN_NAMES, Described
 from kvplan.model import Shape
@@ -13,18 +13,21 @@ def read_shape(model: Described) -> Shape:
     """Widths of the language model; null where the config does not say, and 0 for the hidden width."""
     text, outer = model.text, model.outer
     listed = outer.texts("architectures") or [""]
+    vision = outer.section("vision_config") if isinstance(outer.value("vision_config"), Mapping) else None
     return Shape(
         hidden=text.optional_count(*HIDDEN_NAMES) or 0,
         vocabulary=text.optional_count("vocab_size", "padded_vocab_size", "n_vocab"),
         intermediate=_width(model, "intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff"),
         experts=_width(model, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
         experts_per_token=_width(
-            model, "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k"
+            model, "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts"
         ),
         expert_intermediate=_width(
             model, "moe_intermediate_size", "expert_ffn_hidden_size", "expert_intermediate_size"
         ),
         has_vision=any(outer.says(key) for key in _VISION_KEYS),
+        vision_layers=None if vision is None else vision.optional_count("num_hidden_layers"),
+        vision_hidden=None if vision is None else vision.optional_count("hidden_size"),
         is_pooling=any(word in listed[0] for word in _POOLING_WORDS),
     )
 

@@ -67,7 +67,7 @@ def read_cross_layer_shared(model: Described) -> LayerStack:
     heads = read_heads(model)
     stack = tuple((attention(heads, span),) for span in read_spans(model, model.layers))
     factor = model.text.optional_count("cla_share_factor") or 1
-    return tuple(kept if index % factor == 0 else (SharedKv(),) for index, kept in enumerate(stack))
+    return tuple(kept if index % factor == 0 else (SharedKv(read=kept[0]),) for index, kept in enumerate(stack))
 
 
 def read_tail_shared(model: Described) -> LayerStack:
@@ -79,4 +79,4 @@ def read_tail_shared(model: Described) -> LayerStack:
     if shared >= len(stack):
         raise text.contradicts("num_kv_shared_layers", f"it leaves none of the {len(stack)} layers with KV of its own")
     own = len(stack) - shared
-    return stack[:own] + ((SharedKv(),),) * shared
+    return stack[:own] + tuple((SharedKv(read=kept[0]),) for kept in stack[own:])

@@ -28,8 +28,8 @@ def read_wide_full(model: Described) -> LayerStack:
     own = len(spans) - shared
     if own < 1:
         raise text.contradicts("num_kv_shared_layers", f"it leaves none of the {len(spans)} layers with KV of its own")
-    stack = [(attention(wide if span == FULL else sliding, span),) for span in spans[:own]]
-    return (*stack, *(((SharedKv(),),) * shared))
+    stack = [attention(wide if span == FULL else sliding, span) for span in spans]
+    return tuple((kept,) if index < own else (SharedKv(read=kept),) for index, kept in enumerate(stack))
 
 
 def read_asymmetric(model: Described) -> LayerStack:
@@ -190,7 +190,7 @@ def read_yoco(model: Described) -> LayerStack:
     stack: list[tuple[Layer, ...]] = []
     for index in range(layers):
         if index > half + 1:
-            stack.append((SharedKv(),))
+            stack.append((SharedKv(read=None if index % every == 0 else attention(heads, FULL)),))
         elif index % every == 0:
             stack.append((state,))
         elif index < half:

@@ -95,6 +95,13 @@ class CrossAttention(_HeadLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class SharedKv(Layer):
-    """Reads the KV that another layer keeps; keeps nothing itself."""
+    """Reads the KV that another layer keeps; keeps nothing itself.
+
+    ``read`` is what that layer keeps (None for a layer that reads no KV): some engines allocate it once more.
+    """
 
     kind: ClassVar[str] = "shared KV"
+    read: Layer | None = None
+
+    def shard(self, ranks: int) -> Self:
+        return self if self.read is None else replace(self, read=self.read.shard(ranks))
