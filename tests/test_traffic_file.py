@@ -6,13 +6,16 @@ import pytest
 
 from kvplan.errors import InputError
 from kvplan.profiles.loader import list_names
-from kvplan.traffic.arrivals import Diurnal, Gamma, OnOff, Poisson, Ramp
+from kvplan.traffic.arrivals import Diurnal, Gamma, OnOff, Poisson, Ramp, Recorded
 from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Quantiles
 from kvplan.traffic.json_schema import schema_text
 from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, ServiceTime, Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
+from kvplan.traffic.prefixes import SharedPrefix
 from kvplan.traffic.template import TEMPLATE
 
+CLASS = "traffic.classes.0"
+PREFIX = f"{CLASS}.shared_prefix"
 MINIMAL = """\
 traffic:
   duration: 60s
@@ -86,6 +89,13 @@ traffic:
       arrivals: {diurnal: {period: 12h, peak_to_mean: 1.8, peak_at: 3h}}
       prompt_tokens: 5
       output_tokens: 5
+    - name: d
+      rate: 1/s
+      arrivals: {recorded: {step: 1m, counts: [3, 0.5, 9], cv: 1.5}}
+      prompt_tokens: 500
+      output_tokens: {uniform: {min: 10, max: 20}}
+      length_correlation: -0.4
+      shared_prefix: {tokens: 300, groups: 4, lifetime: 5m}
 reservation_quantile: 0.99
 limits:
   refused_share: {max: 0.01}
@@ -95,7 +105,7 @@ limits:
   kv_pool_bytes: {min: 40GiB}
 """
     )
-    deployment, (a, b, c) = traffic.deployment, traffic.classes
+    deployment, (a, b, c, d) = traffic.deployment, traffic.classes
     assert deployment.gpu_memory_bytes == (85018877624, 80 * 10**9)
     assert deployment.kv_pool == KvPool(blocks=2588, block_tokens=16)
     assert deployment.service == ServiceTime(
@@ -110,12 +120,15 @@ limits:
         Diurnal(period_s=43200, peak_to_mean=1.8, peak_at_s=10800),
     )
     assert a.max_tokens == Choices(choices=(Choice(value=0, share=0.55), Choice(value=4096, share=0.45)))
+    assert d.arrivals == Recorded(step_s=60.0, counts=(3.0, 0.5, 9.0), cv=1.5)
+    assert d.length_correlation == -0.4
+    assert d.shared_prefix == SharedPrefix(tokens=Constant(value=300), groups=4, lifetime_s=300.0)
     assert b.prompt_tokens == Quantiles(points=((0.0, 1.0), (0.5, 100.0), (1.0, 900.0)))
     assert traffic.limits == (
-        Limit(name="refused_share", maximum=0.01, line=43),
-        Limit(name="worst_case_reservations", minimum=40, class_name="a", line=45),
-        Limit(name="worst_case_reservations", minimum=10, class_name="b", line=46),
-        Limit(name="kv_pool_bytes", minimum=40 * 2**30, line=47),
+        Limit(name="refused_share", maximum=0.01, line=50),
+        Limit(name="worst_case_reservations", minimum=40, class_name="a", line=52),
+        Limit(name="worst_case_reservations", minimum=10, class_name="b", line=53),
+        Limit(name="kv_pool_bytes", minimum=40 * 2**30, line=54),
     )
 
 
@@ -153,6 +166,26 @@ limits:
             "traffic.classes.0.client",
             "not a known client",
             "",
+        ),
+        ("rate: 6/s", "rate: 6/s\n      shared_prefix: {groups: 2}", 6, PREFIX + ".tokens", "is missing", None),
+        ("rate: 6/s", "rate: 6/s\n      shared_prefix: {tokens: 9, groups: 0}", 6, PREFIX + ".groups", "to 1", None),
+        (
+            "rate: 6/s",
+            "rate: 6/s\n      shared_prefix: {tokens: 9, lifetime: 0s}",
+            6,
+            PREFIX + ".lifetime",
+            "no time",
+            None,
+        ),
+        ("rate: 6/s", "rate: 6/s\n      shared_prefix: {token: 9}", 6, PREFIX + ".token", "unknown", "'tokens'"),
+        ("rate: 6/s", "rate: 6/s\n      length_correlation: 2", 6, CLASS + ".length_correlation", "equal to 1", None),
+        (
+            "rate: 6/s",
+            "rate: 6/s\n      arrivals: {recorded: {step: 1s, counts: [0, 0]}}",
+            6,
+            CLASS + ".arrivals.recorded",
+            "no arrival",
+            None,
         ),
         ("rate: 6/s", "rate: 6/s\n      trace: x.csv", 4, "traffic.classes.0", "brings its own rate", None),
         ("traffic:", "deployment: {gpu: h1000}\ntraffic:", 1, "deployment.gpu", "not a known GPU", "nearest"),

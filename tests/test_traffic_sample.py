@@ -14,9 +14,11 @@ from kvplan.traffic.arrivals import (
     OnOff,
     Poisson,
     Ramp,
+    Recorded,
     Weibull,
     arrival_times,
 )
+from kvplan.traffic.coupling import coupled
 from kvplan.traffic.distributions import (
     Choice,
     Choices,
@@ -29,6 +31,7 @@ from kvplan.traffic.distributions import (
     histogram,
 )
 from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
+from kvplan.traffic.prefixes import SharedPrefix
 from kvplan.traffic.sample import sample
 
 LAWS: list[Distribution] = [
@@ -108,6 +111,61 @@ def test_a_ramp_multiplies_the_rate() -> None:
     counts = np.histogram(arrivals, bins=10, range=(0, 1000))[0]
     assert counts[0] / 10_000 == pytest.approx(1.1, rel=0.05)
     assert counts[-1] / 10_000 == pytest.approx(2.9, rel=0.05)
+
+
+def test_a_recorded_course_is_followed_over_and_over() -> None:
+    course = Recorded(step_s=10.0, counts=(0.0, 30.0, 10.0))
+    counts = np.histogram(times(course, rate_per_s=50.0, duration_s=6000.0), bins=600, range=(0, 6000))[0]
+    by_step = counts.reshape(-1, 3).sum(axis=0)
+    assert by_step[0] == 0
+    assert by_step[1] / by_step[2] == pytest.approx(3.0, rel=0.02)
+    assert counts.sum() == pytest.approx(300_000, rel=0.01)
+    even = np.histogram(times(replace(course, cv=0.05), rate_per_s=50.0, duration_s=6000.0), bins=600, range=(0, 6000))
+    assert np.ptp(even[0].reshape(-1, 3)[:, 1]) < 20 < np.ptp(counts.reshape(-1, 3)[:, 1])
+
+
+def test_coupled_lengths_keep_their_values_and_go_together() -> None:
+    rng = np.random.default_rng(2)
+    prompt, output = rng.integers(1, 1000, 5000), rng.integers(1, 100, 5000)
+    for correlation in (-0.8, 0.0, 0.5):
+        found = coupled(output, prompt, correlation, np.random.default_rng(3))
+        assert np.array_equal(np.sort(found), np.sort(output))
+        # of two uniform columns behind a Gaussian copula: 6 / π × asin(correlation / 2)
+        expected = 6 / np.pi * np.arcsin(correlation / 2)
+        assert np.corrcoef(prompt, found)[0, 1] == pytest.approx(expected, abs=0.03)
+
+
+def test_groups_share_prefixes_while_they_last() -> None:
+    law = SharedPrefix(tokens=Constant(value=100), groups=2, lifetime_s=50.0)
+    arrival_s, prompt = np.arange(0.0, 200.0), np.full(200, 1000)
+    found = law.draw(arrival_s, prompt, np.random.default_rng(1), law.block_tokens)
+    lengths = np.diff(found.offsets)
+    assert (found.block_tokens, set(lengths)) == (16, {7})  # floor(100 / 16) shared blocks, then one of its own
+    chains = found.ids.reshape(-1, 7)
+    assert (chains[:, :6] == chains[:, :1]).all()
+    assert len(set(chains[:, 6])) == 200
+    assert not set(chains[:, 6]) & set(chains[:, 0])
+    groups = {group: arrival_s[chains[:, 0] == group] for group in set(chains[:, 0].tolist())}
+    assert 8 <= len(groups) <= 10  # two at a time over four lifetimes, each begun somewhere in its first
+    assert all(np.ptp(when) < 50.0 for when in groups.values())
+
+
+def test_no_prompt_shares_more_than_it_has() -> None:
+    law = SharedPrefix(tokens=Constant(value=4000), groups=1)
+    found = law.draw(np.arange(3.0), np.array([10, 600, 9000]), np.random.default_rng(1), 512)
+    assert np.diff(found.offsets).tolist() == [0, 2, 8]  # less than a block: nothing; one block; seven (of 512)
+    assert (law.block_tokens, found.ids[0], found.ids[2]) == (64, 0, 0)
+
+
+def test_a_shared_prefix_leaves_the_other_draws_alone() -> None:
+    traffic = mix()
+    shared = replace(traffic.classes[0], shared_prefix=SharedPrefix(tokens=Constant(value=256), groups=3))
+    before, after = sample(traffic, 3), sample(replace(traffic, classes=(shared, traffic.classes[1])), 3)
+    assert columns(before) == columns(after)
+    assert before.prefixes is None
+    assert after.prefixes is not None
+    marked = np.diff(after.prefixes.offsets) > 0
+    assert np.array_equal(marked, (after.class_index == 0) & (after.prompt_tokens >= 16))
 
 
 def test_evenly_spaced_arrivals() -> None:

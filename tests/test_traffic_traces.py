@@ -2,21 +2,24 @@
 
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from kvplan.errors import InputError
 from kvplan.simulation.plant import build_plant
 from kvplan.traffic import stamps
 from kvplan.traffic.arrivals import OnOff, arrival_times
-from kvplan.traffic.burstiness import fitted_arrivals, on_off_dispersion
-from kvplan.traffic.describe import describe_trace, traffic_text
+from kvplan.traffic.describe import describe_trace
+from kvplan.traffic.kinds import Arrivals
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.sample import sample
 from kvplan.traffic.trace_formats import FORMATS, parse_stamp
 from kvplan.traffic.traces import TraceNotes, load_trace, read_trace
+from kvplan.traffic.written import traffic_text
 
 PLAIN = "arrival_s,prompt_tokens,output_tokens,max_tokens,class,client,hash_ids\n"
 
@@ -187,22 +190,82 @@ def test_the_written_file_draws_like_the_trace(tmp_path: Path) -> None:
     assert (drawn.max_tokens == 0).mean() == pytest.approx(0.5, abs=0.04)
 
 
+def _dispersion(arrival_s: NDArray[np.float64], window_s: float, span_s: float) -> float:
+    counts = np.histogram(arrival_s, np.arange(0.0, span_s, window_s))[0]
+    return float(counts.var() / counts.mean())
+
+
 def test_bursts_are_drawn_as_bursts(tmp_path: Path) -> None:
-    """A trace of requests that come in bursts of about 10 s, 40 s apart: counts over 1, 10 and 60 s vary alike."""
+    """A trace of requests that come in bursts of about 10 s, 40 s apart: counts over 2 s to 5 min vary alike."""
     rng = np.random.default_rng(8)
     bursts = OnOff(on_s=10.0, off_s=40.0)
-    arrival_s = arrival_times(bursts, rate_per_s=3.0, duration_s=20_000.0, gap_rng=rng, curve_rng=rng)
+    arrival_s = arrival_times(bursts, rate_per_s=3.0, duration_s=3_000.0, gap_rng=rng, curve_rng=rng)
     path = tmp_path / "t.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{at},100,20\n" for at in arrival_s))
+    text = traffic_text(describe_trace(path))
+    drawn = sample(parse_traffic(text, file=str(tmp_path / "mix.yaml")), 1)
+    assert "arrivals: {recorded: {step: 2s" in text
+    for window_s in (2.0, 10.0, 60.0, 300.0):
+        recorded = _dispersion(arrival_s - arrival_s[0], window_s, drawn.duration_s)
+        assert _dispersion(drawn.arrival_s, window_s, drawn.duration_s) == pytest.approx(recorded, rel=0.25)
+    assert len(drawn) == pytest.approx(len(arrival_s), rel=0.05)
+
+
+def test_a_trace_of_conversations_is_drawn_as_conversations(tmp_path: Path) -> None:
+    """200 conversations of six turns, each turn a block of 512 tokens longer, among as many short prompts that share
+    nothing: drawn requests of either kind are as long and as many, and as large a share of blocks has been seen before.
+    """
+    rng = np.random.default_rng(3)
+    rows = [(float(at), 100, 300, f"{-1 - place}") for place, at in enumerate(rng.random(1200) * 3000)]
+    for talk in range(200):
+        first, length = rng.random() * 2700, int(rng.integers(4, 20))
+        for turn in range(6):
+            ids = " ".join(f"{talk * 1000 + block}" for block in range(length + turn))
+            rows.append((float(first + 50 * turn), 512 * (length + turn), 20, ids))
+    path = tmp_path / "t.csv"
+    lines = ["arrival_s,prompt_tokens,output_tokens,hash_ids", *(",".join(map(str, row)) for row in sorted(rows))]
+    path.write_text("\n".join(lines))
     found = describe_trace(path)
-    process = fitted_arrivals(rate_per_s=found.rate_per_s, cv=found.interarrival_cv, dispersion=found.dispersion)
-    assert isinstance(process, OnOff)
-    assert process.on_s == pytest.approx(10.0, rel=0.25)
-    assert process.off_s == pytest.approx(40.0, rel=0.25)
-    for window in (1, 10, 60):
-        expected = on_off_dispersion(bursts, 3.0, window)
-        assert found.dispersion[f"{window}s"] == pytest.approx(expected, rel=0.25), "the formula meets the drawing"
-    assert "arrivals: {on_off: {on: " in traffic_text(found)
+    drawn = sample(parse_traffic(traffic_text(found), file=str(tmp_path / "mix.yaml")), 1)
+    assert drawn.classes == ("recorded", "recorded, shared prefixes")
+    talks = drawn.class_index == 1
+    assert talks.mean() == pytest.approx(0.5, abs=0.02)
+    assert set(drawn.prompt_tokens[~talks]) == {100}
+    recorded = [prompt for _, prompt, output, _ in rows if output == 20]
+    assert drawn.prompt_tokens[talks].mean() == pytest.approx(np.mean(recorded), rel=0.03)
+    again = _tokens_seen_before(drawn) / drawn.prompt_tokens.sum()
+    expected = sum(prompt for _, prompt, output, _ in rows if output == 20) - 512 * 200 * 5
+    expected -= sum(prompt for prompt in recorded[::6])  # nobody has seen a first turn
+    assert again == pytest.approx(expected / sum(prompt for _, prompt, _, _ in rows), abs=0.06)
+
+
+def _tokens_seen_before(drawn: Arrivals) -> int:
+    """Prompt tokens in blocks whose ids, from the first on, an earlier request had too."""
+    assert drawn.prefixes is not None
+    seen: set[tuple[int, ...]] = set()
+    total = 0
+    for start, end in pairwise(drawn.prefixes.offsets.tolist()):
+        chain = tuple(drawn.prefixes.ids[start:end].tolist())
+        known = [place for place in range(1, len(chain) + 1) if chain[:place] in seen]
+        total += len(known) * drawn.prefixes.block_tokens
+        seen.update(chain[:place] for place in range(1, len(chain) + 1))
+    return total
+
+
+def test_long_answers_follow_the_prompts_that_they_followed(tmp_path: Path) -> None:
+    """Long prompts with short answers hold less KV than chance would have them hold."""
+    rng = np.random.default_rng(5)
+    prompt = rng.integers(100, 4000, 3000)
+    output = np.maximum(1, (400_000 / prompt).astype(int) + rng.integers(0, 50, 3000))
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "arrival_s,prompt_tokens,output_tokens\n"
+        + "".join(f"{i},{p},{o}\n" for i, (p, o) in enumerate(zip(prompt, output, strict=True)))
+    )
+    drawn = sample(parse_traffic(traffic_text(describe_trace(path)), file=str(tmp_path / "mix.yaml")), 1)
+    recorded = float((prompt * output).mean())
+    assert recorded < 0.7 * prompt.mean() * output.mean()
+    assert float((drawn.prompt_tokens * drawn.output_tokens).mean()) == pytest.approx(recorded, rel=0.05)
 
 
 def test_the_written_file_runs_whatever_the_lengths_and_the_name(tmp_path: Path) -> None:

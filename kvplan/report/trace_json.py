@@ -1,7 +1,8 @@
 """``kvplan trace`` as JSON (``kvplan.trace``)."""
 
 from kvplan.report.json_text import document
-from kvplan.traffic.describe import Lengths, TraceDescription
+from kvplan.traffic.describe import TraceDescription
+from kvplan.traffic.lengths import Lengths
 
 
 def text(trace: TraceDescription, traffic_file: str | None) -> str:

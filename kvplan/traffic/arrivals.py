@@ -135,6 +135,25 @@ class Diurnal:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """The rate goes up and down as it was counted: ``counts`` arrivals, one figure each ``step_s`` seconds, over and
+    over; only their proportions count. Between two steps gaps are gamma with the coefficient of variation ``cv``."""
+
+    step_s: float
+    counts: tuple[float, ...]
+    cv: float = 1.0
+
+    def gaps(self, rng: np.random.Generator, count: int) -> FloatArray:
+        return Gamma(cv=self.cv).gaps(rng, count)
+
+    def rate_curve(self, rng: np.random.Generator, duration_s: float) -> tuple[FloatArray, FloatArray]:
+        steps = math.ceil(duration_s / self.step_s) + 1
+        rates = np.resize(np.array(self.counts, np.float64), steps) * (len(self.counts) / math.fsum(self.counts))
+        times = self.step_s * np.arange(steps + 1, dtype=np.float64)
+        return times, np.concatenate([[0.0], np.cumsum(rates * self.step_s)])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ramp:
     """The rate of every class, multiplied by a factor that goes straight from ``start`` to ``end`` over the run."""
 

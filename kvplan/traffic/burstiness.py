@@ -1,58 +1,47 @@
-"""Which arrival process clusters like a recorded trace: by its gaps, and by its counts over seconds to a minute."""
+"""Which arrival process clusters like a recorded trace: by its gaps, and by its counts over seconds to hours."""
 
 import math
-from collections.abc import Mapping
 from decimal import Decimal
 
-import numpy as np
-
-from kvplan.traffic.arrivals import ArrivalProcess, Gamma, OnOff, Poisson
+from kvplan.traffic.arrivals import ArrivalProcess, Gamma, Poisson, Recorded
+from kvplan.traffic.stamps import Stamps, dispersion
 
 _POISSON_CV = (0.9, 1.15)
 _CV = (0.02, 50.0)
-_WINDOWS_S = (1, 10, 60)
-"""Longer windows tell a trend (a morning), not bursts."""
-_CLOSE = math.log(1.35)
-"""Gamma gaps are kept while they meet the counts this well: one number says less that may be wrong than two."""
-_DRAWN = 200_000
+_STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
+_MOST_STEPS = 1800
+_SIGNAL = 5.0
+"""Counts are kept as the rate's course where they vary by five times what chance alone makes of them (a dispersion of
+5): drawn again around that course, they then vary by a fifth more than they did."""
 
 
-def fitted_arrivals(*, rate_per_s: float, cv: float, dispersion: Mapping[str, float]) -> ArrivalProcess:
-    """Poisson where the gaps vary as Poisson's do; else gamma gaps of the same coefficient of variation, unless bursts
-    that switch on and off meet the index of dispersion (variance over mean of the counts a window) better.
+def fitted_arrivals(stamps: Stamps, *, like: Stamps | None = None) -> ArrivalProcess:
+    """The course of the rate, in the finest steps in which it stands out from chance, with gaps between as uneven as
+    the seconds of a step are; else gamma gaps of the recorded coefficient of variation; Poisson where that is near 1.
 
-    >>> fitted_arrivals(rate_per_s=2.0, cv=1.0, dispersion={})
-    Poisson()
+    ``like``: the whole trace, of which these stamps are a part, not in its order; then steps and gaps are the whole's.
+
+    >>> stamps = Stamps()
+    >>> for second in range(101):
+    ...     stamps.add(float(second))
+    >>> fitted_arrivals(stamps)
+    Gamma(cv=0.02)
     """
-    if _POISSON_CV[0] <= cv <= _POISSON_CV[1]:
-        return Poisson()
-    gamma = Gamma(cv=min(max(cv, _CV[0]), _CV[1]))
-    measured = {window: dispersion[f"{window}s"] for window in _WINDOWS_S if dispersion.get(f"{window}s", 0.0) > 1.05}
-    if cv < 1 or len(measured) < 2:
-        return gamma
-    drawn = gamma_dispersion(gamma, rate_per_s, measured)
-    gamma_error = _error(drawn, measured)
-    bursts, error = _on_off(rate_per_s, measured)
-    return gamma if gamma_error <= max(_CLOSE, error) else bursts
+    whole = like or stamps
+    for step_s in _STEPS_S:
+        if whole.span_s / step_s > _MOST_STEPS:
+            continue
+        counts = stamps.counts(step_s, whole)
+        if counts and dispersion(counts) >= _SIGNAL:
+            cv = _bounded(math.sqrt(stamps.dispersion_within(step_s, whole)))
+            return Recorded(step_s=float(step_s), counts=tuple(map(float, counts)), cv=cv)
+    cv = _bounded(whole.interarrival_cv)
+    return Poisson() if cv == 1.0 else Gamma(cv=cv)
 
 
-def _error(expected: Mapping[int, float], measured: Mapping[int, float]) -> float:
-    """Root mean square of the logarithms of expected over measured."""
-    return math.sqrt(sum(math.log(expected[window] / measured[window]) ** 2 for window in measured) / len(measured))
-
-
-def gamma_dispersion(gamma: Gamma, rate_per_s: float, windows: Mapping[int, float]) -> dict[int, float]:
-    """The index of dispersion of gamma gaps, by drawing them (it has no closed form below many gaps a window)."""
-    arrival_s = np.cumsum(gamma.gaps(np.random.default_rng(0), _DRAWN)) / rate_per_s
-    found = {}
-    for window in windows:
-        # Only windows that hold an arrival are listed: at a low rate the empty ones would fill the memory.
-        places, counts = np.unique(arrival_s // window, return_counts=True)
-        windows_whole, counts = float(places[-1]), counts[:-1].astype(np.float64)
-        mean = counts.sum() / windows_whole if windows_whole > 1 else 0.0
-        spread = (counts * counts).sum() / windows_whole - mean * mean if mean else 0.0
-        found[window] = max(float(spread / mean), 1e-9) if mean else 1.0
-    return found
+def _bounded(cv: float) -> float:
+    """The coefficient of variation that a file may say; 1 where it is as good as Poisson's."""
+    return 1.0 if _POISSON_CV[0] <= cv <= _POISSON_CV[1] else float(f"{min(max(cv, _CV[0]), _CV[1]):.3g}")
 
 
 def plain(value: float, digits: int) -> str:
@@ -62,46 +51,3 @@ def plain(value: float, digits: int) -> str:
     ('0.0000001', '1490')
     """
     return f"{Decimal(f'{value:.{digits}g}'):f}"
-
-
-def on_off_dispersion(bursts: OnOff, rate_per_s: float, window_s: float) -> float:
-    """1 + A × (1 − (τ / t) × (1 − exp(−t / τ))): counts over t of a Poisson process that is on for exp(on) and off for
-    exp(off) seconds. τ = on × off / (on + off) is how long the state is remembered, A = 2 × rate × τ × off / on (the
-    variance of an interrupted Poisson process; Fischer and Meier-Hellstern, The MMPP cookbook, 1993).
-    """
-    memory_s = bursts.on_s * bursts.off_s / (bursts.on_s + bursts.off_s)
-    height = 2.0 * rate_per_s * memory_s * bursts.off_s / bursts.on_s
-    return 1.0 + height * _share(memory_s, window_s)
-
-
-def _share(memory_s: float, window_s: float) -> float:
-    return 1.0 - memory_s / window_s * -math.expm1(-window_s / memory_s)
-
-
-def _on_off(rate_per_s: float, measured: Mapping[int, float]) -> tuple[OnOff, float]:
-    """The bursts whose dispersion is nearest: for each memory τ the height A that fits best, the best of them all."""
-    best: tuple[float, OnOff] | None = None
-    for memory_s in np.geomspace(0.05, 120.0, 120).tolist():
-        logs = [math.log((value - 1.0) / _share(memory_s, window)) for window, value in measured.items()]
-        height = math.exp(sum(logs) / len(logs))
-        off_over_on = height / (2.0 * rate_per_s * memory_s)
-        bursts = OnOff(on_s=memory_s * (1.0 + 1.0 / off_over_on), off_s=memory_s * (1.0 + off_over_on))
-        error = _error({window: on_off_dispersion(bursts, rate_per_s, window) for window in measured}, measured)
-        if best is None or error < best[0]:
-            best = error, bursts
-    assert best is not None
-    return best[1], best[0]
-
-
-def arrivals_text(process: ArrivalProcess) -> str:
-    """The process as a traffic file says it.
-
-    >>> arrivals_text(OnOff(on_s=9.7, off_s=45.0)), arrivals_text(Gamma(cv=2.5))
-    ('{on_off: {on: 9.7s, off: 45s}}', '{gamma: {cv: 2.5}}')
-    """
-    match process:
-        case OnOff():
-            return f"{{on_off: {{on: {plain(process.on_s, 3)}s, off: {plain(process.off_s, 3)}s}}}}"
-        case Gamma():
-            return f"{{gamma: {{cv: {process.cv:.3g}}}}}"
-    return "poisson"

@@ -5,7 +5,6 @@ from pathlib import Path
 from kvplan.errors import InputError
 from kvplan.traffic import arrivals as processes
 from kvplan.traffic import distributions as laws
-from kvplan.traffic import file_shape as shapes
 from kvplan.traffic.kinds import (
     AdmissionPlan,
     KvPool,
@@ -18,13 +17,18 @@ from kvplan.traffic.kinds import (
     TrafficClass,
 )
 from kvplan.traffic.load import Places
+from kvplan.traffic.prefixes import SharedPrefix
+from kvplan.traffic.shapes.classes import ArrivalShape, ClassShape, SharedPrefixShape
+from kvplan.traffic.shapes.deployment import DeploymentShape
+from kvplan.traffic.shapes.file import AdmissionShape, FileShape, RetryAfterShape
+from kvplan.traffic.shapes.lengths import AnswersShape, CapShape, LengthShape, quantile_of
 from kvplan.traffic.yaml_text import KeyPath
 from kvplan.units import parse_bytes, parse_per_second, parse_seconds
 
 _CLASSES: KeyPath = ("traffic", "classes")
 
 
-def convert(shape: shapes.FileShape, places: Places) -> Traffic:
+def convert(shape: FileShape, places: Places) -> Traffic:
     """The frozen values that a validated file stands for; InputError where two keys contradict each other."""
     mix = shape.traffic
     classes = tuple(_traffic_class(entry, places, (*_CLASSES, index)) for index, entry in enumerate(mix.classes))
@@ -62,6 +66,7 @@ def _check_periods(classes: tuple[TrafficClass, ...], duration_s: float, places:
         law = entry.arrivals
         period_s = law.on_s + law.off_s if isinstance(law, processes.OnOff) else None
         period_s = law.period_s if isinstance(law, processes.Diurnal) else period_s
+        period_s = law.step_s if isinstance(law, processes.Recorded) else period_s
         if period_s is not None and duration_s / period_s > _MOST_PERIODS:
             raise places.error(
                 (*_CLASSES, index, "arrivals"),
@@ -77,7 +82,7 @@ def _positive_seconds(text: str, places: Places, path: KeyPath) -> float:
     return seconds
 
 
-def _traffic_class(entry: shapes.ClassShape, places: Places, path: KeyPath) -> TrafficClass:
+def _traffic_class(entry: ClassShape, places: Places, path: KeyPath) -> TrafficClass:
     timeout_s = None if entry.timeout is None else _positive_seconds(entry.timeout, places, (*path, "timeout"))
     if entry.trace is not None:
         return TrafficClass(
@@ -105,8 +110,10 @@ def _traffic_class(entry: shapes.ClassShape, places: Places, path: KeyPath) -> T
         arrivals=_arrivals(entry.arrivals, places, (*path, "arrivals")),
         prompt_tokens=_length(entry.prompt_tokens),
         output_tokens=_length(entry.output_tokens),
+        length_correlation=entry.length_correlation or 0.0,
         max_tokens=_cap(entry.max_tokens),
         answers=_answers(entry.n),
+        shared_prefix=_shared_prefix(entry.shared_prefix, places, (*path, "shared_prefix")),
         client=entry.client,
         timeout_s=timeout_s,
         cancel_share=entry.cancel_share,
@@ -123,7 +130,7 @@ def _beside(places: Places, name: str, path: KeyPath, what: str = "trace") -> st
     return str(found)
 
 
-def _length(shape: shapes.LengthShape) -> laws.Distribution:
+def _length(shape: LengthShape) -> laws.Distribution:
     if shape.value is not None:
         return laws.Constant(value=shape.value)
     if shape.lognormal is not None:
@@ -140,21 +147,28 @@ def _length(shape: shapes.LengthShape) -> laws.Distribution:
     if shape.histogram is not None:
         return laws.histogram(tuple(shape.histogram.edges), tuple(shape.histogram.shares))
     assert shape.quantiles is not None
-    points = sorted((shapes.quantile_of(name), tokens) for name, tokens in shape.quantiles.items())
+    points = sorted((quantile_of(name), tokens) for name, tokens in shape.quantiles.items())
     return laws.Quantiles(points=tuple(points))
 
 
-def _cap(shape: shapes.CapShape | None) -> laws.Distribution:
+def _cap(shape: CapShape | None) -> laws.Distribution:
     return laws.Constant(value=laws.UNSET) if shape is None or shape.unset else _length(shape)
 
 
-def _answers(shape: shapes.AnswersShape | None) -> laws.Distribution:
+def _answers(shape: AnswersShape | None) -> laws.Distribution:
     if shape is None or shape.choices is None:
         return laws.Constant(value=1 if shape is None or shape.value is None else shape.value)
     return laws.Choices(choices=tuple(laws.Choice(value=each.value, share=each.share) for each in shape.choices))
 
 
-def _arrivals(shape: shapes.ArrivalShape | None, places: Places, path: KeyPath) -> processes.ArrivalProcess:
+def _shared_prefix(shape: SharedPrefixShape | None, places: Places, path: KeyPath) -> SharedPrefix | None:
+    if shape is None:
+        return None
+    lasts = None if shape.lifetime is None else _positive_seconds(shape.lifetime, places, (*path, "lifetime"))
+    return SharedPrefix(tokens=_length(shape.tokens), groups=shape.groups, lifetime_s=lasts)
+
+
+def _arrivals(shape: ArrivalShape | None, places: Places, path: KeyPath) -> processes.ArrivalProcess:
     if shape is None or shape.poisson is not None:
         return processes.Poisson()
     if shape.constant is not None:
@@ -170,6 +184,12 @@ def _arrivals(shape: shapes.ArrivalShape | None, places: Places, path: KeyPath) 
             off_s=_positive_seconds(shape.on_off.off, places, (*inner, "off")),
             off_share=shape.on_off.off_share,
         )
+    if shape.recorded is not None:
+        return processes.Recorded(
+            step_s=_positive_seconds(shape.recorded.step, places, (*path, "recorded", "step")),
+            counts=tuple(shape.recorded.counts),
+            cv=shape.recorded.cv,
+        )
     assert shape.diurnal is not None
     inner = (*path, "diurnal")
     return processes.Diurnal(
@@ -182,10 +202,10 @@ def _arrivals(shape: shapes.ArrivalShape | None, places: Places, path: KeyPath) 
 _RENAMED = {"gpu_memory", "watermark", "weight_bytes", "kv_pool", "service", "calibration"}
 
 
-def _deployment(shape: shapes.DeploymentShape, places: Places) -> PlannedDeployment:
+def _deployment(shape: DeploymentShape, places: Places) -> PlannedDeployment:
     """Most keys carry their name over; those with a unit are read here."""
     path: KeyPath = ("deployment",)
-    plain = {name: getattr(shape, name) for name in shapes.DeploymentShape.model_fields if name not in _RENAMED}
+    plain = {name: getattr(shape, name) for name in DeploymentShape.model_fields if name not in _RENAMED}
     memory = shape.gpu_memory
     texts = [] if memory is None else memory.split(",") if isinstance(memory, str) else memory
     memory_bytes = tuple(places.at((*path, "gpu_memory"), parse_bytes, text.strip()) for text in texts)
@@ -211,8 +231,8 @@ def _deployment(shape: shapes.DeploymentShape, places: Places) -> PlannedDeploym
     )
 
 
-def _admission(shape: shapes.AdmissionShape) -> AdmissionPlan:
-    answer = shape.retry_after or shapes.RetryAfterShape(estimate="drain")
+def _admission(shape: AdmissionShape) -> AdmissionPlan:
+    answer = shape.retry_after or RetryAfterShape(estimate="drain")
     jitter_share = answer.jitter if answer.jitter is not None else 0.0 if answer.seconds is not None else 0.25
     return AdmissionPlan(
         policy=shape.policy,
@@ -223,7 +243,7 @@ def _admission(shape: shapes.AdmissionShape) -> AdmissionPlan:
     )
 
 
-def _limits(shape: shapes.FileShape, names: list[str], places: Places) -> tuple[Limit, ...]:
+def _limits(shape: FileShape, names: list[str], places: Places) -> tuple[Limit, ...]:
     found = []
     for name, given in shape.limits.items():
         listed = isinstance(given, list)

@@ -3,63 +3,18 @@
 The rows stream by. Lengths are counted per value and arrivals per window, so memory does not grow with the file.
 """
 
-import json
-import math
-import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvplan.errors import InputError
-from kvplan.traffic.burstiness import arrivals_text, fitted_arrivals, plain
+from kvplan.traffic.lengths import Lengths
+from kvplan.traffic.recurrence import Part, Repeats
 from kvplan.traffic.stamps import WINDOWS_S, Stamps
 from kvplan.traffic.traces import TraceNotes, read_trace, skip_text
 
 _TICK_S = 1e-6  # no trace has a finer clock: stamps closer than that are equal
-PERCENTS = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
-_FINE = (*range(99), 98.5, 99, 99.5, 99.9, 100)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
-    """Token counts of one column: ``counts`` maps a length to how many rows have it."""
-
-    counts: Mapping[int, int] = field(repr=False)
-
-    @property
-    def rows(self) -> int:
-        """Rows that have this column."""
-        return sum(self.counts.values())
-
-    @property
-    def mean(self) -> float:
-        """The average length; 0 of none."""
-        return sum(length * count for length, count in self.counts.items()) / self.rows if self.counts else 0.0
-
-    def quantile(self, probability: float) -> int:
-        """Value number ceil(probability × n) of the sorted lengths.
-
-        >>> Lengths(counts={1: 1, 5: 1, 9: 2}).quantile(0.5)
-        5
-        """
-        wanted, below = max(1, math.ceil(probability * self.rows - 1e-9)), 0
-        for length in sorted(self.counts):
-            below += self.counts[length]
-            if below >= wanted:
-                return length
-        return 0
-
-    def quantiles(self, percents: tuple[float, ...] = PERCENTS) -> dict[str, int]:
-        """Several of them, named ``p50`` and so on."""
-        ordered, below, place, found = sorted(self.counts), 0, -1, {}
-        for percent in percents:
-            wanted = max(1, math.ceil(percent / 100 * self.rows - 1e-9))
-            while below < wanted:
-                place += 1
-                below += self.counts[ordered[place]]
-            found[f"p{percent:g}"] = ordered[place]
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +39,7 @@ class TraceDescription:
     classes: Mapping[str, int]
     skipped: Mapping[str, int]
     oddities: tuple[str, ...]
+    parts: tuple[Part, ...] = field(repr=False)
 
 
 def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescription:  # noqa: A002
@@ -93,7 +49,7 @@ def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescriptio
     output: Counter[int] = Counter()
     caps: Counter[int] = Counter()
     classes: Counter[str] = Counter()
-    prefixes = _PrefixCounts()
+    repeats = Repeats()
     kind = ""
     for row in read_trace(path, format=format, notes=notes):
         kind = row.format
@@ -103,8 +59,7 @@ def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescriptio
         if row.max_tokens:
             caps[row.max_tokens] += 1
         classes[row.class_name] += 1
-        if row.hash_ids:
-            prefixes.add(row.hash_ids, row.hash_block_tokens)
+        repeats.add(row)
     if not notes.rows:
         raise InputError(f"{path} holds no request that can be replayed", hint=skip_text(notes), file=str(path))
     span_s = arrivals.span_s
@@ -121,35 +76,14 @@ def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescriptio
         prompt=Lengths(counts=dict(prompt)),
         output=Lengths(counts=dict(output)),
         max_tokens=Lengths(counts=dict(caps)),
-        hashed_requests=prefixes.requests,
-        shared_block_share=prefixes.shared_share,
-        block_tokens=prefixes.block_tokens,
+        hashed_requests=repeats.requests,
+        shared_block_share=repeats.shared_share,
+        block_tokens=repeats.block_tokens,
         classes=dict(classes),
         skipped=dict(notes.skipped),
         oddities=_oddities(notes, output, caps, span_s),
+        parts=repeats.parts(arrivals, prompt=prompt, output=output),
     )
-
-
-class _PrefixCounts:
-    """How many prompt blocks had been seen before. Remembers a set of ids: it grows with distinct blocks only."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.block_tokens: int | None = None
-        self._seen: set[int] = set()
-        self._blocks = 0
-        self._shared = 0
-
-    def add(self, ids: tuple[int, ...], block_tokens: int) -> None:
-        self.requests += 1
-        self.block_tokens = block_tokens
-        self._blocks += len(ids)
-        self._shared += sum(block in self._seen for block in ids)
-        self._seen.update(ids)
-
-    @property
-    def shared_share(self) -> float | None:
-        return self._shared / self._blocks if self._blocks else None
 
 
 def _oddities(notes: TraceNotes, output: Counter[int], caps: Counter[int], span_s: float) -> tuple[str, ...]:
@@ -169,101 +103,3 @@ def _oddities(notes: TraceNotes, output: Counter[int], caps: Counter[int], span_
     if output[longest] > max(5, 0.005 * rows) and longest > 1:
         found.append(f"{output[longest]:,} answers have exactly {longest:,} tokens, the longest: cut off by a cap")
     return tuple(found)
-
-
-def traffic_text(description: TraceDescription, *, name: str = "recorded") -> str:
-    """A traffic file whose drawn requests have the trace's rate, burstiness and length quantiles.
-
-    Arrivals cluster as ``fitted_arrivals`` finds; lengths follow the recorded quantiles, prompt and answer
-    independently of each other. A class that replays the trace itself is there to swap in.
-    """
-    if description.rate_per_s <= 0:
-        raise InputError(
-            f"{description.file}: all stamps are equal, so there is no rate to write", file=description.file
-        )
-    arrivals = fitted_arrivals(
-        rate_per_s=description.rate_per_s, cv=description.interarrival_cv, dispersion=description.dispersion
-    )
-    model, window, remark = _model_and_window(description)
-    caps = " {unset: true}" if not description.max_tokens.counts else _caps_text(description)
-    duration_s = max(600, min(3600, round(description.span_s)))
-    return f"""\
-# Drawn like {Path(description.file).name}: {description.requests:,} requests in {description.span_s:,.0f} s,
-# prompt mean {description.prompt.mean:,.1f}, output mean {description.output.mean:,.1f} tokens.
-# Prompt and output lengths are drawn independently of each other.
-{_prefix_remark(description)}model: {model}   # assumed: no trace says which
-deployment:
-  gpu: h100
-  max_model_len: {window}{remark}
-admission:
-  policy: worst_case_default_cap
-traffic:
-  duration: {duration_s}s
-  classes:
-    - name: {json.dumps(name, ensure_ascii=False) if set(name) & _NOT_PLAIN else name}
-      rate: {plain(description.rate_per_s, 6)}/s
-      arrivals: {arrivals_text(arrivals)}
-      prompt_tokens: {_quantiles_text(description.prompt)}
-      output_tokens: {_quantiles_text(description.output)}
-      max_tokens:{caps}
-    # To replay the trace itself, put these two keys in place of rate, arrivals
-    # and the two lengths:
-    #   trace: {description.file}
-    #   scale: 1.0
-"""
-
-
-_NOT_PLAIN = frozenset(":#{}[],&*!|>'\"%@`?-~ \\\n\t")
-"""Signs that may mean something to YAML."""
-_MODELS = (("meta-llama/Llama-3.1-8B-Instruct", 131_072), ("Qwen/Qwen3-4B-Instruct-2507", 262_144))
-"""Bundled models that one H100 serves at their whole window."""
-
-
-def _model_and_window(description: TraceDescription) -> tuple[str, int, str]:
-    """A model whose window holds the longest recorded request, the least power of two that does (at least 8,192), and
-    a remark where no model's does."""
-    longest = max(description.prompt.counts) + max(description.output.counts)
-    window = max(8192, 1 << longest.bit_length())
-    for name, context in _MODELS:
-        if window <= context:
-            return name, window, ""
-    name, context = _MODELS[-1]
-    return name, context, "   # requests beyond it are refused for good"
-
-
-def _prefix_remark(description: TraceDescription) -> str:
-    """Drawn prompts share nothing: where recorded ones do, a cache makes the replay lighter than the drawing."""
-    if not description.shared_block_share:
-        return ""
-    return (
-        f"# {description.shared_block_share:.0%} of the recorded prompts' blocks repeat earlier ones; drawn prompts\n"
-        "# share nothing. Where prefix caching matters, replay the trace (below).\n"
-    )
-
-
-def _quantiles_text(lengths: Lengths) -> str:
-    """The recorded quantiles, every percent, with runs of equal values thinned to their ends."""
-    points = list(lengths.quantiles(_FINE).items())
-    kept = [
-        (name, value)
-        for place, (name, value) in enumerate(points)
-        if place in (0, len(points) - 1) or not points[place - 1][1] == value == points[place + 1][1]
-    ]
-    text = ", ".join(f"{name}:_{value}" for name, value in kept)  # the underscore keeps a pair on one line
-    lines = textwrap.wrap(text, 70, break_long_words=False, break_on_hyphens=False)
-    return "{quantiles: {\n          " + "\n          ".join(lines).replace("_", " ") + "\n        }}"
-
-
-def _caps_text(description: TraceDescription) -> str:
-    """The recorded caps: a few as choices, many as quantiles of those sent."""
-    sent = description.max_tokens
-    unset = description.requests - sent.rows
-    if len(sent.counts) > 8:
-        return " " + _quantiles_text(sent)
-    shares = [(f"value: {cap}", count) for cap, count in sorted(sent.counts.items())]
-    if unset:
-        shares.append(("unset: true", unset))
-    whole = [round(count / description.requests, 6) for _, count in shares]
-    whole[0] += round(1.0 - sum(whole), 6)
-    lines = (f"\n          - {{{what}, share: {share:g}}}" for (what, _), share in zip(shares, whole, strict=True))
-    return "\n        choices:" + "".join(lines)

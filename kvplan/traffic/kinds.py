@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from kvplan.traffic.arrivals import ArrivalProcess, Poisson, Ramp
 from kvplan.traffic.distributions import Constant, Distribution
+from kvplan.traffic.prefixes import Prefixes, SharedPrefix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +110,13 @@ class TrafficClass:
     arrivals: ArrivalProcess = field(default_factory=Poisson)
     prompt_tokens: Distribution | None = None
     output_tokens: Distribution | None = None
+    length_correlation: float = 0.0
     max_tokens: Distribution = field(default_factory=lambda: Constant(value=0))
     answers: Distribution = field(default_factory=lambda: Constant(value=1))
     client: str | None = None
     timeout_s: float | None = None
     cancel_share: float = 0.0
+    shared_prefix: SharedPrefix | None = None
     trace: TraceFile | None = None
 
 
@@ -142,16 +145,6 @@ class Traffic:
     admission: AdmissionPlan = field(default_factory=AdmissionPlan)
     reservation_quantile: float = 0.95
     limits: tuple[Limit, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prefixes:
-    """Shared prompt prefixes: request i's block ids are ``ids[offsets[i]:offsets[i + 1]]``, each of
-    ``block_tokens`` prompt tokens; equal ids at equal places mean equal content."""
-
-    ids: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    block_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

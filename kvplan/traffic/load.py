@@ -33,7 +33,7 @@ def parse_traffic(
     overrides: Mapping[str, object] | None = None,
 ) -> Traffic:
     """The traffic that ``text`` describes; traces are looked for beside ``file``."""
-    from kvplan.traffic.file_shape import FileShape
+    from kvplan.traffic.shapes.file import FileShape
 
     values, lines = parse_mapping(text, file)
     _override(values, overrides or {})
@@ -92,7 +92,7 @@ _SECTIONS = ("admission", "deployment", "traffic", "")
 
 
 def _override(values: dict[str, Any], overrides: Mapping[str, object]) -> None:
-    from kvplan.traffic.file_shape import FileShape
+    from kvplan.traffic.shapes.file import FileShape
 
     for name, value in overrides.items():
         section, _, key = name.rpartition(".")
@@ -168,7 +168,7 @@ def _translate(complaint: Any, shape: Any, values: Any, places: Places, others: 
     if kind == "extra_forbidden" or complaint["loc"][-1:] == ("[key]",):
         known = known_keys(shape, path[:-1])
         if complaint["loc"][-1:] == ("[key]",):
-            from kvplan.traffic.file_shape import LIMIT_NAMES
+            from kvplan.traffic.shapes.file import LIMIT_NAMES
 
             known = LIMIT_NAMES
         near = get_close_matches(str(path[-1]), known, 1, 0.5)

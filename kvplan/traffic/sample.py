@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from kvplan.errors import InputError
 from kvplan.traffic.arrivals import arrival_times
+from kvplan.traffic.coupling import coupled
 from kvplan.traffic.distributions import Constant
-from kvplan.traffic.kinds import Arrivals, Prefixes, Traffic, TrafficClass
+from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
+from kvplan.traffic.prefixes import Prefixes, SharedPrefix
 
 if TYPE_CHECKING:
     from kvplan.traffic.traces import Trace
@@ -20,7 +22,18 @@ if TYPE_CHECKING:
 MOST_REQUESTS = 50_000_000
 """What a run may draw: more would not fit into memory."""
 # The place in this tuple is part of a stream's seed: append, never reorder.
-PURPOSES = ("arrivals", "rate", "prompt", "output", "max_tokens", "cancel", "answers", "other_outputs")
+PURPOSES = (
+    "arrivals",
+    "rate",
+    "prompt",
+    "output",
+    "max_tokens",
+    "cancel",
+    "answers",
+    "other_outputs",
+    "prefix",
+    "correlation",
+)
 
 
 def stream(seed: int, class_index: int, purpose: str) -> np.random.Generator:
@@ -65,7 +78,10 @@ def _draw(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: f
         ramp=traffic.ramp,
     )
     count = len(arrival_s)
+    prompt = entry.prompt_tokens.draw(stream(seed, index, "prompt"), count)
     output = entry.output_tokens.draw(stream(seed, index, "output"), count)
+    if entry.length_correlation:
+        output = coupled(output, prompt, entry.length_correlation, stream(seed, index, "correlation"))
     answers = answer_tokens = None
     if entry.answers != Constant(value=1):
         answers = entry.answers.draw(stream(seed, index, "answers"), count)
@@ -73,9 +89,13 @@ def _draw(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: f
         answer_tokens = entry.output_tokens.draw(stream(seed, index, "other_outputs"), int(answers.sum()))
         answer_tokens[first] = output  # so that the first answer is the one of n = 1
         output = np.maximum.reduceat(answer_tokens, first) if count else output
+    prefixes = None
+    if entry.shared_prefix is not None:
+        rng = stream(seed, index, "prefix")
+        prefixes = entry.shared_prefix.draw(arrival_s, prompt, rng, _block_tokens(traffic, entry.shared_prefix))
     return Arrivals(
         arrival_s=arrival_s,
-        prompt_tokens=entry.prompt_tokens.draw(stream(seed, index, "prompt"), count),
+        prompt_tokens=prompt,
         output_tokens=output,
         answers=answers,
         answer_tokens=answer_tokens,
@@ -87,7 +107,20 @@ def _draw(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: f
         classes=(entry.name,),
         clients=(entry.client or "",),
         duration_s=traffic.duration_s,
+        prefixes=prefixes,
     )
+
+
+def _block_tokens(traffic: Traffic, own: SharedPrefix) -> int:
+    """The block that drawn prefixes are counted in: that of a trace in the mix which marks some, else the finest of
+    what the classes would choose."""
+    for entry in traffic.classes:
+        if entry.trace is not None:
+            recorded = _trace(entry.trace.path, entry.trace.format, _stamp(entry.trace.path)).prefixes
+            if recorded is not None:
+                return entry.trace.hash_block_tokens or recorded.block_tokens
+    others = (entry.shared_prefix for entry in traffic.classes if entry.shared_prefix is not None)
+    return min(one.block_tokens for one in (own, *others))
 
 
 def _timeouts(entry: TrafficClass, count: int) -> NDArray[np.float64]:

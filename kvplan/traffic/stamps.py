@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from collections.abc import Sequence
 
 WINDOWS_S = (1, 10, 60, 300)
 _WIDTHS_S = (1, 10, 60, 300, 3600, 86_400)
@@ -87,16 +88,37 @@ class Stamps:
         mean = self._gap_sum / self._gaps
         return math.sqrt(max(self._gap_squares / self._gaps - mean * mean, 0.0)) / mean
 
-    def dispersion(self, window_s: int) -> float | None:
-        """Variance over mean of the arrivals in the whole windows of the span (1 for Poisson).
+    def counts(self, window_s: int, like: "Stamps | None" = None) -> list[int] | None:
+        """Arrivals in each whole window of the span, or of the span of ``like``.
 
         None of fewer than ten windows, and where the bins are wider than the window by now.
         """
+        whole = like or self
         width = _WIDTHS_S[self._width]
-        windows = int(self.span_s // window_s)
+        windows = int(whole.span_s // window_s)
         if windows < _FEWEST_WINDOWS or window_s % width:
             return None
-        step, start = window_s // width, (math.floor(self.first_s) - self._origin) // width
-        inside = [sum(self._bins[start + step * index : start + step * (index + 1)]) for index in range(windows)]
-        mean = sum(inside) / windows
-        return sum((count - mean) ** 2 for count in inside) / windows / mean if mean else None
+        step, start = window_s // width, (math.floor(whole.first_s) - self._origin) // width
+        places = range(start, start + step * windows, step)
+        return [sum(self._bins[max(place, 0) : max(place + step, 0)]) for place in places]
+
+    def dispersion(self, window_s: int) -> float | None:
+        """Variance over mean of the arrivals in the windows that ``counts`` counts (1 for Poisson)."""
+        inside = self.counts(window_s)
+        return dispersion(inside) if inside else None
+
+    def dispersion_within(self, window_s: int, like: "Stamps | None" = None) -> float:
+        """What is left of the dispersion of a second's arrivals once each window's own rate is taken away: the mean
+        squared distance from that rate over the mean; 1 where seconds were not counted."""
+        inside, seconds = self.counts(window_s, like), self.counts(1, like)
+        if inside is None or seconds is None or window_s == 1:
+            return 1.0
+        rates = [count / window_s for count in inside for _ in range(window_s)]
+        spread = sum((count - rate) ** 2 for count, rate in zip(seconds, rates, strict=False))
+        return spread / max(sum(inside), 1)
+
+
+def dispersion(counts: Sequence[int]) -> float:
+    """Variance over mean; 0 where all are 0."""
+    mean = sum(counts) / len(counts)
+    return sum((count - mean) ** 2 for count in counts) / len(counts) / mean if mean else 0.0

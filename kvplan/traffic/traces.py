@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from kvplan.checkpoint import require_file
 from kvplan.errors import InputError
-from kvplan.traffic.kinds import Prefixes
+from kvplan.traffic.prefixes import Prefixes
 from kvplan.traffic.trace_formats import FORMATS, TraceFormat, TraceRow, recognise
 
 _BAD_SHARE = 0.5

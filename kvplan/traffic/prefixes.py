@@ -1,0 +1,70 @@
+"""Prompts that begin alike: recorded as ids of blocks, or drawn as groups of requests that share a prefix."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvplan.traffic.coupling import ranks
+from kvplan.traffic.distributions import Distribution
+
+_FINEST_TOKENS, _COARSEST_TOKENS = 16, 512
+_LINKS = 32
+"""Blocks that a usual prefix is written as: few to keep, and the last one's rounding is 3 % of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefixes:
+    """Shared prompt prefixes: request i's block ids are ``ids[offsets[i]:offsets[i + 1]]``, each of
+    ``block_tokens`` prompt tokens; equal ids at equal places mean equal content."""
+
+    ids: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    block_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPrefix:
+    """``groups`` different prefixes are in use at a time, each for ``lifetime_s`` (None: the whole run) before another
+    takes its place. ``tokens`` is how much of its group's prefix a prompt begins with, at most the whole prompt."""
+
+    tokens: Distribution
+    groups: int = 1
+    lifetime_s: float | None = None
+
+    @property
+    def block_tokens(self) -> int:
+        """The block that prefixes are counted in where no trace says one: a power of two, 16 to 512 tokens.
+
+        >>> from kvplan.traffic.distributions import Constant
+        >>> [SharedPrefix(tokens=Constant(value=tokens)).block_tokens for tokens in (100, 2_000, 100_000)]
+        [16, 32, 512]
+        """
+        wanted = max(int(self.tokens.mean()) // _LINKS, 1)
+        return min(max(1 << (wanted.bit_length() - 1), _FINEST_TOKENS), _COARSEST_TOKENS)
+
+    def draw(
+        self,
+        arrival_s: NDArray[np.float64],
+        prompt_tokens: NDArray[np.int64],
+        rng: np.random.Generator,
+        block_tokens: int,
+    ) -> Prefixes:
+        """The ids of every prompt's blocks: its group's number as often as it shares blocks, then a number of its own.
+
+        Long prompts have long prefixes, as in conversations: the request at a fraction u of the prompts, in order of
+        length (equal ones in random order), has the prefix length at u of those drawn, and the group at u of all.
+        """
+        count = len(arrival_s)
+        rank = ranks(prompt_tokens, rng)
+        group = rank * self.groups // max(count, 1)
+        if self.lifetime_s is not None:
+            begun = rng.random(self.groups)[group]
+            group += self.groups * np.floor(arrival_s / self.lifetime_s + begun).astype(np.int64)
+        shared = np.minimum(np.sort(self.tokens.draw(rng, count))[rank], prompt_tokens) // block_tokens
+        lengths = np.where(shared > 0, shared + 1, 0)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        ids = np.repeat(group, lengths)
+        own = offsets[1:][shared > 0] - 1
+        ids[own] = int(group.max(initial=0)) + 1 + np.arange(len(own))
+        return Prefixes(ids=ids, offsets=offsets, block_tokens=block_tokens)
