@@ -4,22 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from kvplan import layers as kinds
 from kvplan.layers import BFLOAT16, FLOAT16, FLOAT32, Layer, StoredType
 from kvplan.model import ModelSpec, Shape, Source, Weights
 
 
-def _kinds(base: type[Layer]) -> dict[str, type[Layer]]:
-    """Every layer kind by its name."""
-    found: dict[str, type[Layer]] = {}
-    for kind in base.__subclasses__():
-        if "kind" in vars(kind):
-            found[kind.kind] = kind
-        found.update(_kinds(kind))
+def kinds_of_layers(base: type[Layer] = Layer) -> set[type[Layer]]:
+    """Every class that is a kind of its own: the leaves that name one."""
+    found = {base} if "kind" in vars(base) else set()
+    for child in base.__subclasses__():
+        found |= kinds_of_layers(child)
     return found
 
 
-KINDS = _kinds(kinds.Layer)
+KINDS = {kind.kind: kind for kind in kinds_of_layers()}
 _STORED: dict[str, StoredType] = {stored.name: stored for stored in (BFLOAT16, FLOAT16, FLOAT32)}
 
 

@@ -4,33 +4,8 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from kvplan.layers import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    FP8,
-    ChunkedAttention,
-    CompressedKv,
-    CompressedWindow,
-    CompressorState,
-    CrossAttention,
-    FullAttention,
-    GatedDeltaState,
-    IndexKeys,
-    KdaState,
-    KvTypes,
-    LatentAttention,
-    Layer,
-    LightningState,
-    Mamba1State,
-    Mamba2State,
-    RgLruState,
-    RwkvState,
-    SharedKv,
-    ShortConvState,
-    SlidingAttention,
-    StoredType,
-)
+import kvplan.layers as kept
+from kvplan.layers import BFLOAT16, FLOAT16, FLOAT32, FP8, KvTypes, Layer, StoredType
 
 Q8_0 = StoredType(name="q8_0", bytes_per_group=34, elements_per_group=32)  # ggml: 32 values and a float16 scale
 
@@ -49,42 +24,42 @@ KV_TYPES = st.one_of(
 )
 
 LAYERS: Mapping[type[Layer], st.SearchStrategy[Layer]] = {
-    FullAttention: st.builds(FullAttention, kv_heads=HEADS, head_dim=WIDTHS, value_head_dim=WIDTHS),
-    SlidingAttention: st.builds(
-        SlidingAttention, kv_heads=HEADS, head_dim=WIDTHS, value_head_dim=WIDTHS, window=WINDOWS
+    kept.FullAttention: st.builds(kept.FullAttention, kv_heads=HEADS, head_dim=WIDTHS, value_head_dim=WIDTHS),
+    kept.SlidingAttention: st.builds(
+        kept.SlidingAttention, kv_heads=HEADS, head_dim=WIDTHS, value_head_dim=WIDTHS, window=WINDOWS
     ),
-    ChunkedAttention: st.builds(
-        ChunkedAttention, kv_heads=HEADS, head_dim=WIDTHS, value_head_dim=WIDTHS, chunk=WINDOWS
+    kept.ChunkedAttention: st.builds(
+        kept.ChunkedAttention, kv_heads=HEADS, head_dim=WIDTHS, value_head_dim=WIDTHS, chunk=WINDOWS
     ),
-    LatentAttention: st.builds(LatentAttention, latent_dim=st.just(512), rope_dim=st.just(64)),
-    IndexKeys: st.builds(
-        IndexKeys, bytes_per_entry=st.sampled_from([132, 256]), tokens_per_entry=st.sampled_from([1, 4])
+    kept.LatentAttention: st.builds(kept.LatentAttention, latent_dim=st.just(512), rope_dim=st.just(64)),
+    kept.IndexKeys: st.builds(
+        kept.IndexKeys, bytes_per_entry=st.sampled_from([132, 256]), tokens_per_entry=st.sampled_from([1, 4])
     ),
-    CompressedKv: st.builds(
-        CompressedKv, bytes_per_entry=st.just(584), tokens_per_entry=st.sampled_from([1, 2, 4, 128])
+    kept.CompressedKv: st.builds(
+        kept.CompressedKv, bytes_per_entry=st.just(584), tokens_per_entry=st.sampled_from([1, 2, 4, 128])
     ),
-    CompressedWindow: st.builds(CompressedWindow, bytes_per_entry=st.just(584), window=WINDOWS),
-    CompressorState: st.builds(
-        CompressorState, values_per_token=st.sampled_from([512, 1024, 2048]), window=st.sampled_from([8, 128])
+    kept.CompressedWindow: st.builds(kept.CompressedWindow, bytes_per_entry=st.just(584), window=WINDOWS),
+    kept.CompressorState: st.builds(
+        kept.CompressorState, values_per_token=st.sampled_from([512, 1024, 2048]), window=st.sampled_from([8, 128])
     ),
-    CrossAttention: st.builds(
-        CrossAttention,
+    kept.CrossAttention: st.builds(
+        kept.CrossAttention,
         kv_heads=HEADS,
         head_dim=WIDTHS,
         value_head_dim=WIDTHS,
         source_tokens=st.integers(min_value=1, max_value=6404),
     ),
-    SharedKv: st.just(SharedKv()),
-    Mamba1State: st.builds(
-        Mamba1State,
+    kept.SharedKv: st.just(kept.SharedKv(read=kept.FullAttention(kv_heads=32, head_dim=128, value_head_dim=128))),
+    kept.Mamba1State: st.builds(
+        kept.Mamba1State,
         inner=st.sampled_from([1536, 8192]),
         state=st.just(16),
         conv_kernel=KERNELS,
         conv_type=STATES,
         temporal_type=STATES,
     ),
-    Mamba2State: st.builds(
-        Mamba2State,
+    kept.Mamba2State: st.builds(
+        kept.Mamba2State,
         heads=st.sampled_from([24, 48, 64, 128]),
         head_dim=st.sampled_from([64, 80]),
         state=st.just(128),
@@ -93,8 +68,8 @@ LAYERS: Mapping[type[Layer], st.SearchStrategy[Layer]] = {
         conv_type=STATES,
         temporal_type=STATES,
     ),
-    GatedDeltaState: st.builds(
-        GatedDeltaState,
+    kept.GatedDeltaState: st.builds(
+        kept.GatedDeltaState,
         key_heads=st.just(16),
         key_dim=st.just(128),
         value_heads=st.sampled_from([16, 32, 64]),
@@ -103,30 +78,26 @@ LAYERS: Mapping[type[Layer], st.SearchStrategy[Layer]] = {
         conv_type=STATES,
         temporal_type=STATES,
     ),
-    KdaState: st.builds(
-        KdaState,
+    kept.KdaState: st.builds(
+        kept.KdaState,
         heads=st.sampled_from([32, 64]),
         dim=st.just(128),
         conv_kernel=KERNELS,
         conv_type=STATES,
         temporal_type=STATES,
     ),
-    LightningState: st.builds(
-        LightningState, heads=st.sampled_from([32, 64]), head_dim=st.just(128), temporal_type=STATES
+    kept.LightningState: st.builds(
+        kept.LightningState, heads=st.sampled_from([32, 64]), head_dim=st.just(128), temporal_type=STATES
     ),
-    ShortConvState: st.builds(
-        ShortConvState, channels=st.sampled_from([1024, 2048]), conv_kernel=KERNELS, conv_type=STATES
+    kept.ShortConvState: st.builds(
+        kept.ShortConvState, channels=st.sampled_from([1024, 2048]), conv_kernel=KERNELS, conv_type=STATES
     ),
-    RgLruState: st.builds(RgLruState, width=st.sampled_from([2560, 4096]), conv_kernel=KERNELS, temporal_type=STATES),
-    RwkvState: st.builds(RwkvState, heads=st.sampled_from([32, 40]), head_dim=st.just(64), temporal_type=STATES),
+    kept.RgLruState: st.builds(
+        kept.RgLruState, width=st.sampled_from([2560, 4096]), conv_kernel=KERNELS, temporal_type=STATES
+    ),
+    kept.RwkvState: st.builds(
+        kept.RwkvState, heads=st.sampled_from([32, 40]), head_dim=st.just(64), temporal_type=STATES
+    ),
 }
 
 ANY_LAYER = st.one_of(*LAYERS.values())
-
-
-def kinds_of_layers(base: type[Layer] = Layer) -> set[type[Layer]]:
-    """Every class that is a kind of its own: the leaves that name one."""
-    found = {base} if "kind" in vars(base) else set()
-    for child in base.__subclasses__():
-        found |= kinds_of_layers(child)
-    return found

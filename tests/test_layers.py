@@ -33,8 +33,9 @@ from kvplan.layers import (
     share,
     share_or_replicate,
 )
+from tests.models import kinds_of_layers
 from tests.published import evaluate
-from tests.strategies import LAYERS, kinds_of_layers
+from tests.strategies import LAYERS
 
 HALF = KvTypes(key=BFLOAT16, value=BFLOAT16)
 BYTE = KvTypes(key=FP8, value=FP8)

@@ -133,7 +133,9 @@ def _layers(keys: Keys, count: int) -> tuple[tuple[tuple[Layer, ...], ...], tupl
             stateless += not kept
         if not recurrent[index] or keys.architecture in STATE_BESIDE_ATTENTION:
             assert kv_heads is not None
-            attention = (SharedKv(),) if index >= shared_from else _attention(keys, index, kv_heads, heads, windows)
+            attention = _attention(keys, index, kv_heads, heads, windows)
+            if index >= shared_from:
+                attention = (SharedKv(read=attention[0] if attention else None),)
             kept = (*attention, *kept)
         layers.append(kept)
     if stateless:
