@@ -1,5 +1,6 @@
 """The explanations: every topic has its page, and what a page tells the reader to run can be run."""
 
+import json
 import re
 from importlib.resources import files
 
@@ -46,7 +47,7 @@ def test_what_a_page_says_to_run_runs(command: str, capsys: pytest.CaptureFixtur
 
 def test_the_page_on_traffic_names_every_key_of_the_file() -> None:
     """Every key of the schema stands on the page, so that none is known to the schema alone."""
-    from kvplan.traffic.shapes.file import FileShape
+    from kvplan.traffic.file_shape import FileShape
 
     def keys(schema: object) -> set[str]:
         if isinstance(schema, list):
@@ -57,3 +58,56 @@ def test_the_page_on_traffic_names_every_key_of_the_file() -> None:
 
     words = set(re.findall(r"\w+", load_page("traffic").text))
     assert keys(FileShape.model_json_schema()) <= words
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_page_ends_with_what_to_run(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert load_page(topic).text.rpartition("\n\n")[2].startswith("See it: `kvplan ")
+    assert main(["explain", topic]) == 0
+    assert re.search(r"\n  Next      kvplan \w+", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("topic", "command", "figures"),
+    [
+        (
+            "windows",
+            "google/gemma-3-27b-it --kv-memory 40GiB --max-num-batched-tokens 2048",
+            {"block_tokens": (16,), "blocks_per_request": (321, 8192)},
+        ),
+        ("hybrid", "Qwen/Qwen3.5-9B --kv-memory 40GiB", {"block_tokens": (576,)}),
+        ("hybrid", "Qwen/Qwen3.5-9B --kv-memory 40GiB --kv-dtype fp8", {"block_tokens": (1088,)}),
+        (
+            "ledger",
+            "meta-llama/Llama-3.1-8B-Instruct --kv-memory 40GiB --prompt 4000 --max-tokens 1024",
+            {"reserved_tokens": (5024,), "blocks": (20480, 314), "sequences": (65,)},
+        ),
+        (
+            "mla",
+            "deepseek-ai/DeepSeek-V3 --kv-memory 40GiB --prompt 1000 --max-tokens 24",
+            {"reserved_bytes": (1024 * 70272,)},
+        ),
+    ],
+)
+def test_the_worked_numbers_are_what_fit_answers(
+    topic: str, command: str, figures: dict[str, tuple[int, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes the arithmetic on the page, the answer kvplan's: they cannot drift apart."""
+    assert main(["fit", *command.split(), "--offline", "--format", "json"]) in (0, 1)
+    plan = json.loads(capsys.readouterr().out)
+    places = [plan["pool"], *plan["pool"]["groups"], *plan["capacity"]["reservations"]]
+    text = load_page(topic).text
+    for key, values in figures.items():
+        assert set(values) <= {place[key] for place in places if key in place}
+        assert topic == "mla" or all(f"{value:,}" in text for value in values)
+
+
+def test_the_budget_page_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "h100", "--offline", "--format", "json"]) == 0
+    budget = json.loads(capsys.readouterr().out)["budget"]
+    total, asked, weights = (budget[key] / 2**30 for key in ("total_bytes", "requested_bytes", "weight_bytes"))
+    text = load_page("budget").text
+    assert f"{total:.2f} GiB reported" in text
+    assert f"{asked:.2f} requested" in text
+    assert f"take {weights:.2f} of them" in text
+    assert f"leaves {round(asked, 2) - round(weights, 2):.2f} GiB" in text

@@ -1,5 +1,6 @@
-"""``kvplan explain`` as text: prose wrapped, lists hanging, indented lines as they stand."""
+"""``kvplan explain`` as text: prose wrapped, lists hanging, indented lines as they stand, what to run last."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from kvplan.explain import Page
@@ -24,6 +25,8 @@ def text(page: Page | None, topics: Mapping[str, str]) -> Iterator[Part]:
 def _block(block: str) -> Iterator[Part]:
     if block.startswith("    "):
         yield Verbatim(text=block)
+    elif block.startswith("See it: "):
+        yield from next_steps(*re.findall("`([^`]+)`", block))
     elif block.startswith("- "):
         for item in block.split("\n"):
             yield Prose(text=item.replace("`", ""), hanging=2)
