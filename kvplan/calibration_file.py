@@ -9,7 +9,7 @@ from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.errors import InputError
 
 PARALLELISM = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
-SETTINGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size")
+SETTINGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "weight_bytes")
 FLAGS = ("async_scheduling", "prefix_caching", "enforce_eager", "kv_unified")
 WORDS = ("kv_dtype", "cache_type_k", "cache_type_v")
 _FASTEST = 1.5

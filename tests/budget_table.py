@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.engines.base import Deployment, EngineVersion
-from kvplan.engines.vllm import budget_constants, budget_terms
+from kvplan.engines.vllm import budget_constants, peaks
 from kvplan.engines.vllm.budget import rank_facts
-from kvplan.engines.vllm.budget_terms import RankFacts, gib, rank_budget
+from kvplan.engines.vllm.budget_terms import gib, rank_budget
+from kvplan.engines.vllm.peaks import RankFacts
 from kvplan.engines.vllm.settings import resolve_settings
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
@@ -34,6 +35,12 @@ SAME_SHAPE = {
     "Qwen/Qwen3-4B": "Qwen/Qwen3-4B-Instruct-2507",
 }
 """Models of the logs whose own config is not recorded, and a recorded one of the same widths."""
+NULLS: Mapping[str, tuple[str, ...]] = {
+    "mistralai/Mistral-7B-Instruct-v0.3": ("sliding_window",),
+    "mistralai/Mistral-7B-v0.3": ("sliding_window",),
+}
+"""Keys whose value is null in a model's config.json and that the recorded config leaves out: the class would fill in
+a window of 4,096."""
 WIDTHS: Mapping[str, Mapping[str, Any]] = {
     # from the models' own config.json on the Hub
     "Qwen/Qwen2.5-3B": {
@@ -199,14 +206,17 @@ def read_model(name: str, folder: Path = DATA) -> ModelSpec:
     if name not in WIDTHS:
         recorded = folder / "models" / f"{SAME_SHAPE.get(name, name).replace('/', '--')}.json"
         facts = json.loads(recorded.read_text(encoding="utf-8"))
-    return read_config(
-        facts["config"], model_id=name, source=Source(name="recorded config"), parameters=facts["params"]
-    )
+    config = {**facts["config"], **dict.fromkeys(NULLS.get(name, ()))}
+    return read_config(config, model_id=name, source=Source(name="recorded config"), parameters=facts["params"])
+
+
+CAPABILITIES = {"T4": (7, 5), "L4": (8, 9), "4090": (8, 9), "H100": (9, 0), "Blackwell": (12, 0)}
+"""By a word of the card's name; the others of the logs are Ampere's, or not said."""
 
 
 def device_of(name: str, memory_bytes: int) -> GpuProfile:
     """The device as far as a budget asks: memory, compute capability, whether it is an A100."""
-    capability = (7, 5) if "T4" in name else (12, 0) if "Blackwell" in name else (8, 0)
+    capability = next((found for word, found in CAPABILITIES.items() if word in name), (8, 0))
     return GpuProfile(
         name=name,
         vendor="NVIDIA",
@@ -260,12 +270,12 @@ def _constants(values: Mapping[str, Any]) -> Iterator[None]:
         "triton": budget_constants.SAMPLER_COPIES_TRITON,
         "flashinfer": budget_constants.SAMPLER_COPIES_FLASHINFER,
     }
-    table_before = dict(budget_terms.SAMPLERS)
-    budget_terms.SAMPLERS.update(copies)
+    table_before = dict(peaks.SAMPLERS)
+    peaks.SAMPLERS.update(copies)
     try:
         yield
     finally:
-        budget_terms.SAMPLERS.update(table_before)
+        peaks.SAMPLERS.update(table_before)
         for name, value in before.items():
             setattr(budget_constants, name, value)
 

@@ -9,19 +9,24 @@ import pytest
 from kvplan.engines.base import Budget, Deployment
 from kvplan.engines.vllm.budget import device_memories, rank_facts, stage_budgets
 from kvplan.engines.vllm.budget_terms import (
-    RankFacts,
     communication_bytes,
-    encoder_bytes,
-    forward_bytes,
     gib,
     non_torch_bytes,
     rank_budget,
     rank_terms,
-    sampler_bytes,
     workspace_bytes,
 )
 from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes
 from kvplan.engines.vllm.lora import lora_bytes
+from kvplan.engines.vllm.peaks import (
+    RankFacts,
+    compile_bytes,
+    encoder_bytes,
+    forward_bytes,
+    sampler_bytes,
+    sampler_state_bytes,
+)
+from kvplan.engines.vllm.runner import is_second_runner
 from kvplan.engines.vllm.settings import resolve_settings
 from kvplan.errors import InputError
 from kvplan.profiles.kinds import GpuProfile
@@ -70,9 +75,11 @@ def test_forward_pass_by_hand() -> None:
 
 
 def test_forward_pass_of_experts_by_hand() -> None:
-    """Qwen3-30B-A3B: 8 of 128 experts of 768, hidden 2,048."""
+    """Qwen3-30B-A3B: 8 of 128 experts of 768, hidden 2,048; two workspaces as wide as the hidden state."""
     mixture = facts(hidden=2048, experts_per_token=8, expert_intermediate=768, batched_tokens=2048)
-    assert forward_bytes(mixture) == 2048 * 2 * (8 * (3 * 768 + 2 * 2048) + 3 * 2048)
+    assert forward_bytes(mixture) == 2048 * 2 * (8 * 2 * 2048 + 3 * 2048)
+    wide = facts(hidden=2048, experts_per_token=8, expert_intermediate=1536, batched_tokens=2048)
+    assert forward_bytes(wide) == 2048 * 2 * (8 * 2 * 2 * 1536 + 3 * 2048)
 
 
 def test_latent_attention_turns_its_context_back() -> None:
@@ -85,10 +92,16 @@ def test_latent_attention_turns_its_context_back() -> None:
     ("changes", "copies"),
     [
         ({"release": (0, 11)}, Fraction(96, 10)),
-        ({}, Fraction(6)),
+        ({"release": (0, 19)}, Fraction(6)),
+        ({}, Fraction(3)),
+        ({"capability": (7, 5)}, Fraction(6)),
         ({"vendor": "amd"}, Fraction(96, 10)),
-        ({"sampler": "flashinfer"}, Fraction(3)),
+        ({"sampler": "flashinfer", "release": (0, 11)}, Fraction(3)),
         ({"runs_sampler": False}, Fraction(0)),
+        # the second runner: logits in 16 bit alone, from 0.33 also the whole pipeline in 32 bit
+        ({"is_second_runner": True, "release": (0, 29)}, Fraction(1, 2)),
+        ({"is_second_runner": True}, Fraction(7, 2)),
+        ({"is_second_runner": True, "capability": (7, 5)}, Fraction(3, 2)),
     ],
 )
 def test_sampler_by_hand(changes: dict[str, Any], copies: Fraction) -> None:
@@ -100,15 +113,52 @@ def test_the_peak_is_the_largest_phase() -> None:
         here = facts(**changes)
         found = terms(**changes)
         activation = sum(amount for name, amount in found.items() if name.startswith("activation"))
-        assert activation == max(forward_bytes(here), sampler_bytes(here), encoder_bytes(here))
+        assert activation == max(forward_bytes(here), sampler_bytes(here), encoder_bytes(here), compile_bytes(here))
+
+
+def test_what_the_second_runner_keeps() -> None:
+    """1,024 requests × 128,256 words: 4 B of counts and a bit of mask each, since 0.27 counts all that is gone."""
+    kept = {"is_second_runner": True, "release": (0, 29)}
+    assert sampler_state_bytes(facts(**kept)) == 1024 * 128256 * 33 // 8
+    assert sampler_state_bytes(facts(**{**kept, "release": (0, 26)})) == 0
+    assert sampler_state_bytes(facts()) == 0
+    assert terms(**kept)["sampler_state"] == 1024 * 128256 * 33 // 8
+
+
+def test_compiling_times_kernels_on_a_table_of_its_own() -> None:
+    """Gemma's table, 262,144 × 2,816 × 2 B = 1.375 GiB, is above a small batch; eager mode compiles nothing."""
+    gemma = {"vocabulary": 262144, "hidden": 2816, "sequences": 16, "batched_tokens": 512}
+    assert compile_bytes(facts(**gemma)) == 262144 * 2816 * 2
+    assert terms(**gemma)["activation_compile"] == 262144 * 2816 * 2 - forward_bytes(facts(**gemma))
+    assert compile_bytes(facts(**gemma, tensor_parallel=2)) == 262144 * 2816
+    assert compile_bytes(facts(**gemma, enforce_eager=True)) == 0
+    assert compile_bytes(facts(**gemma, release=(0, 11))) == 0
+
+
+def test_which_runner_a_model_gets() -> None:
+    """Qwen2.5-0.5B on 0.27.1 and Gemma-4-26B-A4B on 0.29.0 log the second; Qwen3-235B-A22B on 0.27 the first."""
+    dense = {"has_experts": False, "has_states": False, "is_pooling": False}
+    assert is_second_runner((0, 27, 1), "Qwen2ForCausalLM", **dense)
+    assert not is_second_runner((0, 27), "Qwen3MoeForCausalLM", **{**dense, "has_experts": True})
+    assert not is_second_runner((0, 28), "Qwen3_5ForConditionalGeneration", **{**dense, "has_states": True})
+    assert is_second_runner((0, 29), "Gemma4ForConditionalGeneration", **{**dense, "has_experts": True})
+    assert is_second_runner((0, 24), "Qwen3ForCausalLM", **dense)
+    assert not is_second_runner((0, 24), "Qwen2ForCausalLM", **dense)
+    assert not is_second_runner((0, 22), "Qwen3ForCausalLM", **dense)
 
 
 def test_graphs_lie_inside_from_0_21() -> None:
     """86 graphs at 256 sequences: 0.10 + 86 × 0.0042 GiB; a log of 0.29 on an L40S prints an estimate of 0.46."""
     assert captured_graphs(256) == 86
     assert graph_bytes(86) / GIB == pytest.approx(0.46, abs=0.005)
-    for release, inside in (((0, 20), False), ((0, 21), True)):
-        (graphs,) = (term for term in rank_terms(facts(release=release)) if term.name == "cuda_graphs")
+    runner = {"is_second_runner": True}
+    for changes, inside in (
+        ({"release": (0, 20)}, False),
+        ({"release": (0, 21)}, True),
+        ({"release": (0, 28), **runner}, False),
+        ({"release": (0, 29), **runner}, True),
+    ):
+        (graphs,) = (term for term in rank_terms(facts(**changes)) if term.name == "cuda_graphs")
         assert graphs.inside_fraction is inside
     assert terms(enforce_eager=True)["cuda_graphs"] == 0
 
@@ -116,6 +166,9 @@ def test_graphs_lie_inside_from_0_21() -> None:
 def test_non_torch_by_release_and_device() -> None:
     assert non_torch_bytes(facts()) == gib("0.33")
     assert non_torch_bytes(facts(release=(0, 11))) == gib("0.12")
+    # 0.6 before its fifth release counted the context once
+    assert non_torch_bytes(facts(release=(0, 6, 4))) == gib("0.33")
+    assert non_torch_bytes(facts(release=(0, 6, 6))) == gib("0.12")
     assert non_torch_bytes(facts(release=(0, 11), total_bytes=gib(22))) == gib("0.06")
     assert non_torch_bytes(facts(capability=(7, 5))) == gib("0.1")
     assert non_torch_bytes(facts(unified_memory=True)) == gib("2.5")
@@ -161,6 +214,7 @@ def test_llama_on_an_h100() -> None:
         "non_torch",
         "activation_forward",
         "activation_sampler",
+        "sampler_state",
         "cuda_graphs",
         "log_probabilities",
     }
@@ -307,10 +361,119 @@ LOGS = [
             "experts_per_token": 8,
             "expert_intermediate": 704,
             "capability": (8, 9),
+            "is_second_runner": True,
         },
         "13.63",
         # https://github.com/akamaslabs/vllm-benchmark/blob/026d8a5800d50f9fa95eef63c9f071713cb9dd7a/studies/30-l40s-gemma4-26b-tps/probe/probe.log
         id="gemma-4-26b-a4b-fp8-l40s",
+    ),
+    # Logs that no constant was fitted to, told by the engine's version and the lines that it printed.
+    pytest.param(
+        {
+            "release": (0, 28, 1),
+            "total_bytes": gib("23.47"),
+            "utilization": Fraction(9, 10),
+            "weight_bytes": gib("2.98"),
+            "sequences": 256,
+            "window_tokens": 4096,
+            "hidden": 1536,
+            "vocabulary": 151936,
+            "intermediate": 8960,
+            "capability": (7, 5),
+            "enforce_eager": True,
+            "is_second_runner": True,
+        },
+        "17.36",
+        # The log says "(23.3/23.47 GiB) on startup", "3.25 GiB for consumed memory", "0.5 GiB for peak activation"
+        id="qwen2.5-1.5b-turing-second-runner",
+    ),
+    pytest.param(
+        {
+            "release": (0, 27, 1),
+            "total_bytes": gib("23.99"),
+            "weight_bytes": gib("0.93"),
+            "sequences": 256,
+            "window_tokens": 32768,
+            "hidden": 896,
+            "vocabulary": 151936,
+            "intermediate": 4864,
+            "capability": (8, 9),
+            "is_second_runner": True,
+        },
+        "20.52",
+        # The log says "(22.45/23.99 GiB) on startup", "1.23 GiB for consumed memory", "0.31 GiB for peak activation"
+        id="qwen2.5-0.5b-4090-second-runner",
+    ),
+    pytest.param(
+        {
+            "release": (0, 27),
+            "total_bytes": gib("95.01"),
+            "utilization": Fraction(9, 10),
+            "weight_bytes": gib("55.19"),
+            "sequences": 32,
+            "window_tokens": 32768,
+            "vocabulary": 151936,
+            "experts_per_token": 8,
+            "expert_intermediate": 1536,
+            "tensor_parallel": 4,
+            "gpus": 4,
+            "capability": (12, 0),
+        },
+        "27.85",
+        # The log says "(94.05/95.01 GiB) on startup", "56.89 GiB for consumed memory", "0.76 GiB for peak activation"
+        id="qwen3-235b-a22b-fp8-4-rtx-pro-6000",
+    ),
+    pytest.param(
+        {
+            "release": (0, 9, 2),
+            "total_bytes": gib("39.49"),
+            "utilization": Fraction(9, 10),
+            "weight_bytes": gib("15.2683"),
+            "sequences": 256,
+            "batched_tokens": 2048,
+            "window_tokens": 40960,
+            "vocabulary": 151936,
+            "intermediate": 12288,
+        },
+        "18.69",
+        # The log says "max_num_batched_tokens=2048", "num_gpu_blocks is: 8505"
+        id="qwen3-8b-a100-40gb",
+    ),
+    pytest.param(
+        {
+            "release": (0, 7, 2),
+            "total_bytes": gib("22.06"),
+            "utilization": Fraction(9, 10),
+            "weight_bytes": gib("2.88"),
+            "sequences": 256,
+            "batched_tokens": 4096,
+            "window_tokens": 4096,
+            "hidden": 1536,
+            "vocabulary": 151936,
+            "intermediate": 8960,
+        },
+        "15.52",
+        # The log says "non_torch_memory takes 0.05GiB; PyTorch activation peak memory takes 1.40GiB"
+        id="qwen2.5-math-1.5b-a10",
+    ),
+    pytest.param(
+        {
+            "release": (0, 16),
+            "total_bytes": gib("44.4"),
+            "utilization": Fraction(9, 10),
+            "weight_bytes": gib("18.55"),
+            "sequences": 256,
+            "batched_tokens": 2048,
+            "window_tokens": 8192,
+            "hidden": 8192,
+            "vocabulary": 128256,
+            "intermediate": 28672,
+            "tensor_parallel": 2,
+            "gpus": 2,
+        },
+        "20.16",
+        # The log says "max_num_batched_tokens=2048", "GPU KV cache size: 132,128 tokens"
+        id="llama-3-70b-awq-2-l40s",
     ),
 ]
 

@@ -18,11 +18,18 @@ OTHER_POOL = {
     "vl-509faa81": "the same",
     "vl-741930e2": "the same",
     "vl-c0159c03": "the same",
-    "vl-04e94367": "8 ranks: the printed memory and the printed tokens are of different ranks",
-    "vl-7e762b0c": "optimization level 0 groups the layers otherwise",
-    "vl-aba88303": "V0 priced window layers as full ones",
 }
 """Rows whose concurrency does not follow from the printed memory, and why."""
+OTHER_RANK = {"vl-04e94367": 111.23}
+"""The log of 8 ranks prints each one's capacity, 111.23 six times, 111.42 and 112.17, and the smallest memory; the row
+has another rank's concurrency than the smallest."""
+ASKED: dict[str, dict[str, Any]] = {"vl-7e762b0c": {"async_scheduling": False, "block_size": 64}}
+"""Settings that the row leaves out and its log prints: ``'async_scheduling': False, 'block_size': 128``. 0.29 gave that
+block to the layers with the small page and half of it to the others; 0.33 gives it to those, and doubles it here."""
+ON_ROCM = {"vl-c115f347"}
+"""0.17 on ROCm ("Using legacy triton_kernels on ROCm") prints what left the device while loading
+(``RocmPlatform.get_current_memory_usage``: total − free of ``mem_get_info``), not what torch allocated for weights:
+14.37 GiB where the same model on CUDA prints 14.25."""
 
 
 def usable(folder: Path) -> dict[str, dict[str, Any]]:
@@ -67,20 +74,22 @@ def test_concurrency_follows_from_the_printed_memory(shared_data: Path) -> None:
             max_model_len=window,
             max_num_seqs=row["max_num_seqs"],
             max_num_batched_tokens=row["max_num_batched_tokens"],
+            **ASKED.get(row["row"], {}),
         )
+        printed = OTHER_RANK.get(row["row"], row["max_concurrency"])
         low, high = (
             fit(model, replace(asked, kv_memory_bytes=gib(row["available_kv_gib"] + change))).concurrency
             for change in (-0.005, 0.005)
         )
         compared += 1
-        if not float(low) - 0.0051 <= row["max_concurrency"] <= float(high) + 0.0051:
+        if not float(low) - 0.0051 <= printed <= float(high) + 0.0051:
             differ.add(row["row"])
     assert compared >= 35
     assert differ <= set(OTHER_POOL)
 
 
 def test_weights_of_16_bit_models_are_what_was_loaded(shared_data: Path) -> None:
-    """Text models without quantisation and adapters: within 1 % of the printed load, but for one in ten.
+    """Text models without quantisation and adapters: within 1 % of the printed load.
 
     Above the parameters a load counts rotary tables, and 2 MiB blocks of the allocator where matrices do not fill them.
     """
@@ -88,9 +97,9 @@ def test_weights_of_16_bit_models_are_what_was_loaded(shared_data: Path) -> None
     for row, model in rows_with_model(shared_data):
         if row["quantization"] or row["lora"] or model.weights.quantization or model.shape.has_vision:
             continue
-        if row["model_load_gib"]:
+        if row["model_load_gib"] and row["row"] not in ON_ROCM:
             counted = rank_weights(model, tensor_parallel=row["tp"] or 1, pipeline_parallel=row["pp"] or 1).bytes
             errors[row["row"]] = counted / gib(row["model_load_gib"]) - 1
     outside = {name for name, error in errors.items() if abs(error) > 0.01}
     assert len(errors) >= 15
-    assert len(outside) * 10 <= len(errors), {name: errors[name] for name in outside}
+    assert not outside, {name: errors[name] for name in outside}

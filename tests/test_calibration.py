@@ -23,6 +23,7 @@ from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
 from kvplan.profiles.loader import load_gpu
 from kvplan.units import GIB
+from tests.budget_table import device_of, read_model
 from tests.log_lines import vllm_log
 from tests.test_engine_logs import LLAMA, SGLANG, TRT, V0, V1
 
@@ -296,6 +297,99 @@ def test_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert words in capsys.readouterr().err
 
 
+SMALL = {
+    **EIGHT_B,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "hidden_size": 1536,
+    "tie_word_embeddings": True,
+}
+SLOTS = """
+build: 8999 (abcdef0) with cc for x86_64-linux-gnu
+srv    load_model: loading model '/models/q.gguf'
+llama_model_load_from_file_impl: using device CUDA0 (NVIDIA RTX A6000) (0000:01:00.0) - 48260 MiB free
+load_tensors:        CUDA0 model buffer size = 15317.00 MiB
+llama_context: n_seq_max     = 4
+llama_context: n_ctx         = 32768
+llama_context: n_ctx_seq     = 8192
+llama_context: n_ubatch      = 512
+llama_context: kv_unified    = false
+llama_kv_cache:      CUDA0 KV buffer size =  4096.00 MiB
+llama_kv_cache: size = 4096.00 MiB (  8192 cells,  32 layers,  4/4 seqs), K (f16): 2048.00 MiB, V (f16): 2048.00 MiB
+sched_reserve:      CUDA0 compute buffer size =   560.00 MiB
+srv    load_model: initializing, n_slots = 4, n_ctx_slot = 8192, kv_unified = 'false'
+"""
+TGI = """
+INFO text_generation_launcher: Args {
+    model_id: "org/eight-b",
+    num_shard: Some(
+        1,
+    ),
+    max_total_tokens: Some(
+        8192,
+    ),
+    max_concurrent_requests: 128,
+    cuda_memory_fraction: 1.0,
+    kv_cache_dtype: None,
+}
+INFO text_generation_launcher: KV-cache blocks: 400000, size: 1
+INFO text_generation_router_v3: Setting max batch total tokens to 400000
+"""
+STARTS = [
+    # engine, config, log, GPU, more options of calibrate, the log's pool in blocks
+    ("vllm", EIGHT_B, vllm_log(ROW), "h100", (), 26_306),
+    ("sglang", SMALL, SGLANG.replace("tp_size=2", "tp_size=1"), "l40s", (), 1_287_482),
+    ("tensorrt-llm", EIGHT_B, TRT, "rtx-5090", ("--weights-bytes", "15GiB"), 8219),
+    ("llama.cpp", EIGHT_B, SLOTS, "rtx-a6000", (), 32_768),
+    ("tgi", EIGHT_B, TGI, "h100", (), 400_000),
+]
+TRAFFIC = """
+model: {config}
+deployment: {{gpu: {gpu}, engine: {engine}}}
+traffic:
+  duration: 20s
+  classes: [{{name: a, rate: 1/s, prompt_tokens: 200, output_tokens: 50, max_tokens: {{value: 100}}}}]
+limits: {{kv_pool_bytes: {{min: {least}}}}}
+"""
+
+
+@pytest.mark.parametrize(("engine", "config", "log", "gpu", "more", "blocks"), STARTS, ids=[row[0] for row in STARTS])
+def test_every_command_reproduces_the_log_of_every_engine(
+    engine: str,
+    config: dict[str, Any],
+    log: str,
+    gpu: str,
+    more: tuple[str, ...],
+    blocks: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """``calibrate`` writes what ``fit``, ``simulate``, ``check`` and ``recommend`` take: each has the log's pool."""
+
+    def answer(*arguments: object, code: int = 0) -> dict[str, Any]:
+        assert main([*map(str, arguments), "--format", "json"]) == code
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    model_file, log_file, learnt = tmp_path / "config.json", tmp_path / "server.log", tmp_path / "calibration.yaml"
+    model_file.write_text(json.dumps(config), encoding="utf-8")
+    log_file.write_text(log, encoding="utf-8")
+    answer("calibrate", log_file, "--gpu", gpu, "--model", model_file, "--output", learnt, *more)
+    pool = answer("fit", model_file, "--engine", engine, "--gpu", gpu, "--calibration", learnt)["pool"]
+    assert pool["blocks"] == blocks
+
+    traffic = tmp_path / "traffic.yaml"
+    for least, code in ((pool["kv_bytes"], 0), (pool["kv_bytes"] + 1, 1)):
+        text = TRAFFIC.format(config=model_file, gpu=gpu, engine=engine, least=f"{least}B")
+        traffic.write_text(text, encoding="utf-8")
+        limits = answer("check", traffic, "--seeds", 1, "--calibration", learnt, code=code)["limits"]
+        assert [limit["measured"] for limit in limits] == [pool["kv_bytes"]]
+    assert answer("simulate", traffic, "--seeds", 1, "--calibration", learnt)["pool"]["blocks"] == blocks
+    if engine == "vllm":
+        assert answer("recommend", traffic, "--seeds", 1, "--calibration", learnt)["pool"]["blocks"] == blocks
+
+
 def test_releases_are_read_from_printed_versions() -> None:
     assert release_in("0.20.2rc1.dev249+local") == (0, 20, 2)
     assert release_in(None) is None
@@ -312,23 +406,24 @@ def recorded(data: Path) -> Iterator[tuple[dict[str, Any], ModelSpec]]:
         if row["engine"] != "vllm" or known is None or path is None or not path.is_file():
             continue
         row["gpu_mem_total_gib"], row["gpu_memory_utilization"] = known["total_gib"], known["utilization"]
-        config = json.loads(path.read_text(encoding="utf-8"))["config"]
-        yield row, read_config(config, model_id=known["base_model"], source=Source(name="row"))
+        yield row, read_model(known["base_model"], data)
 
 
 def test_recorded_starts_are_reproduced(shared_data: Path) -> None:
-    """Logs written from recorded figures; windows and hybrids whose settings the log did not print may differ."""
-    right, judged = 0, 0
+    """Logs written from recorded figures, but for one whose release paged an asked block size otherwise."""
+    differing, judged = set(), 0
     for row, spec in recorded(shared_data):
         start = replace(start_of(vllm_log(row)), total_bytes=round(row["gpu_mem_total_gib"] * GIB))
         weights = round((row.get("model_load_gib") or 0) * GIB * (row.get("tp") or 1)) or None
         if (row.get("max_model_len") or 0) > (spec.max_context_tokens or 0):
             continue
-        found = calibrate(start, spec, weight_bytes=weights)
+        found = calibrate(start, spec, device_of(row["gpu"] or "", start.total_bytes or 0), weight_bytes=weights)
         judged += 1
         tokens, concurrency = row.get("kv_tokens"), row.get("max_concurrency")
-        right += (tokens is None or found.calibrated.pool_tokens == tokens) and (
-            concurrency is None or abs(float(found.calibrated.concurrency) - concurrency) <= 0.0051
-        )
+        if not (
+            (tokens is None or found.calibrated.pool_tokens == tokens)
+            and (concurrency is None or abs(float(found.calibrated.concurrency) - concurrency) <= 0.0051)
+        ):
+            differing.add(row["row"])
     assert judged >= 25
-    assert right >= judged - 4
+    assert differing <= {"vl-7e762b0c"}

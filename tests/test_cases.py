@@ -24,7 +24,8 @@ from kvplan.engines.graphs import outside_finding
 from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, buffers, divide_context
 from kvplan.engines.sglang.findings import window_pool_finding
 from kvplan.engines.sglang.rules import smallest_fraction, window_pool_tokens
-from kvplan.engines.vllm.budget_terms import RankFacts, requested_bytes, sampler_bytes
+from kvplan.engines.vllm.budget_terms import requested_bytes
+from kvplan.engines.vllm.peaks import RankFacts, sampler_bytes
 from kvplan.engines.vllm.weights import rank_weights
 from kvplan.gguf import read_gguf_metadata
 from kvplan.hf_config import read_config

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 from kvplan.engines.base import Budget, Deployment, Settings
 from kvplan.engines.stages import stage_layers
-from kvplan.engines.vllm.budget_terms import RankFacts, rank_budget
+from kvplan.engines.vllm.budget_terms import rank_budget
 from kvplan.engines.vllm.lora import lora_bytes
+from kvplan.engines.vllm.peaks import RankFacts
+from kvplan.engines.vllm.runner import is_second_runner
 from kvplan.engines.vllm.settings import release_of
 from kvplan.engines.vllm.weights import rank_weights
 from kvplan.errors import InputError
-from kvplan.layers import IndexKeys, LatentAttention
+from kvplan.layers import IndexKeys, LatentAttention, RecurrentLayer
 from kvplan.model import ModelSpec
 
 _LATENT_HEAD_WIDTH = 256
@@ -128,6 +130,13 @@ def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> 
         vendor=gpu.vendor.lower() if gpu is not None else "nvidia",
         capability=gpu.compute_capability if gpu is not None else None,
         unified_memory=gpu is not None and gpu.unified_memory,
+        is_second_runner=is_second_runner(
+            release_of(deployment),
+            model.architecture,
+            has_experts=bool(shape.experts),
+            has_states=any(isinstance(layer, RecurrentLayer) for layer in kept),
+            is_pooling=shape.is_pooling,
+        ),
         runs_sampler=not shape.is_pooling,
         has_encoder=shape.has_vision,
         enforce_eager=deployment.enforce_eager,

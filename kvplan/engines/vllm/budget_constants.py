@@ -24,13 +24,32 @@ SAMPLER_COPIES_TRITON = Fraction(6)
 SAMPLER_COPIES_FLASHINFER = Fraction(3)
 """FlashInfer's sampling kernels: the logits, their probabilities and one working copy."""
 FIRST_TRITON_SAMPLER = (0, 17)
+FIRST_FLASHINFER_SAMPLER = (0, 22)
+"""FlashInfer is then a requirement and its sampler the default from compute capability 8.0 (0.24's ``envs.py`` and
+``requirements/cuda.txt``; logs of 0.22 and 0.23 say that it is used; 0.19 still asks for it by a variable)."""
+SAMPLER_COPIES_LOGITS = Fraction(1, 2)
+"""The second runner's start-up run samples without parameters (0.24 to 0.32): the logits in 16 bit, nothing else."""
+FIRST_WARM_UP_PASS = (0, 33)
+SAMPLER_COPIES_WARM_UP: Mapping[str, Fraction] = {
+    "torch": SAMPLER_COPIES_TORCH,
+    "triton": Fraction(3, 2),
+    "flashinfer": Fraction(7, 2),
+}
+"""From then on it also samples with all of them: the logits in 16 and 32 bit, worked on in place by Triton; FlashInfer
+makes the masked logits and the probabilities beside them."""
+PENALTY_ROW_BYTES = Fraction(33, 8)
+"""The second runner counts every request's output tokens (4 B a word of the vocabulary) and marks its prompt's (a bit);
+``PenaltiesState`` of 0.24 to 0.33, allocated at start for max_num_seqs requests."""
 
 FORWARD_INTERMEDIATES = 3
 """Vectors of the MLP's width alive at once: gate, up and their product (a model without a gate has fewer)."""
 FORWARD_HIDDENS = 3
 """Vectors of hidden width alive at once: residual, the layer's input and its output."""
-EXPERT_HIDDENS = 2
-"""Hidden vectors per routed token: the copy that was sorted to its expert, and the expert's output."""
+EXPERT_WORKSPACES = 2
+"""Buffers per routed token, each as wide as the wider of an expert's input, gate-and-up and output."""
+FIRST_COMPILE_BENCHMARK = (0, 13)
+"""From then on torch.compile times its combined kernels on buffers of its own (``benchmark_combo_kernel``), the
+embedding table's among them, inside the profiled run; a start whose compile cache is warm does without."""
 ACTIVATION_BYTES = 2
 
 NON_TORCH_BEFORE_CONTEXT_SMALL = _gib("0.06")
@@ -41,6 +60,10 @@ NON_TORCH_WITH_CONTEXT = _gib("0.33")
 NON_TORCH_WITH_CONTEXT_TURING = _gib("0.10")
 """From 0.19 the first measurement is before the CUDA context, which then counts; on a T4 it is smaller."""
 FIRST_CONTEXT_COUNTED = (0, 19)
+CONTEXT_COUNTED_ONCE = ((0, 6), (0, 6, 5))
+"""0.6 before its fifth release counted all that the device held ("Memory profiling results": 0.15 to 0.73 GiB)."""
+FIRST_ALL_COUNTED = (0, 27)
+"""From then on what is taken is all that left the device's free memory, not the sum of what torch and others said."""
 LARGE_CARD_BYTES = 39 * GIB
 NON_TORCH_UNIFIED = _gib("2.5")
 """Unified memory (GB10): what the engine's own processes hold in host memory counts as used on the device."""
@@ -55,6 +78,8 @@ GRAPH_BASE = _gib("0.10")
 GRAPH_EACH = int(Fraction("0.0042") * GIB)
 """A captured CUDA graph keeps its launch parameters and workspaces; the pool has a fixed part."""
 FIRST_GRAPHS_INSIDE = (0, 21)
+FIRST_GRAPHS_OF_SECOND_RUNNER = (0, 29)
+"""Before it, the second runner's estimate is 0 (``profile_cudagraph_memory`` of 0.24 to 0.28): graphs lie outside."""
 
 FLASHINFER_WORKSPACE = 394 * MIB
 """``VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE``; FlashInfer attention is the default from compute capability 10."""
@@ -75,6 +100,8 @@ SAMPLER_SHARE = Fraction(15, 100)
 FORWARD_SHARE = Fraction(35, 100)
 ENCODER_SHARE = Fraction(1)
 GRAPH_SHARE = Fraction(1)
+COMPILE_SHARE = Fraction(1)
+"""A warm compile cache takes it away whole."""
 NON_TORCH_BAND_BEFORE_CONTEXT = _gib("0.45")
 NON_TORCH_BAND_WITH_CONTEXT = _gib("0.7")
 COMMUNICATION_SHARE = Fraction(35, 100)

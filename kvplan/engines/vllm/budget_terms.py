@@ -1,61 +1,22 @@
 """One rank's budget from plain numbers: every term with its formula, the pool that is left, and its band."""
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm
 from kvplan.engines.vllm import budget_constants as c
 from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes, graph_ceiling
+from kvplan.engines.vllm.peaks import (
+    RankFacts,
+    compile_bytes,
+    encoder_bytes,
+    forward_bytes,
+    forward_width,
+    sampler_bytes,
+    sampler_copies,
+    sampler_state_bytes,
+)
 from kvplan.units import GIB, format_bytes
-
-SAMPLERS = {
-    "torch": c.SAMPLER_COPIES_TORCH,
-    "triton": c.SAMPLER_COPIES_TRITON,
-    "flashinfer": c.SAMPLER_COPIES_FLASHINFER,
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankFacts:
-    """What one rank's start-up depends on. Widths are the whole model's; ``weight_bytes`` are this rank's.
-
-    ``sampler``: torch, triton or flashinfer where it is known (a log says so), else None: the release's default.
-    ``latent_context_width``: K and V values per token that this rank's MLA heads make of a latent, 0 without MLA.
-    ``sparse_latent_width``: width of a sparse MLA's latent, else 0. ``weight_share_unsure``: relative uncertainty of
-    the weights.
-    """
-
-    release: tuple[int, ...]
-    total_bytes: int
-    utilization: Fraction
-    weight_bytes: int
-    sequences: int
-    batched_tokens: int
-    window_tokens: int
-    hidden: int
-    vocabulary: int = 0
-    intermediate: int = 0
-    experts_per_token: int = 0
-    expert_intermediate: int = 0
-    tensor_parallel: int = 1
-    gpus: int = 1
-    rank: int = 0
-    vendor: str = "nvidia"
-    capability: tuple[int, int] | None = None
-    unified_memory: bool = False
-    sampler: str | None = None
-    runs_sampler: bool = True
-    has_encoder: bool = False
-    enforce_eager: bool = False
-    query_tokens: int = 1
-    latent_context_width: int = 0
-    sparse_latent_width: int = 0
-    speculative_bytes: int = 0
-    speculative_formula: str = "weights of what guesses ahead"
-    lora_bytes: int = 0
-    weight_share_unsure: Fraction = Fraction(0)
-    weight_formula: str = "as given"
 
 
 def requested_bytes(total_bytes: int, utilization: Fraction) -> int:
@@ -63,51 +24,12 @@ def requested_bytes(total_bytes: int, utilization: Fraction) -> int:
     return math.ceil(total_bytes * utilization)
 
 
-def sampler_copies(facts: RankFacts) -> Fraction:
-    """Float32 copies of the logits that the start-up run's sampler holds; 0 where the rank does not sample."""
-    if not facts.runs_sampler:
-        return Fraction(0)
-    if facts.sampler is not None:
-        return SAMPLERS[facts.sampler]
-    triton = facts.vendor == "nvidia" and facts.release >= c.FIRST_TRITON_SAMPLER
-    return c.SAMPLER_COPIES_TRITON if triton else c.SAMPLER_COPIES_TORCH
-
-
-def sampler_bytes(facts: RankFacts) -> int:
-    """Copies × min(S, T) × vocabulary × 4 B."""
-    rows = min(facts.sequences, facts.batched_tokens)
-    return int(sampler_copies(facts) * rows * facts.vocabulary * 4)
-
-
-def forward_width(facts: RankFacts) -> int:
-    """Values per token alive at the peak of a layer.
-
-    Dense: 3 × intermediate / tp + 3 × hidden. Experts: top_k × (3 × expert width / tp + 2 × hidden) + 3 × hidden.
-    """
-    hidden = c.FORWARD_HIDDENS * facts.hidden
-    if facts.experts_per_token:
-        routed = c.FORWARD_INTERMEDIATES * facts.expert_intermediate // facts.tensor_parallel
-        return facts.experts_per_token * (routed + c.EXPERT_HIDDENS * facts.hidden) + hidden
-    return c.FORWARD_INTERMEDIATES * facts.intermediate // facts.tensor_parallel + hidden
-
-
-def forward_bytes(facts: RankFacts) -> int:
-    """T × 2 B × width, and for MLA the K and V of up to 65,536 cached tokens that a prefill turns back from latents."""
-    latent = c.LATENT_CONTEXT_TOKENS if facts.latent_context_width else 0
-    context = min(latent, 8 * facts.window_tokens) * facts.latent_context_width
-    return c.ACTIVATION_BYTES * (facts.batched_tokens * forward_width(facts) + context)
-
-
-def encoder_bytes(facts: RankFacts) -> int:
-    """The largest batch of images: T tokens are T × 4 patches × 2 B × encoder width."""
-    return c.ENCODER_MERGE * facts.batched_tokens * c.ACTIVATION_BYTES * c.ENCODER_WIDTH if facts.has_encoder else 0
-
-
 def non_torch_bytes(facts: RankFacts) -> int:
     """CUDA's and the libraries' own memory on this device, by release and size of the device."""
     if facts.unified_memory:
         return c.NON_TORCH_UNIFIED
-    if facts.release >= c.FIRST_CONTEXT_COUNTED:
+    once, until = c.CONTEXT_COUNTED_ONCE
+    if facts.release >= c.FIRST_CONTEXT_COUNTED or once <= facts.release < until:
         turing = facts.capability is not None and facts.capability < (8, 0)
         return c.NON_TORCH_WITH_CONTEXT_TURING if turing else c.NON_TORCH_WITH_CONTEXT
     large = facts.total_bytes >= c.LARGE_CARD_BYTES
@@ -137,6 +59,12 @@ def cuda_graph_bytes(facts: RankFacts) -> int:
     return graph_bytes(graph_count(facts))
 
 
+def graphs_inside(facts: RankFacts) -> bool:
+    """Whether the estimate of the graphs is taken from the engine's share of the memory."""
+    first = c.FIRST_GRAPHS_OF_SECOND_RUNNER if facts.is_second_runner else c.FIRST_GRAPHS_INSIDE
+    return facts.release >= first
+
+
 def graph_count(facts: RankFacts) -> int:
     """Graphs that are captured."""
     if facts.enforce_eager:
@@ -145,11 +73,11 @@ def graph_count(facts: RankFacts) -> int:
 
 
 def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
-    """Every term, in the order in which it is taken. Sampler and encoder only count for what they need above the
-    forward pass: they run after and before it, so the peak is the largest of the three."""
+    """Every term, in the order in which it is taken. Sampler, encoder and compiler only count for what they need above
+    the forward pass: they run after and before it, so the peak is the largest of the four."""
     forward, sampler, encoder = forward_bytes(facts), sampler_bytes(facts), encoder_bytes(facts)
     rows = min(facts.sequences, facts.batched_tokens)
-    copies, peak = sampler_copies(facts), max(forward, sampler)
+    copies, peak, compiling = sampler_copies(facts), max(forward, sampler), compile_bytes(facts)
     graphs, count = cuda_graph_bytes(facts), graph_count(facts)
     terms = [
         BudgetTerm(name="weights", bytes=facts.weight_bytes, formula=facts.weight_formula),
@@ -180,6 +108,17 @@ def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
             f"{format_bytes(encoder)}, above the other two",
         ),
         BudgetTerm(
+            name="activation_compile",
+            bytes=max(0, compiling - max(peak, encoder)),
+            formula=f"{facts.vocabulary:,} × {facts.hidden:,} × 2 B / {facts.tensor_parallel} = "
+            f"{format_bytes(compiling)} while kernels are timed, above the others",
+        ),
+        BudgetTerm(
+            name="sampler_state",
+            bytes=sampler_state_bytes(facts),
+            formula=f"{facts.sequences:,} × {facts.vocabulary:,} × {float(c.PENALTY_ROW_BYTES):g} B for penalties",
+        ),
+        BudgetTerm(
             name="attention_workspace",
             bytes=workspace_bytes(facts),
             formula="buffers of sparse MLA (5 × window × latent × 2 B + 512 MiB) and of FlashInfer (394 MiB)",
@@ -190,7 +129,7 @@ def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
             name="cuda_graphs",
             bytes=graphs,
             formula=f"0.10 GiB + 0.0042 GiB × {count} graphs" if count else "eager mode: none",
-            inside_fraction=facts.release >= c.FIRST_GRAPHS_INSIDE,
+            inside_fraction=graphs_inside(facts),
         ),
         BudgetTerm(
             name="log_probabilities",
@@ -208,12 +147,13 @@ def band_bytes(facts: RankFacts) -> int:
     The terms are independent causes, so their errors add in squares.
     """
     forward, sampler, encoder = forward_bytes(facts), sampler_bytes(facts), encoder_bytes(facts)
-    inside = facts.release >= c.FIRST_GRAPHS_INSIDE
+    compiling = max(0, compile_bytes(facts) - max(forward, sampler, encoder))
     parts = (
         c.SAMPLER_SHARE * sampler if sampler >= forward else 0,
         c.FORWARD_SHARE * forward,
         c.ENCODER_SHARE * max(0, encoder - max(forward, sampler)),
-        c.GRAPH_SHARE * cuda_graph_bytes(facts) if inside else 0,
+        c.COMPILE_SHARE * compiling,
+        c.GRAPH_SHARE * cuda_graph_bytes(facts) if graphs_inside(facts) else 0,
         c.COMMUNICATION_SHARE * communication_bytes(facts),
         _non_torch_band(facts),
         facts.weight_share_unsure * facts.weight_bytes,
