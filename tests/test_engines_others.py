@@ -15,6 +15,7 @@ from kvplan.engines.base import Deployment, EnginePlan
 from kvplan.engines.corrections import corrected
 from kvplan.engines.ggml_types import CACHE_TYPES, cache_types
 from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, buffers, divide_context, scratch_bytes, window_cells
+from kvplan.engines.sglang.budget import before_loading_bytes
 from kvplan.engines.sglang.classes import has_window_pool
 from kvplan.engines.sglang.reserve import captured_sizes, default_fraction, static_fraction, tier_of
 from kvplan.engines.sglang.rules import kv_memory, share_out, window_pool_tokens
@@ -200,6 +201,10 @@ def test_sglang_reserves_graphs_by_what_is_captured() -> None:
     assert share(model_of(*[LATENT] * 61)) == kept(base + 128 + 1024 + 1536)
     seeing = replace(DENSE, shape=replace(DENSE.shape, has_vision=True))
     assert share(seeing) == kept(base + 128 + 1024) * Fraction(95, 100)
+    # Qwen3-VL's encoder: 27 × 1152² is 1.42 of ViT-L's 24 × 1024²
+    tower = replace(seeing, shape=replace(seeing.shape, vision_layers=27, vision_hidden=1152))
+    larger = Fraction(27 * 1152**2, 24 * 1024**2)
+    assert share(tower) == kept(base + 128 + 1024) * Fraction(95, 100) * (1 - (larger - 1) / 10)
     assert share(replace(seeing, architecture="Gemma3ForConditionalGeneration")) == share(DENSE)
 
 
@@ -212,6 +217,8 @@ def test_sglang_pool_is_what_the_fraction_leaves() -> None:
     assert plan.kv_bytes == int((80 * GIB - before.bytes) * Fraction(9, 10)) - 10 * GIB
     assert (plan.layout.block_tokens, plan.layout.reserved_blocks) == (1, 1)
     assert plan.tokens == plan.kv_bytes // 131_072
+    # free before loading of 139.8 GiB at TP 8: 137.3 on H200s; of 95.0 93.99 on RTX PRO 6000s
+    assert [round(before_loading_bytes(gpus) / GIB, 2) for gpus in (1, 4, 8)] == [0.45, 0.95, 1.75]
 
 
 def test_sglang_states_take_their_ratio_and_bound_requests() -> None:
@@ -275,6 +282,17 @@ def test_sglang_pools_windows_by_class(architecture: str, engine: str, *, pooled
     assert any(finding.code == "windows-kept-whole" for finding in plan.findings) is not pooled
     whole = plan_of(engine, model, kv_memory_bytes=40 * GIB, hybrid_kv_cache_manager=False)
     assert whole.layout.bytes_per_block == 32 * 4096
+
+
+def test_sglang_allocates_shared_layers_once_more() -> None:
+    """Gemma-4-E4B of 0.5.13: 805,556 tokens of 7 full layers take 21.52 GiB, 644,444 of 35 window layers 43.02."""
+    model = read_model("google/gemma-4-E4B-it", offline=True)
+    plan = plan_of("sglang", model, kv_memory_bytes=round((21.52 + 43.02) * GIB), max_model_len=8192)
+    # 0.01 GiB of rounding in the log are 125 tokens of 84 KiB
+    assert abs(plan.blocks - 805_556) <= 125
+    assert window_pool_tokens(805_556, Fraction(8, 10), 1) == 644_444
+    with pytest.raises(UnsupportedModelError, match="only read another's"):
+        plan_of("sglang", replace(model, layers=((FULL,), (SharedKv(),))))
 
 
 def test_sglang_latents_and_four_bit_kv() -> None:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from kvplan.engine_logs import EngineStart
 from kvplan.engines.base import Deployment, EngineVersion
-from kvplan.engines.sglang import BEFORE_LOADING_BYTES, BEFORE_LOADING_PARALLEL_BYTES
+from kvplan.engines.sglang.budget import before_loading_bytes
 from kvplan.errors import InputError
 from kvplan.profiles.kinds import GpuProfile
 
@@ -81,8 +81,7 @@ def _memory(start: EngineStart, found: Deployment) -> int | None:
     if start.total_bytes is not None:
         return start.total_bytes
     if start.engine == "sglang" and start.free_before_bytes is not None:
-        parallel = BEFORE_LOADING_PARALLEL_BYTES if found.gpus > 1 else 0
-        return start.free_before_bytes + BEFORE_LOADING_BYTES + parallel
+        return start.free_before_bytes + before_loading_bytes(found.gpus)
     if start.engine == "llama.cpp":
         return start.free_before_bytes
     return None

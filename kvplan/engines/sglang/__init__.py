@@ -3,23 +3,22 @@
 Rules hold for 0.5 (``rules.py``, ``reserve.py`` and ``classes.py`` name the sources); older ones had other defaults.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.base import (
     Budget,
-    BudgetTerm,
     CacheGroup,
     CacheLayout,
     Deployment,
     EnginePlan,
     Settings,
 )
-from kvplan.engines.corrections import corrected
 from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse_other_kinds
+from kvplan.engines.sglang.budget import rank_budget, with_states
 from kvplan.engines.sglang.classes import has_window_pool
 from kvplan.engines.sglang.findings import plan_findings, window_pool_starts
-from kvplan.engines.sglang.reserve import chunk_tokens, serves_vision, static_fraction
+from kvplan.engines.sglang.reserve import chunk_tokens, static_fraction
 from kvplan.engines.sglang.rules import (
     STATE_POOL_RATIO,
     WINDOW_POOL_RATIO,
@@ -31,7 +30,7 @@ from kvplan.engines.sglang.rules import (
     share_out,
     states_per_request,
 )
-from kvplan.engines.token_pool import load_rank, one_pool, windows_as_full
+from kvplan.engines.token_pool import one_pool, windows_as_full
 from kvplan.engines.vllm.settings import capability_of, device_bytes, window_of
 from kvplan.errors import InputError
 from kvplan.layers import (
@@ -43,18 +42,14 @@ from kvplan.layers import (
     LatentAttention,
     LightningState,
     Mamba2State,
+    SharedKv,
     ShortConvState,
     SlidingAttention,
 )
 from kvplan.model import ModelSpec
-from kvplan.units import GIB, MIB
 
-BEFORE_LOADING_BYTES = int(0.45 * GIB)
-BEFORE_LOADING_PARALLEL_BYTES = GIB // 2
-VISION_CACHE_BYTES = 100 * MIB
-_BAND_BYTES = int(0.3 * GIB)
 _STATES = (Mamba2State, GatedDeltaState, KdaState, LightningState, ShortConvState)
-_PRICED = (FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, *_STATES)
+_PRICED = (FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, SharedKv, *_STATES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +92,7 @@ class Sglang:
             layout=chosen.layout,
             kv_bytes=chosen.pools.kv_bytes,
             blocks=chosen.pages,
-            budget=_with_state(chosen.budget, chosen.pools),
+            budget=with_states(chosen.budget, chosen.pools),
             findings=plan_findings(
                 model,
                 deployment,
@@ -132,7 +127,7 @@ def _window_ratio(model: ModelSpec, deployment: Deployment, *, pooled: bool) -> 
 
 
 def _stage(model: ModelSpec, deployment: Deployment, kept: Kept, index: int, ratio: Fraction) -> Stage:
-    budget = _budget(model, deployment, index)
+    budget = rank_budget(model, deployment, index)
     memory = deployment.kv_memory_bytes if budget is None else budget.kv_bytes
     assert memory is not None
     slots = deployment.max_num_seqs if deployment.prefix_caching is False else None
@@ -204,59 +199,6 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
         "SGLang",
         (deployment.context_parallel > 1, "decode context parallelism"),
         (deployment.speculative_tokens > 0, "speculative decoding: its draft shares the pool"),
-    )
-
-
-def _budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget | None:
-    """One rank, None where the KV memory was given: the static share is of what is free before loading."""
-    if deployment.kv_memory_bytes is not None:
-        return None
-    loaded = load_rank(model, deployment, stage)
-    before = BEFORE_LOADING_BYTES + (BEFORE_LOADING_PARALLEL_BYTES if deployment.gpus > 1 else 0)
-    fraction = static_fraction(model, deployment, loaded.total_bytes)
-    requested = int((loaded.total_bytes - before) * fraction)
-    terms = [
-        BudgetTerm(
-            name="before_loading",
-            bytes=before,
-            formula="the driver's context and communication buffers",
-            inside_fraction=False,
-        ),
-        BudgetTerm(
-            name="activations_and_graphs",
-            bytes=loaded.total_bytes - before - requested,
-            formula=f"free before loading × (1 − {float(fraction):g})",
-            inside_fraction=False,
-        ),
-        BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
-    ]
-    if serves_vision(model):
-        terms.append(BudgetTerm(name="vision_cache", bytes=VISION_CACHE_BYTES, formula="SGLANG_VLM_CACHE_SIZE_MB"))
-    left = requested - sum(term.bytes for term in terms if term.inside_fraction)
-    half = int(loaded.weights.bytes * loaded.weights.unsure_share) + _BAND_BYTES
-    answer = Budget(
-        rank=loaded.rank,
-        total_bytes=loaded.total_bytes,
-        requested_bytes=requested,
-        terms=tuple(terms),
-        kv_bytes=left,
-        kv_bytes_low=left - half,
-        kv_bytes_high=left + half,
-    )
-    return corrected(answer, deployment.corrections)
-
-
-def _with_state(budget: Budget | None, pools: Pools) -> Budget | None:
-    """The budget with the state pool as a term of its own."""
-    if budget is None or not pools.state_bytes:
-        return budget
-    formula = f"{pools.state_slots:,} states, and one that pads a batch"
-    return replace(
-        budget,
-        terms=(*budget.terms, BudgetTerm(name="state_pool", bytes=pools.state_bytes, formula=formula)),
-        kv_bytes=pools.kv_bytes,
-        kv_bytes_low=budget.kv_bytes_low - pools.state_bytes,
-        kv_bytes_high=budget.kv_bytes_high - pools.state_bytes,
     )
 
 

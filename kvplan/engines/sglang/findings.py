@@ -5,7 +5,6 @@ from fractions import Fraction
 from kvplan.engines.base import Budget, Deployment, Finding, Settings
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import CHECKED_RELEASE
-from kvplan.engines.sglang.reserve import serves_vision
 from kvplan.engines.sglang.rules import smallest_fraction, window_pool_tokens
 from kvplan.engines.token_pool import model_notes, windows_kept_whole
 from kvplan.model import ModelSpec
@@ -44,16 +43,6 @@ def plan_findings(
                 f"at most {settings.max_num_seqs:,}",
                 hint="--mamba-full-memory-ratio moves memory between states and tokens, --mamba-ssm-dtype bfloat16 "
                 "halves a state",
-            )
-        )
-    if budget is not None and serves_vision(model) and deployment.memory_utilization is None:
-        findings.append(
-            Finding(
-                code="static-share-of-vision",
-                severity="warning",
-                message="SGLang lowers its default mem_fraction_static by the size of the vision encoder; it is "
-                "priced as 0.95 of a text model's",
-                hint="give --mem-fraction-static, so that it does not depend on that",
             )
         )
     if deployment.chunked_prefill is False:

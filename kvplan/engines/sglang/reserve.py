@@ -19,7 +19,8 @@ FIRST_WIDER_24_GIB: Release = (0, 5, 21)
 UNCHUNKED_TOKENS = 16_384
 LATENT_PREFILL_GRAPHS_MIB = 1536
 PREFILL_GRAPH_MIB = 8
-VISION_FACTOR = Fraction(95, 100)
+VIT_L_LAYERS = 24
+VIT_L_HIDDEN = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +111,8 @@ def _prefill_graphs_mib(model: ModelSpec, deployment: Deployment, release: Relea
     return PREFILL_GRAPH_MIB * captured_sizes(chunk_tokens(deployment))
 
 
-def default_fraction(total_bytes: int, chunk: int, ranks: int, graphs: int, *, has_vision: bool = False) -> Fraction:
-    """(memory − reserve) / memory, to three digits; × 0.95 with a vision encoder of the size of ViT-L.
+def default_fraction(total_bytes: int, chunk: int, ranks: int, graphs: int) -> Fraction:
+    """(memory − reserve) / memory, to three digits.
 
     Reserve = 512 + 1.5 × max(chunk, 2,048) + ranks / 8 × 1,024 + graphs; above 60 GiB at least 10 GiB.
 
@@ -121,18 +122,28 @@ def default_fraction(total_bytes: int, chunk: int, ranks: int, graphs: int, *, h
     reserve = 512 + Fraction(3, 2) * max(chunk, 2048) + Fraction(ranks, 8) * 1024 + graphs
     if total_bytes > 60 * GIB:
         reserve = max(reserve, Fraction(10 * 1024))
-    share = Fraction(round((1 - reserve * MIB / total_bytes) * 1000), 1000)
-    return share * VISION_FACTOR if has_vision else share
+    return Fraction(round((1 - reserve * MIB / total_bytes) * 1000), 1000)
+
+
+def vision_factor(layers: int | None, hidden: int | None) -> Fraction:
+    """What the default is multiplied with for a vision encoder: 0.95, a tenth less for each ViT-L that it is larger.
+
+    0.95 × (1 − 0.1 × (layers × hidden² / (24 × 1024²) − 1)), the second factor within 0.8 and 1.05; a config that does
+    not say them under these names has ViT-L's. Source: ``adjust_mem_fraction_for_vlm``.
+
+    >>> float(vision_factor(None, None)), float(vision_factor(27, 4096))
+    (0.95, 0.76)
+    """
+    size = Fraction((layers or VIT_L_LAYERS) * (hidden or VIT_L_HIDDEN) ** 2, VIT_L_LAYERS * VIT_L_HIDDEN**2)
+    return Fraction(95, 100) * max(Fraction(8, 10), min(Fraction(105, 100), 1 - (size - 1) / 10))
 
 
 def static_fraction(model: ModelSpec, deployment: Deployment, total_bytes: int) -> Fraction:
     """``mem_fraction_static`` as given, or the default of a device of ``total_bytes``."""
     if deployment.memory_utilization is not None:
         return deployment.memory_utilization
-    return default_fraction(
-        total_bytes,
-        chunk_tokens(deployment),
-        deployment.gpus,
-        graphs_mib(model, deployment),
-        has_vision=serves_vision(model),
-    )
+    ranks, graphs = deployment.gpus, graphs_mib(model, deployment)
+    share = default_fraction(total_bytes, chunk_tokens(deployment), ranks, graphs)
+    if not serves_vision(model):
+        return share
+    return share * vision_factor(model.shape.vision_layers, model.shape.vision_hidden)

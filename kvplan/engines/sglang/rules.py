@@ -10,6 +10,7 @@ from kvplan.engines.base import Deployment
 from kvplan.engines.sglang.classes import SAYS_STATE_TYPE, TRACKED_STATE_CLASSES, TRACKED_STATES, is_since
 from kvplan.engines.token_pool import named_type
 from kvplan.engines.vllm.settings import H100_CAPABILITY, capability_of
+from kvplan.errors import UnsupportedModelError
 from kvplan.layers import (
     BFLOAT16,
     FLOAT16,
@@ -21,6 +22,7 @@ from kvplan.layers import (
     LatentAttention,
     Layer,
     RecurrentLayer,
+    SharedKv,
     SlidingAttention,
     StoredType,
 )
@@ -120,11 +122,21 @@ def is_sparse(model: ModelSpec) -> bool:
 
 def as_stored(layer: Layer, architecture: str) -> Layer:
     """Conv states are bfloat16 and temporal states float32 whatever the model's type; ``mamba_ssm_dtype`` of the config
-    replaces that, a key of Qwen3.5's.
+    replaces that, a key of Qwen3.5's. A layer that only reads another's KV has a place in the pool all the same.
 
     Source: ``mamba2_state_dtype``; a pool of 361 states of Qwen3.8-27B: 48 × 48 × 128 × 128 × 4 B each = 50.77 GiB, as
-    its log says.
+    its log says. Gemma-4-E4B: 35 window and 7 full layers are allocated, 18 of them shared.
     """
+    if isinstance(layer, SharedKv):
+        if layer.read is None:
+            raise UnsupportedModelError(
+                "cannot tell: SGLang allocates KV also for layers that only read another's, and which they read is "
+                "not known",
+                hint="plan it from the model's config.json, or start the engine once and read its log: kvplan "
+                "calibrate LOG",
+                key="engine",
+            )
+        return layer.read
     if not isinstance(layer, RecurrentLayer):
         return layer
     reads_type = architecture.lower().startswith(SAYS_STATE_TYPE)

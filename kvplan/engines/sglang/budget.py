@@ -1,0 +1,83 @@
+"""One rank's memory under SGLang: a static share of what is free before loading, for weights and pools."""
+
+from dataclasses import replace
+
+from kvplan.engines.base import Budget, BudgetTerm, Deployment
+from kvplan.engines.corrections import corrected
+from kvplan.engines.sglang.reserve import serves_vision, static_fraction
+from kvplan.engines.sglang.rules import Pools
+from kvplan.engines.token_pool import load_rank
+from kvplan.model import ModelSpec
+from kvplan.units import GIB, MIB
+
+_CONTEXT_BYTES = int(0.45 * GIB)
+_COMMUNICATION_BYTES = GIB // 2
+_WIDE_COMMUNICATION_BYTES = int(1.3 * GIB)
+_WIDE_GPUS = 8
+VISION_CACHE_BYTES = 100 * MIB
+_BAND_BYTES = int(0.3 * GIB)
+_WIDE_BAND_BYTES = int(0.8 * GIB)
+
+
+def before_loading_bytes(gpus: int) -> int:
+    """What is taken on each of ``gpus`` GPUs before weights are loaded: the driver's context, and communication.
+
+    One GPU: 0.45 on an L40S, 0.7 on H100 and H200. Eight: 2.5 with NVLink (H200), 1.0 without (RTX PRO 6000).
+    """
+    if gpus == 1:
+        return _CONTEXT_BYTES
+    return _CONTEXT_BYTES + (_COMMUNICATION_BYTES if gpus < _WIDE_GPUS else _WIDE_COMMUNICATION_BYTES)
+
+
+def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget | None:
+    """One rank, None where the KV memory was given: the static share is of what is free before loading."""
+    if deployment.kv_memory_bytes is not None:
+        return None
+    loaded = load_rank(model, deployment, stage)
+    before = before_loading_bytes(deployment.gpus)
+    fraction = static_fraction(model, deployment, loaded.total_bytes)
+    requested = int((loaded.total_bytes - before) * fraction)
+    terms = [
+        BudgetTerm(
+            name="before_loading",
+            bytes=before,
+            formula="the driver's context and communication buffers",
+            inside_fraction=False,
+        ),
+        BudgetTerm(
+            name="activations_and_graphs",
+            bytes=loaded.total_bytes - before - requested,
+            formula=f"free before loading × (1 − {float(fraction):g})",
+            inside_fraction=False,
+        ),
+        BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
+    ]
+    if serves_vision(model):
+        terms.append(BudgetTerm(name="vision_cache", bytes=VISION_CACHE_BYTES, formula="SGLANG_VLM_CACHE_SIZE_MB"))
+    left = requested - sum(term.bytes for term in terms if term.inside_fraction)
+    band = _BAND_BYTES if deployment.gpus < _WIDE_GPUS else _WIDE_BAND_BYTES
+    half = int(loaded.weights.bytes * loaded.weights.unsure_share) + band
+    answer = Budget(
+        rank=loaded.rank,
+        total_bytes=loaded.total_bytes,
+        requested_bytes=requested,
+        terms=tuple(terms),
+        kv_bytes=left,
+        kv_bytes_low=left - half,
+        kv_bytes_high=left + half,
+    )
+    return corrected(answer, deployment.corrections)
+
+
+def with_states(budget: Budget | None, pools: Pools) -> Budget | None:
+    """The budget with the state pool as a term of its own."""
+    if budget is None or not pools.state_bytes:
+        return budget
+    formula = f"{pools.state_slots:,} states, and one that pads a batch"
+    return replace(
+        budget,
+        terms=(*budget.terms, BudgetTerm(name="state_pool", bytes=pools.state_bytes, formula=formula)),
+        kv_bytes=pools.kv_bytes,
+        kv_bytes_low=budget.kv_bytes_low - pools.state_bytes,
+        kv_bytes_high=budget.kv_bytes_high - pools.state_bytes,
+    )
