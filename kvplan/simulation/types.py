@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from kvplan.engines.base import CacheLayout
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+Integers = NDArray[np.integer[Any]]
 Counts = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 

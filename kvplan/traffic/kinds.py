@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,9 @@ from numpy.typing import NDArray
 from kvplan.traffic.arrivals import ArrivalProcess, Poisson, Ramp
 from kvplan.traffic.distributions import Constant, Distribution
 from kvplan.traffic.prefixes import Prefixes, SharedPrefix
+
+Narrow = NDArray[np.integer[Any]]
+"""Whole numbers in as few bytes as they need: a recorded trace has millions of rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,11 +163,11 @@ class Arrivals:
     """
 
     arrival_s: NDArray[np.float64]
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
-    max_tokens: NDArray[np.int64]
-    class_index: NDArray[np.int64]
-    client_index: NDArray[np.int64]
+    prompt_tokens: Narrow
+    output_tokens: Narrow
+    max_tokens: Narrow
+    class_index: Narrow
+    client_index: Narrow
     timeout_s: NDArray[np.float64]
     cancel_draw: NDArray[np.float64]
     classes: tuple[str, ...]

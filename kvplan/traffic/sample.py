@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from kvplan.errors import InputError
 from kvplan.traffic.arrivals import arrival_times
 from kvplan.traffic.coupling import coupled
-from kvplan.traffic.distributions import Constant
-from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
+from kvplan.traffic.distributions import UNSET, Constant
+from kvplan.traffic.kinds import Arrivals, Narrow, Traffic, TrafficClass
 from kvplan.traffic.prefixes import Prefixes, SharedPrefix
 
 if TYPE_CHECKING:
@@ -139,15 +139,17 @@ def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale:
     """A trace's rows as they stand: stamps divided by the scales, caps drawn where the row has none."""
     assert entry.trace is not None
     trace = _trace(entry.trace.path, entry.trace.format, _stamp(entry.trace.path))
-    arrival_s = trace.arrival_s / (entry.trace.scale * scale)
+    faster = entry.trace.scale * scale
+    arrival_s = trace.arrival_s if faster == 1.0 else trace.arrival_s / faster
     if traffic.ramp is not None:
         assert traffic.duration_s is not None
         arrival_s = _ramped(arrival_s, traffic)
     duration_s = traffic.duration_s if traffic.duration_s is not None else float(arrival_s[-1]) if len(trace) else 0.0
     kept = slice(0, len(trace) if traffic.duration_s is None else int(np.searchsorted(arrival_s, duration_s)))
     count = len(arrival_s[kept])
-    drawn = entry.max_tokens.draw(stream(seed, index, "max_tokens"), count)
     asked = trace.max_tokens[kept]
+    if entry.max_tokens != Constant(value=UNSET):
+        asked = np.where(asked > 0, asked, entry.max_tokens.draw(stream(seed, index, "max_tokens"), count))
     labels = tuple(f"{entry.name}/{label}" if label else entry.name for label in trace.classes)
     clients = tuple(label or entry.client or "" for label in trace.clients)
     prefixes = trace.prefixes
@@ -162,7 +164,7 @@ def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale:
         arrival_s=arrival_s[kept],
         prompt_tokens=trace.prompt_tokens[kept],
         output_tokens=trace.output_tokens[kept],
-        max_tokens=np.where(asked > 0, asked, drawn),
+        max_tokens=asked,
         class_index=trace.class_index[kept],
         client_index=trace.client_index[kept],
         timeout_s=_timeouts(entry, count),
@@ -212,7 +214,7 @@ def _merge(parts: Sequence[Arrivals], duration_s: float | None) -> Arrivals:
         both: NDArray[np.float64] = np.concatenate([getattr(part, name) for part in parts])[order]
         return both
 
-    def whole(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    def whole(columns: list[Narrow]) -> Narrow:
         return np.concatenate(columns)[order]
 
     answers, answer_tokens = _merge_answers(parts, order)
