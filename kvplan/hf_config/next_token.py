@@ -8,10 +8,10 @@ from kvplan.hf_config.described import Described
 from kvplan.layers import CompressedWindow, FullAttention, Layer
 
 _COUNT_NAMES = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-_LIKE_THE_LAST = frozenset(
+_LIKE_THE_MODELS = frozenset(
     {"deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite", "mimo", "ernie4_5_moe"}
 )
-"""A decoder layer as the model's last one."""
+"""A decoder layer as the model's own, with an indexer of its own where any has one."""
 _FULL_ATTENTION = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
 """Full attention, though most of the model's layers are recurrent."""
 _ONE_UNSAID = frozenset({"qwen3_next"})
@@ -21,11 +21,11 @@ _ONE_UNSAID = frozenset({"qwen3_next"})
 def next_token_layers(model: Described, layers: tuple[tuple[Layer, ...], ...]) -> tuple[tuple[Layer, ...], ...]:
     """What each layer that guesses keeps; () where the checkpoint has none, or vLLM loads none of this class."""
     found = model.text.value(*_COUNT_NAMES)
-    count = found if isinstance(found, int) else int(found is None and model.family in _ONE_UNSAID)
-    if count < 1:
+    if not found and (found is not None or model.family not in _ONE_UNSAID):
         return ()
-    if model.family in _LIKE_THE_LAST:
-        return (layers[-1],) * count
+    count = 1 if found is None else model.text.layers(*_COUNT_NAMES)
+    if model.family in _LIKE_THE_MODELS:
+        return (max(layers, key=len),) * count
     full = next((kept for layer in layers for kept in layer if isinstance(kept, FullAttention)), None)
     if model.family in _FULL_ATTENTION and full is not None:
         return ((full,),) * count

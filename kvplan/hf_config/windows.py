@@ -79,6 +79,8 @@ _PERIODS = {
     "olmo3": (4, False),
     "vaultgemma": (2, False),
 }
+# Classes that count their periods from the last layer back.
+_COUNTED_BACK = frozenset({"muse_glimmer_text"})
 # Classes whose last layer is full, whatever the list says.
 _ENDS_FULL = frozenset({"diffusion_gemma_text", "gemma4_text", "gemma4_unified_text"})
 # Classes with a window whose layers are all full unless ``layer_types`` says otherwise.
@@ -212,6 +214,8 @@ def _from_period(model: Described, layers: int) -> list[str]:
     period, full_first = _PERIODS[model.family]
     period = model.text.optional_count(*_PERIOD_NAMES) or period
     full_at = 0 if full_first else period - 1
+    if model.family in _COUNTED_BACK:
+        full_at = (layers - 1) % period
     return ["full" if index % period == full_at else "sliding" for index in range(layers)]
 
 

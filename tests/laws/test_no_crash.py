@@ -13,7 +13,7 @@ from kvplan.capacity import fit
 from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.errors import KvplanError
 from kvplan.hf_config import read_config
-from kvplan.model import Source
+from kvplan.model import ModelSpec, Source
 from kvplan.pricing import price
 from kvplan.profiles.loader import load_model_facts
 
@@ -32,8 +32,9 @@ MODELS = (
     "RWKV/rwkv-5-world-3b",
 )
 WEIRD: tuple[object, ...] = (
-    None, True, False, -1, 0, 1, 2, 3, 7, 1.5, 10**30, float("nan"), float("inf"), "", "x", "8", [], {}, [None], [0],
-    {"x": 1}, ["full_attention"], "fp8", ["sliding_attention", 3],
+    None, True, False, -1, 0, 1, 2, 3, 7, 1.5, 10**6, 10**15, 10**30, float("nan"), float("inf"), "", "x", "8", [], {},
+    [None], [0],
+    {"x": 1}, ["full_attention"], ["full_attention"] * 500, {"x": {"y": None}}, "fp8", ["sliding_attention", 3],
 )  # fmt: skip
 
 
@@ -70,6 +71,13 @@ def facts() -> dict[str, dict[str, Any]]:
     return found
 
 
+def _read(config: dict[str, Any], name: str) -> tuple[ModelSpec | None, KvplanError | None]:
+    try:
+        return read_config(config, model_id=name, source=Source(name="test")), None
+    except KvplanError as refusal:
+        return None, refusal
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from(MODELS),
@@ -89,8 +97,13 @@ def test_a_damaged_config_is_read_or_refused(
     deployment = Deployment(
         engine=EngineVersion(name=engine), tensor_parallel=ranks, kv_memory_bytes=20 * 2**30, max_model_len=2048
     )
+    model, refusal = _read(config, name)
+    if model is None:
+        assert refusal is not None
+        assert refusal.hint
+        assert refusal.key
+        return
     try:
-        model = read_config(config, model_id=name, source=Source(name="test"))
         price(model, deployment)
         fit(model, deployment)
         fit(model, replace(deployment, kv_memory_bytes=None, gpu_memory_bytes=(80 * 2**30,)))
