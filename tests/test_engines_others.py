@@ -112,6 +112,13 @@ def test_what_an_engine_does_not_model_is_refused(engine: str) -> None:
         plan_of(engine, DENSE, kv_dtype="fp7")
 
 
+def test_ollama_is_planned_as_what_it_runs() -> None:
+    with pytest.raises(InputError, match=r"runs models with llama\.cpp") as refused:
+        parse_engine("ollama@0.15")
+    assert refused.value.hint is not None
+    assert "OLLAMA_NUM_PARALLEL" in refused.value.hint
+
+
 @pytest.mark.parametrize("engine", OTHERS)
 def test_corrections_move_the_pool_by_their_sum(engine: str) -> None:
     plain = plan_of(engine, DENSE, max_model_len=131_072)
@@ -343,6 +350,11 @@ def test_tgi_keeps_windows_whole() -> None:
     assert plan.layout.bytes_per_block == 32 * 4096
     assert any(finding.code == "windows-kept-whole" for finding in plan.findings)
     assert (plan.settings.max_num_seqs, plan.settings.max_num_batched_tokens) == (128, 4096)
+    # logs: "Default `max_batch_prefill_tokens` to 4145" for a window of 4,096; 8000 for 8,000 with a vision model
+    early = plan_of("tgi@2.2", DENSE).settings
+    assert (early.max_model_len, early.max_num_batched_tokens) == (4096, 4145)
+    seeing = replace(DENSE, shape=replace(DENSE.shape, has_vision=True))
+    assert plan_of("tgi", seeing, max_model_len=8000).settings.max_num_batched_tokens == 8000
     for layer in (STATE, LATENT, SharedKv()):
         with pytest.raises(UnsupportedModelError, match="TGI"):
             plan_of("tgi", model_of(layer, FULL))

@@ -198,7 +198,7 @@ def _findings(model: ModelSpec, deployment: Deployment, windows: int) -> tuple[F
             windows_kept_whole(
                 "TensorRT-LLM",
                 windows,
-                "max_attention_window gives each window a pool of an equal share of the memory, which is not modelled",
+                "with max_attention_window each window gets a pool of an equal share of the memory: not modelled",
             )
         )
     if deployment.kv_memory_bytes is None:

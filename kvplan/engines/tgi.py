@@ -44,7 +44,9 @@ FREE_SHARE = Fraction(95, 100)
 CONCURRENT_REQUESTS = 128
 PREFILL_TOKENS = 4096
 CONTEXT_BYTES = GIB // 2
-LAST_PROMPT_LOGPROBS = 2
+LAST_EARLY_RELEASE = 2
+EARLY_WINDOW_TOKENS = 4096
+UNCHUNKED_MARGIN_TOKENS = 49
 PROMPT_LOGPROB_BYTES = 8
 _BAND_SHARE = Fraction(6, 100)
 _VISION_BAND_SHARE = Fraction(40, 100)
@@ -88,14 +90,36 @@ class Tgi:
 
 def _settings(model: ModelSpec, deployment: Deployment) -> Settings:
     return Settings(
-        max_model_len=window_of(model, deployment),
+        max_model_len=_window(model, deployment),
         max_num_seqs=deployment.max_num_seqs or CONCURRENT_REQUESTS,
-        max_num_batched_tokens=deployment.max_num_batched_tokens or PREFILL_TOKENS,
+        max_num_batched_tokens=deployment.max_num_batched_tokens or _prefill_tokens(model, deployment),
         memory_utilization=deployment.memory_utilization or Fraction(1),
         async_scheduling=False,
         prefix_caching=deployment.prefix_caching is not False,
         in_flight_tokens=0,
     )
+
+
+def _prefill_tokens(model: ModelSpec, deployment: Deployment) -> int:
+    """``max_batch_prefill_tokens``: where prompts are not chunked, up to release 2 and with a vision encoder, the
+    launcher takes the window. Otherwise release 3 derives it from the GPU; 4,096 stands for that.
+    """
+    window = _window(model, deployment)
+    if _is_early(deployment):
+        return window + UNCHUNKED_MARGIN_TOKENS
+    return window if model.shape.has_vision else PREFILL_TOKENS
+
+
+def _window(model: ModelSpec, deployment: Deployment) -> int:
+    """``max_total_tokens`` as given, else the model's window; up to release 2 at most 4,096."""
+    window = window_of(model, deployment)
+    return min(window, EARLY_WINDOW_TOKENS) if deployment.max_model_len is None and _is_early(deployment) else window
+
+
+def _is_early(deployment: Deployment) -> bool:
+    """Up to release 2: no chunked prompts, and a warm-up that asks for every prompt token's log-probability."""
+    release = deployment.engine.release
+    return release is not None and release[0] <= LAST_EARLY_RELEASE
 
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
@@ -127,12 +151,11 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Bud
     """0.95 × (memory × cuda_memory_fraction − weights − context − the warm-up prefill)."""
     loaded = load_rank(model, deployment)
     requested = int(loaded.total_bytes * settings.memory_utilization)
-    release = deployment.engine.release
     prefill = prefill_bytes(
         model,
         settings.max_num_batched_tokens,
         deployment.tensor_parallel,
-        prompt_logprobs=release is not None and release[0] <= LAST_PROMPT_LOGPROBS,
+        prompt_logprobs=_is_early(deployment),
     )
     free = requested - loaded.weights.bytes - CONTEXT_BYTES - prefill
     kv = int(free * FREE_SHARE) if free > 0 else free

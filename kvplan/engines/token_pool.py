@@ -89,7 +89,7 @@ def windows_kept_whole(engine: str, layers: int, hint: str | None = None) -> Fin
     return Finding(
         code="windows-kept-whole",
         severity="info",
-        message=f"{layers} window layers keep every token: {engine} pages all layers of this model alike",
+        message=f"{layers} window layers keep every token: {engine} stores them like full attention",
         hint=hint,
     )
 

@@ -47,7 +47,7 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
         BudgetTerm(
             name="activations_and_graphs",
             bytes=loaded.total_bytes - before - requested,
-            formula=f"free before loading × (1 − {float(fraction):g})",
+            formula=f"free before loading × (1 − {float(fraction):.4g})",
             inside_fraction=False,
         ),
         BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
