@@ -207,3 +207,51 @@ def test_a_release_is_seen_within_milliseconds_of_the_disconnect(server: str) ->
         assert await gateway.is_idle(within_s=2.0), "a silent upstream hides no disconnect"
 
     run(case, server=server)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize(
+    ("aborts", "stream", "is_stopped"),
+    [
+        ("all", False, True),
+        ("streams", True, True),
+        ("streams", False, False),
+        ("nothing", True, False),
+    ],
+)
+def test_what_the_engine_goes_on_with_keeps_its_reservation(
+    server: str, aborts: str, stream: bool, is_stopped: bool
+) -> None:
+    async def case(gateway: Served) -> None:
+        request = _request({"stream": stream, "fake": {"tokens": 8, "gap_s": 0.05}})
+        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(request)
+        await gateway.until_running(1)
+        writer.close()
+        await writer.wait_closed()
+        while gateway.engine.running:
+            assert gateway.ledger.holders == 1 or is_stopped
+            await asyncio.sleep(0.005)
+        assert gateway.engine.aborted == is_stopped
+        assert await gateway.is_idle()
+        async with gateway.client.get(gateway.url + "/metrics") as response:
+            assert 'kvplan_ended_early_total{cause="client_gone"} 1.0' in await response.text()
+
+    run(case, server=server, engine_aborts=aborts)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_request_without_its_client_still_ends_with_the_grace(server: str) -> None:
+    async def case(gateway: Served) -> None:
+        request = _request({"stream": False, "max_tokens": 500, "fake": {"tokens": 500, "gap_s": 0.05}})
+        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(request)
+        await gateway.until_running(1)
+        writer.close()
+        await writer.wait_closed()
+        await asyncio.sleep(0.05)
+        assert gateway.ledger.holders == 1
+        assert gateway.gateway.cut_off() == 1
+        assert await gateway.is_idle()
+
+    run(case, server=server, engine_aborts="nothing")

@@ -48,6 +48,14 @@ def run(
     too_long_status: Annotated[
         int, typer.Option("--too-long-status", metavar="N", help="400 as engines answer, or 413.")
     ] = 400,
+    engine_aborts: Annotated[
+        str,
+        typer.Option(
+            "--engine-aborts",
+            metavar="WHAT",
+            help="all, streams or nothing: what the engine stops for a client that left.",
+        ),
+    ] = "all",
     grace: Annotated[str, typer.Option("--grace", metavar="TIME", help="Let running requests finish.")] = "30s",
     upstream_timeout: Annotated[
         str,
@@ -98,6 +106,7 @@ def run(
         body_limit_bytes=parse_bytes(body_limit),
         body_memory_bytes=parse_bytes(body_memory),
         too_long_status=too_long_status,
+        engine_aborts=engine_aborts,
         grace_s=options.parse_time(grace, "--grace"),
         upstream_timeout_s=options.parse_time(upstream_timeout, "--upstream-timeout"),
         trust_plan=trust_plan,

@@ -20,7 +20,7 @@ from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.middleware import AdmissionMiddleware, draining
 from kvplan.gateway.plan import GatewayPlan, gateway_plan
 from kvplan.gateway.proxy import UpstreamProxy
-from kvplan.gateway.running import STALL_S
+from kvplan.gateway.running import ENGINE_ABORTS, STALL_S
 from kvplan.gateway.serve import SERVERS, Drain, listen, serve
 from kvplan.gateway.shared_ledger import LEDGER_DOWN_POLICIES, SharedLedger
 from kvplan.simulation.plant import build_plant
@@ -50,6 +50,7 @@ class Wish:
     upstream_timeout_s: float = 600.0
     body_timeout_s: float = BODY_TIMEOUT_S
     stall_s: float = STALL_S
+    engine_aborts: str = "all"
     trust_plan: bool = False
     overrides: Mapping[str, object]
     offline: bool = False
@@ -100,6 +101,10 @@ def _check(wish: Wish) -> None:
             f"--ledger-down {wish.ledger_down!r} is not known",
             hint=" or ".join(LEDGER_DOWN_POLICIES),
             key="--ledger-down",
+        )
+    if wish.engine_aborts not in ENGINE_ABORTS:
+        raise InputError(
+            f"--engine-aborts {wish.engine_aborts!r} is not known", hint=", ".join(ENGINE_ABORTS), key="--engine-aborts"
         )
     if wish.body_memory_bytes < wish.body_limit_bytes:
         raise InputError(
@@ -193,6 +198,7 @@ class Gateway:
             metrics=metrics,
             bodies=self.bodies,
             stall_s=wish.stall_s,
+            engine_aborts=wish.engine_aborts,
             too_long_status=wish.too_long_status,
             why_closed=self._why_closed,
         )

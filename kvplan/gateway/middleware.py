@@ -51,6 +51,7 @@ class AdmissionMiddleware:
     """Admits a request to ``app`` only while its worst case fits in the ledger of ``admission``.
 
     ``count`` gives exact prompt lengths where a tokenizer is at hand; a reservation is only ever shrunk to them.
+    ``engine_aborts``: what the engine stops when its client leaves (ENGINE_ABORTS).
     ``why_closed`` says why nothing may enter now (a server that goes down), or None.
 
     In a Python server's own ASGI application (nothing but the standard library is needed)::
@@ -78,6 +79,7 @@ class AdmissionMiddleware:
         bodies: Bodies | None = None,
         stall_s: float = STALL_S,
         too_long_status: int = 400,
+        engine_aborts: str = "all",
         why_closed: Callable[[], Refusal | None] = lambda: None,
     ) -> None:
         self.app = app
@@ -87,6 +89,7 @@ class AdmissionMiddleware:
         self._routes = routes
         self._bodies = bodies or Bodies()
         self._too_long_status = too_long_status
+        self._engine_aborts = engine_aborts
         self._why_closed = why_closed
         self._stalls = StallGuard(stall_s)
         self._serial = itertools.count()
@@ -160,7 +163,11 @@ class AdmissionMiddleware:
         task = asyncio.current_task()
         assert task is not None
         holder, charged, admission = next(self._serial), priced.price, self.admission
-        running = Running(task, send, (b"x-kvplan-reserved-tokens", b"%d" % charged.tokens))
+        is_stopped = self._engine_aborts == "all" or (
+            self._engine_aborts == "streams" and priced.body.fields.get("stream") is True
+        )
+        mark = (b"x-kvplan-reserved-tokens", b"%d" % charged.tokens)
+        running = Running(task, send, mark, outlives_client=not is_stopped)
         beside: list[asyncio.Task[None]] = []
         forwarded = with_cap(priced.body, priced.ask.cap_field, charged.cap_to_write)
         admitted_at_s = time.monotonic()
@@ -178,7 +185,7 @@ class AdmissionMiddleware:
         except LedgerDownError:
             await self._refuse(send, 503, _LEDGER_DOWN)
         except asyncio.CancelledError:
-            if running.ended_by is None or task.uncancel() > 0:
+            if not running.is_cancelled or task.uncancel() > 0:
                 raise
             if running.ended_by != "client_gone":
                 raise AnswerCutError from None

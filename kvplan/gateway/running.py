@@ -5,6 +5,14 @@ import asyncio
 from kvplan.gateway.answers import Message, Receive, Send
 
 STALL_S = 60.0
+ENGINE_ABORTS = ("all", "streams", "nothing")
+"""Which answers an engine stops writing when its connection is closed.
+
+vLLM (0.33: ``with_cancellation``, and its streams) stops all. llama-cpp-python's server (0.3.36) stops a stream within
+a token and writes whole answers to their end, measured; some builds of llama.cpp's own stop nothing. A request that the
+engine goes on with keeps its reservation until the engine is done. To turn it into a stream instead and to put the
+pieces together here would change what a client gets (tool calls, logprobs, fields that only one engine writes).
+"""
 
 
 class AnswerCutError(Exception):
@@ -12,12 +20,30 @@ class AnswerCutError(Exception):
 
 
 class Running:
-    """One admitted request: its task, since when it waits for its client to read, and why it was ended."""
+    """One admitted request: its task, since when it waits for its client to read, and why it was ended.
 
-    __slots__ = ("_gone", "_send", "_time", "ended_by", "mark", "sending_since_s", "task", "usage")
+    One that ``outlives_client`` goes on when its client leaves, as the engine does; nothing is sent any more.
+    """
 
-    def __init__(self, task: "asyncio.Task[object]", send: Send, mark: tuple[bytes, bytes]) -> None:
+    __slots__ = (
+        "_gone",
+        "_send",
+        "_time",
+        "ended_by",
+        "is_cancelled",
+        "mark",
+        "outlives_client",
+        "sending_since_s",
+        "task",
+        "usage",
+    )
+
+    def __init__(
+        self, task: "asyncio.Task[object]", send: Send, mark: tuple[bytes, bytes], *, outlives_client: bool = False
+    ) -> None:
         self.task = task
+        self.outlives_client = outlives_client
+        self.is_cancelled = False
         self.mark = mark
         self.ended_by: str | None = None
         self.sending_since_s: float | None = None
@@ -39,24 +65,34 @@ class Running:
             message = {**message, "headers": [*message.get("headers", ()), self.mark]}
         elif b'"usage"' in message.get("body", b""):
             self.usage = message["body"]
+        if self.ended_by is not None:
+            return
         self.sending_since_s = self._time()
         await self._send(message)
         self.sending_since_s = None
 
     def end(self, reason: str) -> None:
         """Cancel the task, once."""
-        if self.ended_by is None:
-            self.ended_by = reason
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            self.ended_by = self.ended_by or reason
             if self._gone is not None:
                 self._gone.set()
             self.task.cancel()
 
+    def leave(self) -> None:
+        """The client is gone."""
+        if self.outlives_client:
+            self.ended_by = self.ended_by or "client_gone"
+        else:
+            self.end("client_gone")
+
 
 async def watch(receive: Receive, running: Running) -> None:
-    """The only reader of ``receive`` once the body is in: when the client leaves, its request is ended."""
+    """The only reader of ``receive`` once the body is in: sees when the client leaves."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    running.end("client_gone")
+    running.leave()
 
 
 class StallGuard:
