@@ -1,6 +1,7 @@
 """Requests for several answers (``n``): vLLM's own scheduler, one reservation for all, figures per request."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from kvplan.admission import STRATEGIES
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.errors import InputError
 from kvplan.simulation.answers import fan_out, gathered
+from kvplan.simulation.bounds import sustainable_per_s
 from kvplan.simulation.doors import door, requests_for
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.plant import build_plant
@@ -48,7 +50,7 @@ def test_vllm_scheduler(answer: dict[str, object]) -> None:
     arrival_s, prompt, lengths = zip(*GOLDEN["requests"], strict=True)
     count = len(arrival_s)
     asked = plain_requests(arrival_s, prompt, [1] * count, [GOLDEN["max_tokens"]] * count, GOLDEN["max_model_len"], [])
-    played = fan_out(asked, np.array([len(each) for each in lengths]), np.concatenate(lengths), LAYOUT)
+    played = fan_out(asked, np.array([len(each) for each in lengths]), np.concatenate(lengths))
     run = open_door(played, setup(is_async=bool(answer["async_scheduling"])))
     preemptions, first_token_s, finish_s = np.array(answer["sequences"]).T
     assert run.kernel == "identities"
@@ -62,7 +64,7 @@ def test_one_reservation_until_the_last_answer() -> None:
     """Three answers of 10, 20 and 90 tokens hold 12 blocks until the last ends; the next request waits for that."""
     asked = plain_requests([0.0, 0.1], [40, 40], [1, 1], [90, 90], 4096, [])
     asked.charge[:] = (12, 3)
-    played = fan_out(asked, np.array([3, 1]), np.array([10, 20, 90, 5]), LAYOUT)
+    played = fan_out(asked, np.array([3, 1]), np.array([10, 20, 90, 5]))
     assert played.parent is not None
     run = run_kernel(
         played,
@@ -86,10 +88,51 @@ def test_siblings_read_the_prompt_once() -> None:
     read = {}
     for caching in (True, False):
         asked = plain_requests([0.0], [1600], [1], [8], 4096, [])
-        played = fan_out(asked, np.array([4]), np.array([8, 8, 8, 8]), LAYOUT)
+        played = fan_out(asked, np.array([4]), np.array([8, 8, 8, 8]))
         run = open_door(played, setup(blocks=1000, caching=caching))
         read[caching] = run.totals.prefill_tokens
     assert read == {True: 1600 + 3 * 16, False: 4 * 1600}
+
+
+def test_siblings_share_what_their_prompt_shares_with_others() -> None:
+    """Two requests of 1,600 tokens that begin with the same 1,024, the second for three answers: it reads 576 of its
+    own, its two siblings one block each; a third request, marked by nothing, reads its prompt once for two answers."""
+    asked = plain_requests([0.0, 5.0, 10.0], [1600] * 3, [1] * 3, [8] * 3, 4096, [])
+    asked = replace(asked, chain=np.array([7, 7, 1, 7, 7, 2]), chain_start=np.array([0, 3, 6, 6]), chain_tokens=512)
+    played = fan_out(asked, np.array([1, 3, 2]), np.full(6, 8))
+    run = open_door(played, setup(blocks=1000))
+    assert run.kernel == "identities"
+    assert run.totals.prefill_tokens == 1600 + (1600 - 1024) + 2 * 16 + 1600 + 16
+
+
+def test_the_sustainable_rate_counts_a_prompt_once_a_request() -> None:
+    """Prompts of 2,000 tokens that take 2 s to read, four answers of one token: 1 / 2 s a request where prefixes are
+    cached (each sibling reads its last block of 16: 3 × 16 ms), 1 / 8 s where they are not."""
+    text = MIX[: MIX.index("    - name: plain")].format(n="4")
+    for old, new in (
+        ("{lognormal: {p50: 60, p95: 200, max: 400}}", "2000"),
+        ("{lognormal: {p50: 30, p95: 120}}", "1"),
+        ("max_model_len: 1024", "max_model_len: 4096"),
+        ("blocks: 201", "blocks: 2001"),
+        ("base_s: 0.01, prefill_token_s: 0.0001", "base_s: 0, prefill_token_s: 0.001"),
+        ("decode_sequence_s: 0.0005, kv_token_s: 0.00001", "decode_sequence_s: 0, kv_token_s: 0"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    found = {}
+    for caching in ("true", "false"):
+        traffic = parse_traffic(text.replace("deployment:", f"deployment:\n  prefix_caching: {caching}"), file="t.yaml")
+        plant = build_plant(traffic)
+        opened = door(STRATEGIES["none"], plant, traffic.admission, traffic.deployment, 64)
+        arrivals = sample(traffic, 5)
+        assert arrivals.answers is not None
+        assert arrivals.answer_tokens is not None
+        asked = requests_for(
+            arrivals, opened, plant, seed=5, client_timeouts_s=[float("inf")], expected_output_tokens=(1,)
+        )
+        found[caching] = sustainable_per_s(fan_out(asked, arrivals.answers, arrivals.answer_tokens), opened, plant)
+    assert found["true"][0] == pytest.approx(1 / (2.0 + 3 * 0.016))
+    assert found["false"][0] == pytest.approx(1 / 8.0)
 
 
 MIX = """\
@@ -201,7 +244,7 @@ def test_compiled_gives_the_same_bits() -> None:
     asked = plain_requests(arrival_s, prompt, [1] * count, [GOLDEN["max_tokens"]] * count, GOLDEN["max_model_len"], [])
     asked.charge[:] = [100 * len(each) for each in lengths]
     asked.time_out_s[::3] = 4.0
-    played = fan_out(asked, np.array([len(each) for each in lengths]), np.concatenate(lengths), LAYOUT)
+    played = fan_out(asked, np.array([len(each) for each in lengths]), np.concatenate(lengths))
     client = ClientRule(tries=4, backoff_base_s=0.5, backoff_max_s=8.0)
     plain, compiled = (
         run_kernel(played, setup(), FrontDoor(capacity=500), [client], compiled=compiled) for compiled in (False, True)

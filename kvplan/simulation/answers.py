@@ -5,42 +5,40 @@ blocks where prefix caching is on (vLLM 0.33, ``v1/engine/parallel_sampling.py``
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from kvplan.engines.base import CacheLayout
-from kvplan.errors import InputError
 from kvplan.simulation.types import Integers, Outcome, RequestRows, Requests
 
 _ASKED = ("arrival_s", "prompt_tokens", "cap_tokens", "charge", "refused_for_good", "client", "time_out_s", "cancel_s")
 
 
-def fan_out(requests: Requests, answers: Integers, answer_tokens: Integers, layout: CacheLayout) -> Requests:
+def fan_out(requests: Requests, answers: Integers, answer_tokens: Integers) -> Requests:
     """A row for each of the ``answers`` of every request, side by side; ``answer_tokens`` are their lengths in order.
 
-    Prompts of one request are marked as shared in the blocks that they fill, those of different requests as different.
+    Answers of one request share all of its prompt: its chain of ids, or one id of its own where it has none.
     """
-    if requests.chain is not None:
-        raise InputError(
-            "requests for several answers and a trace that marks shared prefixes cannot be played together",
-            hint="simulate them apart",
-            key="n",
-        )
     parent = np.repeat(np.cumsum(answers) - answers, answers)
-    columns = {name: np.repeat(getattr(requests, name), answers) for name in (*_ASKED, "client_draw", "server_draw")}
-    block = layout.groups[0].block_tokens  # chains are followed only where this is the one group
-    blocks = np.where(answers > 1, requests.prompt_tokens // block, 0)
-    first = np.repeat(np.cumsum(blocks) - blocks, answers)
-    length = np.repeat(blocks, answers)
-    start = np.concatenate(([0], np.cumsum(length)))
+    columns: dict[str, Any] = {
+        name: np.repeat(getattr(requests, name), answers) for name in (*_ASKED, "client_draw", "server_draw")
+    }
+    chain = np.zeros(0, np.int64) if requests.chain is None else requests.chain
+    start = np.zeros(len(answers) + 1, np.int64) if requests.chain_start is None else requests.chain_start
+    alone = (np.diff(start) == 0) & (answers > 1)
+    fresh = int(chain.max(initial=-1)) + 1 + np.arange(int(alone.sum()))
+    length = np.repeat(np.where(alone, 1, np.diff(start)), answers)
+    first = start[:-1].copy()
+    first[alone] = len(chain) + np.arange(len(fresh))
+    offsets = np.concatenate(([0], np.cumsum(length)))
+    places = np.repeat(np.repeat(first, answers) - offsets[:-1], length) + np.arange(offsets[-1])
     return replace(
         requests,
         **columns,
         output_tokens=answer_tokens,
         parent=parent,
-        chain=np.repeat(first - start[:-1], length) + np.arange(start[-1]),
-        chain_start=start,
-        chain_tokens=block,
+        chain=np.concatenate((chain, fresh))[places],
+        chain_start=offsets,
     )
 
 

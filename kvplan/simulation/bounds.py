@@ -1,7 +1,6 @@
 """Closed forms beside every run: worst-case reservations of each class, and the load that can be sustained."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -115,28 +114,33 @@ def sustainable_per_s(requests: Requests, opened: Door, plant: Plant) -> tuple[f
     """
     if requests.parent is not None:
         each = np.bincount(requests.parent, minlength=len(requests.parent))[requests.parent]
-        split = replace(requests, charge=requests.charge // each, parent=None)
-        per_s, binds = sustainable_per_s(split, opened, plant)
+        per_s, binds = _sequences_per_s(requests, requests.charge // each, opened, plant)
         return per_s * float((1.0 / each).sum()) / len(each), binds
+    return _sequences_per_s(requests, requests.charge, opened, plant)
+
+
+def _sequences_per_s(requests: Requests, charge: Integers, opened: Door, plant: Plant) -> tuple[float, str]:
     kept = ~requests.refused_for_good
     if not kept.any():
         return 0.0, "nothing can be served"
     prompt = requests.prompt_tokens[kept]
     output = np.minimum(requests.output_tokens, requests.cap_tokens)[kept]
     step = plant.service.step
-    chunks = -(-prompt // plant.settings.max_num_batched_tokens)
+    found = _shared_with_siblings(requests, plant)[kept]
+    read = prompt - found
+    chunks = -(-read // plant.settings.max_num_batched_tokens)
     context = prompt + output / 2
-    work = prompt * (step.prefill_token_s + step.kv_token_s * chunks / 2) + output * (
+    work = read * (step.prefill_token_s + step.kv_token_s * chunks / 2) + output * (
         step.decode_sequence_s + step.kv_token_s * context
     )
     held = output + chunks - 1
-    mean_blocks = charged_blocks(plant.layout, prompt + (output + 1) // 2)
+    mean_blocks = charged_blocks(plant.layout, prompt + (output + 1) // 2) - found // plant.layout.block_tokens
     limits = {
         "max_num_seqs": float(held.mean()) / plant.settings.max_num_seqs,
         "the pool": float((mean_blocks * held).mean()) / max(plant.usable, 1),
     }
     if opened.capacity < UNLIMITED:
-        limits["the ledger"] = float((requests.charge[kept] * held).mean()) / max(opened.capacity, 1)
+        limits["the ledger"] = float((charge[kept] * held).mean()) / max(opened.capacity, 1)
     if opened.front.max_inside < UNLIMITED:
         limits["the engine's queue"] = float(held.mean()) / opened.front.max_inside
     binds = max(limits, key=lambda name: limits[name])
@@ -144,6 +148,16 @@ def sustainable_per_s(requests: Requests, opened: Door, plant: Plant) -> tuple[f
     if float(work.mean()) > step.base_s * limits[binds]:
         binds = "the GPU's speed"
     return (plant.replicas / seconds if seconds > 0 else float("inf")), binds
+
+
+def _shared_with_siblings(requests: Requests, plant: Plant) -> Integers:
+    """Prompt tokens that a sequence finds in the cache because another answer of its request reads them: the full
+    blocks that leave a token to compute."""
+    groups, block = plant.layout.groups, plant.layout.block_tokens
+    if requests.parent is None or not plant.settings.prefix_caching or len(groups) > 1 or groups[0].rule != "full":
+        return np.zeros(len(requests.arrival_s), np.int64)
+    is_sibling = requests.parent != np.arange(len(requests.parent))
+    return np.where(is_sibling, (requests.prompt_tokens - 1) // block * block, 0)
 
 
 def provisional_cap(arrivals: Arrivals, plant: Plant, *, max_truncated_share: float) -> int:

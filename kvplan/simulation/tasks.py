@@ -216,7 +216,7 @@ def run_task(task: Task, say: Callable[[str], None] | None = None) -> TaskResult
     )
     setup, played = engine_setup(task.plant), requests
     if arrivals.answers is not None and arrivals.answer_tokens is not None:
-        played = fan_out(requests, arrivals.answers, arrivals.answer_tokens, setup.layout)
+        played = fan_out(requests, arrivals.answers, arrivals.answer_tokens)
     sustainable, binds = sustainable_per_s(played, task.opened, task.plant)
     class_names, class_index = arrivals.classes, arrivals.class_index
     del arrivals  # what the requests do not share of a large drawing is given back before it is played

@@ -232,7 +232,7 @@ def test_requests_for_several_answers_equal_the_reference(
     answers = np.array(asked[: len(requests.arrival_s)])
     lengths = np.resize(requests.output_tokens, int(answers.sum()))
     charge = answers * -(-(requests.prompt_tokens + requests.cap_tokens) // 4)
-    played = fan_out(replace(requests, charge=charge), answers, lengths, setup.layout)
+    played = fan_out(replace(requests, charge=charge), answers, lengths)
     watch = Watch(stop_s=stop_s)
     run = run_kernel(played, setup, door, CLIENTS, watch=watch)
     assert_equal(run, played, setup, door, watch)
