@@ -36,6 +36,7 @@ from kvplan.hf_config.standard import read_cross_layer_shared, read_standard, re
 from kvplan.hf_config.varying import (
     read_asymmetric,
     read_blocks,
+    read_cycles,
     read_listed_heads,
     read_looped,
     read_recurrent_depth,
@@ -68,6 +69,7 @@ READERS: Mapping[str, Reader] = {
     "glm4_moe_lite": read_latent,
     "glm_moe_dsa": read_sparse_latent,
     "granitemoehybrid": read_granite_hybrid,
+    "hrm_text": read_cycles,
     "hunyuan": read_cross_layer_shared,
     "hunyuan_v1_dense": read_cross_layer_shared,
     "hunyuan_v1_moe": read_cross_layer_shared,

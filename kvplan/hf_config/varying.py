@@ -117,6 +117,18 @@ def read_looped(model: Described) -> LayerStack:
     return tuple((attention(heads, span), *again) for span in read_spans(model, model.layers))
 
 
+def read_cycles(model: Described) -> LayerStack:
+    """HRM-Text: two stacks of ``num_layers_per_stack`` layers (``num_hidden_layers``, where the file does not say it)
+    run ``H_cycles`` × (``L_cycles`` + 1) times, each time with caches of its own. Source: vLLM 0.33,
+    ``HrmTextAttention``; transformers 5.20, ``HrmTextConfig``."""
+    text = model.text.with_defaults({**model.text.defaults, "H_cycles": 2, "L_cycles": 3})
+    layers = text.optional_count("num_layers_per_stack") or model.layers
+    cycles = text.count("H_cycles") * (text.count("L_cycles") + 1)
+    if layers * cycles > MOST_LAYERS:
+        raise text.broken("H_cycles", text.value("H_cycles"), f"a number of cycles that {layers} layers can run")
+    return ((attention(read_heads(model), FULL),),) * (layers * cycles)
+
+
 def _loops(model: Described, name: str, default: int) -> int:
     """How often a layer runs, each time with a cache of its own."""
     loops = model.text.optional_count(name) or default

@@ -83,8 +83,45 @@ _PERIODS = {
 _COUNTED_BACK = frozenset({"muse_glimmer_text"})
 # Classes whose last layer is full, whatever the list says.
 _ENDS_FULL = frozenset({"diffusion_gemma_text", "gemma4_text", "gemma4_unified_text"})
+# Classes of vLLM 0.33 that give every layer the same window: with a list that mixes kinds, all layers keep everything.
+_ONE_WINDOW = frozenset(
+    {
+        "cohere",
+        "deepseek",
+        "ernie4_5_moe",
+        "falcon",
+        "gemma",
+        "glm4",
+        "glm4v_text",
+        "glm_ocr_text",
+        "gpt2",
+        "gptj",
+        "hyperclovax",
+        "internlm2",
+        "mimo",
+        "minicpm",
+        "mixtral",
+        "olmoe",
+        "opt",
+        "orion",
+        "pangu",
+        "param2moe",
+        "phimoe",
+        "qwen2",
+        "qwen2_5_omni_text",
+        "qwen2_5_vl_text",
+        "qwen2_moe",
+        "qwen2_vl_text",
+        "qwen3",
+        "qwen3_moe",
+        "sarvam",
+        "solar",
+        "stablelm",
+    }
+)
 # Classes with a window whose layers are all full unless ``layer_types`` says otherwise.
-_FULL_UNLESS_LISTED = frozenset({"laguna", "mellum", "step3p5"})
+# Qwen2-MoE's config class mixes kinds where none are listed, which its model class does not read.
+_FULL_UNLESS_LISTED = frozenset({"laguna", "mellum", "qwen2_moe", "step3p5"})
 _PERIOD_NAMES = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
 # vLLM's Cohere2 classes pass ``sliding_window + 1`` to the attention layer.
 _EXTRA_TOKENS = {"cohere2": 1, "cohere2_moe": 1}
@@ -173,6 +210,8 @@ def _layer_kinds(model: Described, layers: int) -> list[str] | None:
         listed = None  # vLLM 0.33, OAIAttention: every second layer slides, whatever the list says
     if listed is not None:
         kinds = [layer_rule(model, name) for name in checked_length(model, "layer_types", listed, layers)]
+        if model.family in _ONE_WINDOW and set(kinds) != {"sliding"}:
+            return ["full"] * layers
     else:
         pattern = model.text.value(*_PERIOD_NAMES)
         if isinstance(pattern, str):
