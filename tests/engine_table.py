@@ -1,21 +1,22 @@
-"""The error table of SGLang, TensorRT-LLM and llama.cpp against recorded start-up logs.
+"""The error table of SGLang, TensorRT-LLM, llama.cpp and TGI against recorded start-up logs.
 
-``python tests/engine_table.py`` prints it; it reads ../shared/data (or the folder named as its argument). A pool is
-judged where the log printed what the engine's rule needs; Ascend NPUs show the arithmetic and are not judged, nor is
-unified memory, of which the operating system takes its share meanwhile.
+``python tests/engine_table.py`` prints it; it reads golden/starts_of_other_engines.json, and ../shared/data (or the
+folder named as its argument) where that exists. A pool is judged where the log printed what the engine's rule needs;
+Ascend NPUs show the arithmetic and are not judged, nor is unified memory, of which the operating system takes its share
+meanwhile.
 """
 
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from kvplan.engines import engine_plan, parse_engine
-from kvplan.engines.base import Deployment
+from kvplan.engines.base import Deployment, EnginePlan
 from kvplan.engines.ggml_types import cache_types
 from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, buffers, divide_context
 from kvplan.engines.ranks import keep
@@ -25,8 +26,10 @@ from kvplan.engines.vllm.weights import rank_weights
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
 from kvplan.profiles.loader import load_gpu
-from kvplan.units import GIB
+from kvplan.sources import read_model
+from kvplan.units import GIB, MIB
 
+STARTS = Path(__file__).parent / "golden" / "starts_of_other_engines.json"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 _FREE_BEFORE = re.compile(r"free before load ([\d.]+) GB")
 _FREE_AFTER = re.compile(r"free after load ([\d.]+) GB")
@@ -50,6 +53,7 @@ class Line:
     planned_gib: float
     printed_gib: float
     judged: bool
+    within_gib: float = 0.3
 
     @property
     def error_gib(self) -> float:
@@ -57,8 +61,77 @@ class Line:
         return self.planned_gib - self.printed_gib
 
 
+def published() -> Iterator[Line]:
+    """Figures of public logs and reports, each with its source in the file."""
+    for row in json.loads(STARTS.read_text(encoding="utf-8")):
+        planned, printed = _PUBLISHED[row["kind"]](row)
+        engine, within = row["engine"], row["within_gib"]
+        yield Line(
+            row=row.get("model", "(any)").rpartition("/")[2],
+            engine=engine.partition("@")[0],
+            gpu=engine.partition("@")[2],
+            figure=row["kind"].replace("_", " "),
+            planned_gib=planned / GIB,
+            printed_gib=printed / GIB,
+            judged=within is not None,
+            within_gib=within or 0.0,
+        )
+
+
+def _plan(row: Mapping[str, Any], **asked: object) -> EnginePlan:
+    deployment = Deployment(engine=parse_engine(row["engine"]))
+    return engine_plan(read_model(row["model"], offline=True), replace(deployment, **asked))  # type: ignore[arg-type]
+
+
+def _tokens(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Bytes of the printed tokens, in whole blocks."""
+    layout = _plan(row, kv_memory_bytes=GIB, **row["asked"]).layout
+    assert row["tokens"] % layout.block_tokens == 0
+    return row["tokens"] // layout.block_tokens * layout.bytes_per_block, row["gib"] * GIB
+
+
+def _buffers(row: Mapping[str, Any]) -> tuple[float, float]:
+    """llama.cpp's KV buffers, or the full one alone where the log leaves the window's open."""
+    model, asked = read_model(row["model"], offline=True), row["asked"]
+    slots = divide_context(asked["context"], asked["slots"], asked["unified"])
+    layers = range(len(model.layers))
+    found = buffers(model, cache_types(None, None), slots, UBATCH_TOKENS, swa_full=False, part=layers)
+    return (found.full_bytes if row["full_only"] else found.kv_bytes), row["mib"] * MIB
+
+
+def _share(row: Mapping[str, Any]) -> tuple[float, float]:
+    """What SGLang's static share leaves for pools."""
+    before, after = round(row["before_gib"] * GIB), round(row["after_gib"] * GIB)
+    return kv_memory(before, after, Fraction(row["fraction"])), row["pools_gib"] * GIB
+
+
+def _states(row: Mapping[str, Any]) -> tuple[float, float]:
+    """SGLang's states of all slots, and of one that pads a batch."""
+    asked = {"kv_memory_bytes": 100 * GIB, "prefix_caching": False, "max_num_seqs": row["slots"]}
+    return 100 * GIB - _plan(row, tensor_parallel=row["tensor_parallel"], **asked).kv_bytes, row["gib"] * GIB
+
+
+def _warm_up(row: Mapping[str, Any]) -> tuple[float, float]:
+    """What TGI's warm-up leaves; the printed pool is within the band."""
+    plan = _plan(row, gpu_memory_bytes=(round(row["memory_gib"] * GIB),), **row["asked"])
+    printed = row["tokens"] * plan.layout.bytes_per_block
+    assert plan.budget is not None
+    assert plan.budget.kv_bytes_low <= printed <= plan.budget.kv_bytes_high
+    return plan.kv_bytes, printed
+
+
+_PUBLISHED: Mapping[str, Callable[[Mapping[str, Any]], tuple[float, float]]] = {
+    "tokens": _tokens,
+    "buffers": _buffers,
+    "share": _share,
+    "states": _states,
+    "warm_up": _warm_up,
+}
+"""Kind of a row → planned and printed bytes."""
+
+
 def lines(data: Path = DATA) -> Iterator[Line]:
-    """Every figure that can be compared."""
+    """Every figure of the recorded rows that can be compared."""
     with (data / "engine_logs.jsonl").open(encoding="utf-8") as file:
         for text in file:
             row = json.loads(text)
@@ -158,12 +231,13 @@ def _llama(row: Mapping[str, Any], data: Path) -> Iterator[Line]:
 
 def main(data: Path) -> None:
     """Print the table, the worst rows last."""
-    found = sorted(lines(data), key=lambda line: (line.engine, line.figure, abs(line.error_gib)))
-    print(f"{'row':14}{'engine':14}{'GPU':28}{'figure':24}{'planned':>9}{'printed':>9}{'error':>8}")
+    recorded = list(lines(data)) if data.is_dir() else []
+    found = sorted([*published(), *recorded], key=lambda line: (line.engine, line.figure, abs(line.error_gib)))
+    print(f"{'row':30}{'engine':14}{'GPU or release':28}{'figure':24}{'planned':>9}{'printed':>9}{'error':>8}")
     for line in found:
         mark = "" if line.judged else "  (not judged)"
         print(
-            f"{line.row:14}{line.engine:14}{line.gpu[:26]:28}{line.figure:24}{line.planned_gib:9.2f}"
+            f"{line.row[:28]:30}{line.engine:14}{line.gpu[:26]:28}{line.figure:24}{line.planned_gib:9.2f}"
             f"{line.printed_gib:9.2f}{line.error_gib:+8.2f}{mark}"
         )
     for engine in sorted({line.engine for line in found}):

@@ -182,8 +182,8 @@ def prefill_bytes(model: ModelSpec, prefill_tokens: int, tensor_parallel: int, *
     """T × 2 B × (3 × intermediate / tp + 3 × hidden) of a prefill of T tokens; up to release 2 the warm-up also asks
     for every prompt token's log-probability: T × 8 B × vocabulary on each rank.
 
-    Release 2.2, Llama-3.1-8B on an A10G, T = 4,145: 4.4 GiB, its log implies 4.2 (22.06 − 0.5 context − 14.96 weights −
-    19,056 × 128 KiB / 0.95). Release 2.0, Mistral-7B on an A100-80, T = 32,768: 11.2 GiB, its log implies 10.6.
+    Llama-3.1-8B on an A10G, T = 4,145: 4.4 GiB, its log implies 4.2 (22.06 − 0.5 context − 14.96 weights −
+    19,056 × 128 KiB / 0.95). Mistral-7B on an A100-80, T = 32,768: 11.2 GiB, its log implies 10.6.
     """
     shape = model.shape
     width = 3 * (shape.intermediate or 4 * shape.hidden) // tensor_parallel + 3 * shape.hidden
