@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described, LayerStack
 from kvplan.hf_config.fields import MEASURE_HINT
-from kvplan.hf_config.heads import Heads, read_heads, read_kv_heads
+from kvplan.hf_config.heads import Heads, read_heads
 from kvplan.hf_config.latent import latent_cache
 from kvplan.hf_config.recurrent import (
     bailing_kda_state,
@@ -137,7 +137,7 @@ def read_nemotron_hybrid(model: Described) -> LayerStack:
 def read_zamba2(model: Described) -> LayerStack:
     """Zamba2: a Mamba-2 state on every layer, and KV of its own on each hybrid layer, though the attention weights are
     shared. Attention works on twice the hidden size: its head width is 2 × hidden / heads, whatever ``kv_channels``
-    says. Source: vLLM 0.33, ``Zamba2Attention``."""
+    says, with one KV head per query head. Source: vLLM 0.33, ``Zamba2Attention``."""
     text = model.text
     ids = text.counts("hybrid_layer_ids", least=0)
     key, kinds = _listed(model, "layers_block_type", "layer_types") or ("hybrid_layer_ids", None)
@@ -152,8 +152,9 @@ def read_zamba2(model: Described) -> LayerStack:
     width = text.optional_count("attention_hidden_size") or 2 * model.hidden
     if width % query:
         raise text.contradicts("num_attention_heads", f"it does not divide the attention width {width}")
-    kv = read_kv_heads(model, query)
-    cache = attention(Heads(query=query, kv=kv, head_dim=width // query, value_head_dim=width // query), FULL)
+    if any(index >= model.layers for index in ids):
+        raise text.contradicts("hybrid_layer_ids", f"it names layers beyond the {model.layers} that there are")
+    cache = attention(Heads(query=query, kv=query, head_dim=width // query, value_head_dim=width // query), FULL)
     state = zamba2_state(model)
     return tuple((cache, state) if index in ids else (state,) for index in range(model.layers))
 
