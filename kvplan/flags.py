@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kvplan.capacity import Fit
 from kvplan.engines.ggml_types import cache_types
+from kvplan.engines.vllm.drafting import drafter_of
 
 Value = Callable[[Fit], object]
 
@@ -61,6 +62,23 @@ def _default_cap(fit: Fit) -> str | None:
     return None if cap is None else json.dumps({"max_new_tokens": cap})
 
 
+def _speculation(fit: Fit) -> str | None:
+    """VLLM's one flag for what guesses ahead, and how far."""
+    asked = fit.deployment
+    if not asked.speculative_tokens:
+        return None
+    drafter = drafter_of(fit.model, asked)
+    assert drafter is not None
+    said: dict[str, object] = {"method": drafter.engine_word, "num_speculative_tokens": drafter.tokens}
+    return json.dumps(said if drafter.model is None else {"model": drafter.model.id, **said})
+
+
+def _media_limits(fit: Fit) -> str | None:
+    """Items by sort, as vLLM takes them."""
+    limits = fit.deployment.media_limits
+    return None if limits is None else json.dumps({limit.sort: limit.items for limit in limits})
+
+
 def _ranks(fit: Fit) -> int:
     """GPUs over which attention's replicas and their tensor parallelism spread."""
     return fit.deployment.tensor_parallel * fit.deployment.data_parallel
@@ -88,6 +106,11 @@ def _cache_type(option: str) -> Value:
     return read
 
 
+def _chunk(fit: Fit) -> int | None:
+    """SGLang's prefill chunk as asked for; −1 where there are none."""
+    return -1 if fit.deployment.chunked_prefill is False else fit.deployment.max_num_batched_tokens
+
+
 _TP: Value = _unless(1, lambda fit: fit.deployment.tensor_parallel)
 _PP: Value = _unless(1, lambda fit: fit.deployment.pipeline_parallel)
 _DP: Value = _unless(1, lambda fit: fit.deployment.data_parallel)
@@ -111,7 +134,10 @@ FLAGS: dict[str, dict[str, Value]] = {
         "--kv-cache-memory-bytes": lambda fit: fit.deployment.kv_memory_bytes,
         "--kv-cache-dtype": _KV,
         "--block-size": _BLOCK,
+        "--no-enable-chunked-prefill": lambda fit: fit.deployment.chunked_prefill is False or None,
         "--enforce-eager": lambda fit: fit.deployment.enforce_eager or None,
+        "--speculative-config": _speculation,
+        "--limit-mm-per-prompt": _media_limits,
         "--enable-expert-parallel": lambda fit: fit.deployment.expert_parallel or None,
         "--enable-lora": lambda fit: fit.deployment.lora_slots > 0 or None,
         "--max-loras": lambda fit: fit.deployment.lora_slots or None,
@@ -130,7 +156,7 @@ FLAGS: dict[str, dict[str, Value]] = {
         "--ep-size": lambda fit: _ranks(fit) if fit.deployment.expert_parallel else None,
         "--context-length": _window,
         "--max-running-requests": _all_sequences,
-        "--chunked-prefill-size": lambda fit: fit.deployment.max_num_batched_tokens,
+        "--chunked-prefill-size": _chunk,
         "--mem-fraction-static": _SHARE,
         "--kv-cache-dtype": _kv_word({"fp8": "fp8_e4m3"}),
         "--page-size": _BLOCK,
@@ -166,7 +192,6 @@ FLAGS: dict[str, dict[str, Value]] = {
     "tgi": {
         "--num-shard": _TP,
         "--max-total-tokens": _window,
-        "--max-batch-total-tokens": lambda fit: fit.pool_tokens,
         "--max-batch-prefill-tokens": _STEP,
         "--max-concurrent-requests": lambda fit: fit.deployment.max_num_seqs,
         "--cuda-memory-fraction": _unless("1", _SHARE),
@@ -211,6 +236,8 @@ def command_words(fit: Fit) -> list[str]:
     """The whole command line, one word or flag with its value an entry."""
     engine = fit.deployment.engine.name
     model = _llama_model(fit.model.id) if engine == "llama.cpp" else shlex.quote(fit.model.id)
-    start = COMMANDS[engine].format(model=model)
+    stages = fit.deployment.pipeline_layers
+    partition = f"{engine.upper()}_PP_LAYER_PARTITION={','.join(map(str, stages))} " if stages else ""
+    start = partition + COMMANDS[engine].format(model=model)
     flags = engine_flags(fit).items()
     return [start, *(flag if value is True else f"{flag} {shlex.quote(str(value))}" for flag, value in flags)]

@@ -7,7 +7,10 @@ from kvplan.engines.base import Deployment
 from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec
 
-_RANKS = (2, 4, 8, 16)
+MOST_GPUS = 64
+_TENSOR_PARALLEL = (1, 2, 4, 8, 16)
+_PIPELINE_PARALLEL = (1, 2, 3, 4, 6, 8)
+_GPUS_OF_A_NODE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,8 @@ def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
     """At most one change of each sort that makes ``failed`` fit, the one that keeps most first.
 
     Tried: a shorter window (the longest that memory allows, where that is at least a sixteenth of the one asked for),
-    KV in fp8, more tensor-parallel ranks. A change that the model or the engine refuses is none.
+    KV in fp8, more GPUs (``MOST_GPUS`` at most; within a node by tensor parallelism, over several by pipeline stages
+    where that takes no more). A change that the model or the engine refuses is none.
     """
     if failed.verdict != DOES_NOT_FIT:
         return ()
@@ -32,13 +36,30 @@ def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
         found.append(_try(failed.model, replace(deployment, max_model_len=longest), f"--max-model-len {longest}"))
     if deployment.kv_dtype == "auto" and failed.plan.kv_bytes > 0:
         found.append(_try(failed.model, replace(deployment, kv_dtype="fp8"), "--kv-dtype fp8"))
-    for ranks in _RANKS:
-        if ranks > deployment.tensor_parallel:
-            more = _try(failed.model, replace(deployment, tensor_parallel=ranks), f"--tp {ranks}")
-            if more is not None:
-                found.append(more)
-                break
+    found.append(_more_gpus(failed))
     return tuple(remedy for remedy in found if remedy is not None)
+
+
+def _more_gpus(failed: Fit) -> Remedy | None:
+    """The fewest GPUs of this kind that carry the plan; None where ``MOST_GPUS`` do not."""
+    deployment = failed.deployment
+    if deployment.pipeline_layers is not None:
+        return None
+    splits = [
+        (tensor, pipeline)
+        for tensor in _TENSOR_PARALLEL
+        for pipeline in _PIPELINE_PARALLEL
+        if deployment.tensor_parallel * deployment.pipeline_parallel < tensor * pipeline <= MOST_GPUS
+    ]
+    for tensor, pipeline in sorted(
+        splits, key=lambda split: (split[0] * split[1], split[0] > _GPUS_OF_A_NODE, split[1])
+    ):
+        stages = f" --pp {pipeline}" if pipeline > 1 or deployment.pipeline_parallel > 1 else ""
+        asked = replace(deployment, tensor_parallel=tensor, pipeline_parallel=pipeline)
+        found = _try(failed.model, asked, f"--tp {tensor}{stages}")
+        if found is not None:
+            return found
+    return None
 
 
 def _try(model: ModelSpec, deployment: Deployment, change: str) -> Remedy | None:

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from kvplan.capacity import Fit, fit
+from kvplan.capacity import Fit, RequestShape, fit
 from kvplan.engines import parse_engine
-from kvplan.engines.base import Deployment
+from kvplan.engines.base import Deployment, MediaLimit
 from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.layers import FLOAT32, FullAttention, Mamba2State
+from kvplan.layers import FLOAT32, FullAttention, Mamba2State, SlidingAttention
 from kvplan.model import Shape
 from kvplan.profiles.kinds import GpuProfile
+from kvplan.profiles.loader import load_gpu
+from kvplan.sources import read_model
 from kvplan.units import GIB
 from tests.models import model_of
 
@@ -86,6 +88,77 @@ def test_gemma_4_needs_a_step_that_holds_a_video() -> None:
     gemma = replace(LLAMA, architecture="Gemma4ForConditionalGeneration", shape=Shape(hidden=4096, has_vision=True))
     assert fit(gemma, small).plan.settings.max_num_batched_tokens == 2496
     assert fit(LLAMA, small).plan.settings.max_num_batched_tokens == 2048
+
+
+def test_a_window_in_some_layers_only_is_refused_where_the_class_asserts_it() -> None:
+    """Asked for Qwen2.5-7B with a window from layer 20 on, vLLM 0.33 says "Sliding window for some but all layers is
+    not supported. This model uses sliding window but `max_window_layers` = 20 is less than `num_hidden_layers` = 28";
+    with the window in all 28 layers it starts."""
+    window = SlidingAttention(kv_heads=4, head_dim=128, value_head_dim=128, window=4096)
+    some = model_of([[FULL]] * 20 + [[window]] * 8)
+    asked = Deployment(kv_memory_bytes=10 * GIB)
+    for architecture in ("Qwen2ForCausalLM", "Qwen3ForCausalLM"):
+        with pytest.raises(UnsupportedModelError, match="some but not all layers"):
+            fit(replace(some, architecture=architecture), asked)
+    assert fit(some, asked).plan.blocks
+    assert fit(replace(model_of([[window]] * 28), architecture="Qwen2ForCausalLM"), asked).plan.blocks
+    mixed = replace(model_of([[FULL], [window]] * 14), architecture="Qwen3ForCausalLM")
+    assert fit(mixed, asked).plan.blocks, "a list of layer types is another matter"
+
+
+def test_prompts_that_are_not_chunked_must_fit_a_step() -> None:
+    """A step below the window is refused; the default grows. Source: vLLM 0.33, ``verify_max_model_len``."""
+    whole = Deployment(kv_memory_bytes=40 * GIB, chunked_prefill=False)
+    assert fit(LLAMA, whole).plan.settings.max_num_batched_tokens == 32_768
+    assert fit(LLAMA, replace(whole, chunked_prefill=None)).plan.settings.max_num_batched_tokens == 8192
+    with pytest.raises(InputError, match="shorter than the window"):
+        fit(LLAMA, replace(whole, max_num_batched_tokens=8192))
+    shapes = [RequestShape(name=f"{n:,}", prompt_tokens=n, max_output_tokens=100) for n in (2048, 2501)]
+    old = fit(LLAMA, replace(whole, engine=parse_engine("vllm@0.7.2"), max_num_batched_tokens=2048), shapes)
+    assert [one.sequences > 0 for one in old.reservations] == [True, False]
+    assert codes(old)["prompt-longer-than-step"] == "error"
+
+
+def test_windows_are_sized_for_one_step_before_0_26() -> None:
+    """A user's start-ups of Gemma-4 with steps of 32,768 tokens: 2,113 blocks a window group at 0.25.1, 4,161 at 0.26
+    (github.com/vllm-project/vllm/issues/49878)."""
+    window = SlidingAttention(kv_heads=16, head_dim=256, value_head_dim=256, window=1024)
+    gemma = model_of([[window]] * 5 + [[FULL]], window=262_144)
+    charged = {
+        release: fit(
+            gemma,
+            Deployment(
+                engine=parse_engine(f"vllm@{release}"), kv_memory_bytes=100 * GIB, max_num_batched_tokens=32_768
+            ),
+        )
+        for release in ("0.25.1", "0.26", "0.33")
+    }
+    blocks = {
+        release: next(
+            group.request_blocks(262_144, answer.plan.layout.in_flight_tokens)
+            for group in answer.plan.layout.groups
+            if group.rule == "sliding"
+        )
+        for release, answer in charged.items()
+    }
+    assert blocks == {"0.25.1": 2113, "0.26": 4161, "0.33": 4161}
+
+
+def test_encoders_are_left_out_where_no_media_are_allowed() -> None:
+    """A tower all of whose media are limited to 0. Source: vLLM 0.33, ``SupportsMultiModal``."""
+    gemma = read_model("google/gemma-3-27b-it", offline=True)
+    asked = Deployment(gpu=load_gpu("h100"), max_model_len=8192)
+    none = tuple(MediaLimit(sort=sort, items=0) for sort in ("image", "video"))
+    usual, limited, text = (
+        fit(gemma, replace(asked, media_limits=limits)).plan.budget for limits in (None, (none[1],), none)
+    )
+    assert usual is not None
+    assert limited is not None
+    assert text is not None
+    assert limited.kv_bytes == usual.kv_bytes < text.kv_bytes
+    tower = sum(part.parameters for part in gemma.weights.parts if part.name.startswith("vision.")) * 2
+    weights = [next(term.bytes for term in each.terms if term.name == "weights") for each in (usual, text)]
+    assert weights[0] - weights[1] == tower > 0
 
 
 def test_a_class_that_vllm_dropped_is_named() -> None:

@@ -1,7 +1,9 @@
 """``kvplan fit``: where the memory goes, how large the KV pool is, how many worst-case requests fit."""
 
+import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -14,11 +16,9 @@ from kvplan.errors import InputError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from kvplan.capacity import Fit, RequestShape
+    from kvplan.engines.base import MediaLimit
 
 _EXIT_CODES = {"fits": 0, "does_not_fit": 1, "cannot_tell": UnsupportedModelError.exit_code}
-
-REFUSED = "exit 5"
-"""The group of what is answered with "cannot tell", never ignored."""
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan fit Qwen/Qwen3-32B --gpu h100 --tp 2 --prompt 4000 --max-tokens 1024"
@@ -58,23 +58,44 @@ def run(
     pipeline_parallel: options.PipelineParallel = 1,
     data_parallel: options.DataParallel = 1,
     context_parallel: options.ContextParallel = 1,
+    pp_layers: Annotated[
+        str | None, grouped(options.PARALLEL, "--pp-layers", metavar="N,N", help="Layers of each pipeline stage.")
+    ] = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    block_size: options.BlockSize = None,
-    async_scheduling: options.AsyncScheduling = None,
-    prefix_caching: options.PrefixCaching = None,
     hybrid_manager: options.HybridManager = True,
     enforce_eager: Annotated[bool, grouped(options.ENGINE, "--enforce-eager", help="No CUDA graphs.")] = False,
+    async_scheduling: options.AsyncScheduling = None,
+    prefix_caching: options.PrefixCaching = None,
+    chunked_prefill: Annotated[
+        bool | None,
+        grouped(options.ENGINE, "--chunked-prefill/--no-chunked-prefill", help="Prompts in several steps."),
+    ] = None,
+    kv_offload: Annotated[
+        str | None, grouped(options.ENGINE, "--kv-offload", metavar="BYTES", help="KV in the host's memory (exit 5).")
+    ] = None,
+    block_size: options.BlockSize = None,
     utilization_word: options.UtilizationWords = None,
     expert_parallel: Annotated[
         bool, grouped(options.ENGINE, "--expert-parallel", "--enable-expert-parallel", help="Whole experts on ranks.")
     ] = False,
-    weights_bytes: options.WeightsBytes = None,
     tokens: Annotated[
         str | None, grouped("load", "--tokens", metavar="N,N", help="Reserve requests of these lengths.")
     ] = None,
     speculative_tokens: Annotated[
         int, grouped("load", "--speculative-tokens", metavar="N", help="Tokens guessed ahead.")
     ] = 0,
+    speculative_method: Annotated[
+        str | None,
+        grouped("load", "--speculative-method", metavar="NAME", help="How: ngram, mtp, draft_model or eagle."),
+    ] = None,
+    draft_model: Annotated[
+        str | None, grouped("load", "--draft-model", metavar="MODEL", help="The model that guesses ahead.")
+    ] = None,
+    limit_mm_per_prompt: Annotated[
+        str | None,
+        grouped("load", "--limit-mm-per-prompt", metavar="JSON", help='Most items: {"image": 2}; 0 leaves them out.'),
+    ] = None,
+    weights_bytes: options.WeightsBytes = None,
     max_loras: Annotated[int, grouped("load", "--max-loras", metavar="N", help="LoRA adapters loaded at once.")] = 0,
     max_lora_rank: Annotated[
         int, grouped("load", "--max-lora-rank", metavar="RANK", help="The largest rank of an adapter.")
@@ -94,18 +115,6 @@ def run(
         float | None,
         grouped("sglang", "--mamba-full-memory-ratio", metavar="X", help="State pool per byte of KV."),
     ] = None,
-    draft_model: Annotated[
-        str | None, grouped(REFUSED, "--draft-model", metavar="MODEL", help="It guesses ahead.")
-    ] = None,
-    kv_offload: Annotated[
-        str | None, grouped(REFUSED, "--kv-offload", metavar="BYTES", help="KV in the host's memory.")
-    ] = None,
-    limit_mm_per_prompt: Annotated[
-        str | None, grouped(REFUSED, "--limit-mm-per-prompt", metavar="JSON", help="Images, audio, video.")
-    ] = None,
-    pp_layers: Annotated[
-        str | None, grouped(REFUSED, "--pp-layers", metavar="N,N", help="Uneven pipeline stages.")
-    ] = None,
 ) -> int:
     """Where the GPU's memory goes and how many requests fit. Exit 1: it does not."""
     from kvplan.calibration_file import apply_calibration, load_calibration
@@ -113,7 +122,6 @@ def run(
     from kvplan.engines import parse_engine
     from kvplan.engines.base import Deployment
     from kvplan.sources import read_model
-    from kvplan.unmodelled import with_unmodelled
 
     folder = options.profiles_folder(profiles)
     shapes = _shapes(prompt or (), max_tokens or (), options.parse_counts(tokens, "--tokens"))
@@ -128,12 +136,16 @@ def run(
         raise InputError(
             "fit needs a GPU", hint="--gpu h100, or --gpu-memory 79.18GiB, or --kv-memory 40GiB", key="gpu"
         )
+    stages = tuple(options.parse_counts(pp_layers, "--pp-layers")) or None
     deployment = Deployment(
         engine=parse_engine(engine),
         gpu=device,
         gpu_memory_bytes=options.parse_gpu_memory(gpu_memory),
         tensor_parallel=options.positive(tensor_parallel, "--tensor-parallel"),
-        pipeline_parallel=options.positive(pipeline_parallel, "--pipeline-parallel"),
+        pipeline_parallel=options.positive(pipeline_parallel, "--pipeline-parallel")
+        if stages is None or pipeline_parallel > 1
+        else len(stages),
+        pipeline_layers=stages,
         data_parallel=options.positive(data_parallel, "--data-parallel"),
         context_parallel=options.positive(context_parallel, "--context-parallel"),
         expert_parallel=expert_parallel,
@@ -148,12 +160,16 @@ def run(
         ),
         async_scheduling=async_scheduling,
         prefix_caching=prefix_caching,
+        chunked_prefill=chunked_prefill,
         hybrid_kv_cache_manager=hybrid_manager,
         block_size=options.positive_or_none(block_size, "--block-size"),
         enforce_eager=enforce_eager,
         speculative_tokens=options.not_negative(speculative_tokens, "--speculative-tokens"),
+        speculative_method=speculative_method,
         lora_slots=options.not_negative(max_loras, "--max-loras"),
         lora_rank=options.positive(max_lora_rank, "--max-lora-rank"),
+        media_limits=_media_limits(limit_mm_per_prompt),
+        kv_offload_bytes=None if kv_offload is None else options.parse_amount(kv_offload, "--kv-offload"),
         kv_memory_bytes=None if kv_memory is None else options.parse_amount(kv_memory, "--kv-memory"),
         kv_unified=kv_unified,
         swa_full=swa_full,
@@ -167,16 +183,10 @@ def run(
         spec = read_model(model, offline=offline, profiles_folder=folder)
         if learnt is not None:
             deployment = apply_calibration(deployment, learnt, spec.id)
-        result = with_unmodelled(
-            fit(spec, deployment, shapes, fraction),
-            {
-                "draft_model": draft_model,
-                "max_loras": max_loras,
-                "kv_offload": kv_offload,
-                "limit_mm_per_prompt": limit_mm_per_prompt,
-                "pp_layers": pp_layers,
-            },
-        )
+        if draft_model is not None:
+            draft = read_model(draft_model, offline=offline, profiles_folder=folder)
+            deployment = replace(deployment, draft_model=draft)
+        result = fit(spec, deployment, shapes, fraction)
     except UnsupportedModelError as error:
         if format != "json":
             raise
@@ -187,6 +197,30 @@ def run(
         return error.exit_code
     _print(result, flags, format, shlex.join(["kvplan", *context.obj]))
     return _EXIT_CODES[result.verdict]
+
+
+def _media_limits(text: str | None) -> "tuple[MediaLimit, ...] | None":
+    """VLLM's own JSON: a number of items, or ``{"count": 10, "tokens": 16384}`` where the tokens of one are known."""
+    if text is None:
+        return None
+    from kvplan.engines.base import MediaLimit
+
+    wrong = InputError(
+        f"--limit-mm-per-prompt {text!r} does not say how many items of what",
+        hint="""write it like '{"image": 2, "video": 0}'""",
+        key="limit_mm_per_prompt",
+    )
+    try:
+        said = json.loads(text)
+    except ValueError as error:
+        raise wrong from error
+    limits = []
+    for sort, value in said.items() if isinstance(said, dict) else [("", None)]:
+        items, tokens = (value.get("count", 1), value.get("tokens")) if isinstance(value, dict) else (value, None)
+        if type(items) is not int or items < 0 or not (tokens is None or (type(tokens) is int and tokens > 0)):
+            raise wrong
+        limits.append(MediaLimit(sort=sort, items=items, item_tokens=tokens))
+    return tuple(limits)
 
 
 def _print(result: "Fit", flags: str | None, format: str, command: str) -> None:

@@ -40,21 +40,21 @@ class MediaLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class Unpriced:
-    """An option that was asked for and that the plan is made without. ``takes`` says what it would take;
-    ``only_takes`` that it can only take memory: then "does not fit" stays true with it."""
+    """An option that was asked for and that the plan is made without. ``word`` is its flag, ``takes`` says what it
+    would take; ``only_takes`` that it can only take memory: then "does not fit" stays true with it."""
 
     option: str
+    word: str
     takes: str
     only_takes: bool = False
 
     @property
     def finding(self) -> Finding:
         """What the reader is told."""
-        word = self.option.replace("_", "-")
         return Finding(
-            code=f"{word}-not-modelled",
+            code=f"{self.word}-not-modelled",
             severity="error",
-            message=f"cannot tell with {word}: it takes {self.takes}; the plan is without it",
+            message=f"cannot tell with {self.word}: it takes {self.takes}; the plan is without it",
             hint="start the engine once with it, and plan from its log: kvplan calibrate LOG",
         )
 

@@ -1,4 +1,7 @@
-"""CUDA graphs that lie outside the engine's share of memory: whether they still fit on the card beside it."""
+"""CUDA graphs and the engine's share of memory: whether those outside of it still fit on the card, and which share
+leaves the same pool where they count inside."""
+
+from fractions import Fraction
 
 from kvplan.engines.base import Budget, Finding
 from kvplan.units import format_bytes
@@ -11,6 +14,29 @@ def budget_findings(budget: Budget) -> tuple[Finding, ...]:
     outside = sum(term.bytes for term in budget.terms if not term.inside_fraction and term.name in _GRAPHS)
     found = outside_finding(budget.total_bytes, budget.requested_bytes, outside)
     return () if found is None else (found,)
+
+
+def share_for_same_pool(total_bytes: int, share: Fraction, graph_bytes: int) -> Fraction:
+    """The share of memory that leaves with graphs inside what ``share`` left without: share + graphs / total.
+
+    0.935 of 23.56 GiB and 0.58 GiB of graphs: 0.9596.
+    """
+    return share + Fraction(graph_bytes, total_bytes)
+
+
+def inside_finding(budget: Budget, share: Fraction) -> Finding | None:
+    """What a share chosen for a release that did not count graphs costs, and the one that costs nothing."""
+    graphs = sum(term.bytes for term in budget.terms if term.inside_fraction and term.name in _GRAPHS)
+    same = share_for_same_pool(budget.total_bytes, share, graphs)
+    if graphs <= 0 or same > 1:
+        return None
+    return Finding(
+        code="graphs-inside-share",
+        severity="info",
+        message=f"{format_bytes(graphs)} of graphs count inside the share asked for; a release that did not count them "
+        f"had that much more for KV. The same pool: a share of {float(same):.4f}",
+        hint="counting them can be turned off, but then they lie beside the share and can run out of memory under load",
+    )
 
 
 def outside_finding(total_bytes: int, requested_bytes: int, graph_bytes: int) -> Finding | None:

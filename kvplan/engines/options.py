@@ -30,14 +30,24 @@ HAVE: Mapping[str, tuple[str, ...]] = {
 
 
 _ADAPTERS = Unpriced(
-    option="lora_slots", takes="adapter weights, by rank and number of adapters, as this engine books them"
+    option="lora_slots",
+    word="max-loras",
+    takes="adapter weights, by rank and number of adapters, as this engine books them",
 )
-_OFFLOAD = Unpriced(option="kv_offload_bytes", takes="host memory, and staging buffers on the GPU")
-_EAGER = Unpriced(option="enforce_eager", takes="another share of the step's memory, which no log was compared with")
-_EXPERT = Unpriced(option="expert_parallel", takes="a share of experts and buffers for sending tokens to them")
-_STAGES = Unpriced(option="pipeline_layers", takes="an uneven share of the layers on each stage")
-_MEDIA = Unpriced(option="media_limits", takes="the encoder's worst case at start-up")
-_CHUNKS = Unpriced(option="chunked_prefill", takes="whole prompts in one step, and the memory of that step")
+_OFFLOAD = Unpriced(option="kv_offload_bytes", word="kv-offload", takes="host memory, and staging buffers on the GPU")
+_EAGER = Unpriced(
+    option="enforce_eager",
+    word="enforce-eager",
+    takes="another share of the step's memory, which no log was compared with",
+)
+_EXPERT = Unpriced(
+    option="expert_parallel", word="expert-parallel", takes="a share of experts and buffers for sending tokens to them"
+)
+_STAGES = Unpriced(option="pipeline_layers", word="pp-layers", takes="an uneven share of the layers on each stage")
+_MEDIA = Unpriced(option="media_limits", word="limit-mm-per-prompt", takes="the encoder's worst case at start-up")
+_CHUNKS = Unpriced(
+    option="chunked_prefill", word="chunked-prefill", takes="whole prompts in one step, and the memory of that step"
+)
 
 UNPRICED: Mapping[str, tuple[Unpriced, ...]] = {
     "vllm": (_OFFLOAD,),

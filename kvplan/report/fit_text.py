@@ -6,7 +6,7 @@ from shlex import quote
 
 from kvplan.capacity import Fit
 from kvplan.engines.base import Budget, Finding, Settings
-from kvplan.remedies import Remedy
+from kvplan.remedies import MOST_GPUS, Remedy
 from kvplan.report.fit_json import engine_name
 from kvplan.report.model_text import provenance
 from kvplan.report.numbers import count, format_bytes, ratio
@@ -25,6 +25,8 @@ def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
     yield answer(_answer(fit))
     for remedy in remedies:
         yield labelled("change", _remedy(remedy), style=ACTION)
+    if fit.verdict == "does_not_fit" and not remedies:
+        yield labelled("change", f"none: no shorter window, no KV in fp8, no {MOST_GPUS} of these GPUs", style=ACTION)
     if fit.plan.budget is not None:
         yield BLANK
         yield columns(

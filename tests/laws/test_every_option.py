@@ -141,7 +141,7 @@ def test_adapters_from_python_are_answered_as_from_the_command(engine: str) -> N
     model = MODELS["meta-llama/Llama-3.1-8B-Instruct"]
     answer = fit(model, Deployment(engine=parse_engine(engine), gpu=H100, max_model_len=8192, lora_slots=2))
     assert answer.verdict == CANNOT_TELL
-    assert answer.findings[0].code == "lora-slots-not-modelled"
+    assert answer.findings[0].code == "max-loras-not-modelled"
 
 
 def test_an_option_that_can_only_take_memory_leaves_no_hope() -> None:

@@ -5,10 +5,11 @@ of its convolution for every token guessed, and a state for each of them.
 Source: vLLM 0.33, ``config/speculative.py``, ``v1/worker/gpu/spec_decode`` and ``MambaBase.get_kv_cache_spec``.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from kvplan.engines.base import Deployment, Settings
+from kvplan.engines.base import Deployment, Finding, Settings
 from kvplan.engines.vllm.weights import MTP_NAMES, part_bytes, rank_share, rank_weights
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import GatedDeltaState, KdaState, Layer, Mamba2State, RecurrentLayer, ShortConvState
@@ -32,6 +33,11 @@ class Drafter:
     layers: tuple[tuple[Layer, ...], ...] = ()
     model: ModelSpec | None = None
     retained_tokens: int = 0
+
+    @property
+    def engine_word(self) -> str:
+        """The method as vLLM spells it: EAGLE-3 has a name of its own."""
+        return "eagle3" if self.model is not None and self.method == EAGLE and _is_third(self.model) else self.method
 
     @property
     def lookahead_tokens(self) -> int:
@@ -120,6 +126,20 @@ def _check_draft(model: ModelSpec, draft: ModelSpec, method: str) -> None:
         )
 
 
+def drafting_findings(drafter: Drafter | None) -> Iterator[Finding]:
+    """What guesses ahead, and that its caches are in the pool."""
+    if drafter is None:
+        return
+    caches = sum(len(kept) for kept in drafter.layers)
+    kept = f"its {caches} caches are part of the pool" if caches else "it keeps no caches"
+    yield Finding(
+        code="speculation",
+        severity="info",
+        message=f"{drafter.engine_word} guesses {drafter.tokens} tokens ahead: {kept}, and every sequence's recurrent "
+        "state, if any, is kept once more for each",
+    )
+
+
 def check_lookahead(drafter: Drafter | None, settings: Settings) -> None:
     """A step must hold the tokens guessed and one more (vLLM 0.33, ``_set_max_num_scheduled_tokens``)."""
     if drafter is not None and settings.max_num_batched_tokens <= drafter.lookahead_tokens:
@@ -191,8 +211,12 @@ def _next_token_bytes(model: ModelSpec, tensor_parallel: int) -> int:
     return int(counted)
 
 
+def _is_third(draft: ModelSpec) -> bool:
+    return "Eagle3" in draft.architecture
+
+
 def _eagle_bytes(draft: ModelSpec, tensor_parallel: int) -> int:
-    hidden, third = draft.shape.hidden, "3" in draft.architecture
+    hidden, third = draft.shape.hidden, _is_third(draft)
     total = sum(
         part_bytes(part, rank_share(part, tensor_parallel, draft.shape.vocabulary), draft.dtype)
         * (2 if third and part.name.endswith(("q_proj", "kv_proj")) else 1)

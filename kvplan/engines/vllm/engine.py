@@ -3,8 +3,15 @@
 from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Settings, Unpriced
 from kvplan.engines.corrections import corrected
 from kvplan.engines.vllm.budget import stage_budgets
-from kvplan.engines.vllm.drafting import Drafter, check_lookahead, draft_weights, drafter_of, with_drafter
-from kvplan.engines.vllm.findings import check_asked, layout_findings
+from kvplan.engines.vllm.drafting import (
+    Drafter,
+    check_lookahead,
+    draft_weights,
+    drafter_of,
+    drafting_findings,
+    with_drafter,
+)
+from kvplan.engines.vllm.findings import budget_findings, check_asked, layout_findings, uneven_finding
 from kvplan.engines.vllm.lora import adapters_are_priced
 from kvplan.engines.vllm.media import loads_encoder, media_findings, without_encoder
 from kvplan.engines.vllm.pages import stage_layouts
@@ -20,6 +27,7 @@ from kvplan.model import ModelSpec
 
 _ADAPTERS = Unpriced(
     option="lora_slots",
+    word="max-loras",
     takes="adapters of experts or recurrent layers, which have shapes of their own",
     only_takes=True,
 )
@@ -61,6 +69,9 @@ class Vllm:
                 *version_findings(deployment),
                 *layout_findings(model, deployment, settings, layout, blocks),
                 *media_findings(model, deployment, settings),
+                *drafting_findings(drafter),
+                *(budget_findings(model, deployment, settings, budgets[fewest]) if budgets is not None else ()),
+                *filter(None, [uneven_finding(pools, fewest)]),
             ),
             tokens=_printed_tokens(deployment, settings, layout, blocks),
             unpriced=() if not deployment.lora_slots or adapters_are_priced(model) else (_ADAPTERS,),

@@ -1,15 +1,16 @@
 """What a reader of a vLLM plan should know: options that are not priced, and settings that the pool cannot carry."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from kvplan.engines.base import CacheLayout, Deployment, Finding, Settings
+from kvplan.engines.base import Budget, CacheLayout, Deployment, Finding, Settings
+from kvplan.engines.graphs import inside_finding
 from kvplan.engines.vllm.lora import check_rank
 from kvplan.engines.vllm.removed import last_release
 from kvplan.engines.vllm.settings import DEFAULT_WINDOW, device_bytes, release_of
 from kvplan.errors import UnsupportedModelError
 from kvplan.layers import RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
-from kvplan.units import format_bytes
+from kvplan.units import MIB, format_bytes
 
 _ALL_OR_NO_WINDOWS = frozenset(
     {
@@ -20,6 +21,12 @@ _ALL_OR_NO_WINDOWS = frozenset(
     }
 )
 """Classes built on vLLM 0.33's ``Qwen2Model``, which asserts that a window is in every layer or in none."""
+
+PROMPT_LOGITS_TOKENS = 1024
+"""vLLM 0.33 computes prompt log-probabilities for so many tokens at a time (``prompt_logprobs`` of its sampler)."""
+
+_EVEN = 0.95
+"""Stages whose pools differ by less are even: one layer of many."""
 
 _CHECKED_CAPABILITIES = frozenset({(8, 0), (8, 6), (8, 9), (9, 0)})
 
@@ -35,6 +42,52 @@ def check_asked(model: ModelSpec, deployment: Deployment) -> None:
             hint="set use_sliding_window to false in its config (--hf-overrides), which is how the class is served",
             key="max_window_layers",
         )
+
+
+def budget_findings(model: ModelSpec, deployment: Deployment, settings: Settings, budget: Budget) -> Iterator[Finding]:
+    """What the memory of a rank leaves no room for, and what the share asked for means."""
+    if deployment.memory_utilization is not None:
+        found = inside_finding(budget, deployment.memory_utilization)
+        if found is not None:
+            yield found
+    beside = sum(term.bytes for term in budget.terms if not term.inside_fraction and term.name == "cuda_graphs")
+    left = budget.total_bytes - budget.requested_bytes - beside
+    chunk = min(settings.max_num_batched_tokens, PROMPT_LOGITS_TOKENS)
+    killed = prompt_logits_finding(model.shape.vocabulary or 0, chunk, left)
+    if killed is not None and not model.shape.is_pooling:
+        yield killed
+
+
+def prompt_logits_finding(vocabulary: int, tokens: int, left_bytes: int) -> Finding | None:
+    """Whether one request for prompt log-probabilities fits beside the pool: tokens × vocabulary × 2 B of logits.
+
+    1,024 × 154,880 × 2 B = 302.5 MiB, where 218.81 MiB are left, end the engine.
+    """
+    need = tokens * vocabulary * 2
+    if need <= left_bytes:
+        return None
+    return Finding(
+        code="prompt-logprobs-do-not-fit",
+        severity="warning",
+        message=f"a request for prompt log-probabilities takes {need / MIB:,.1f} MiB ({tokens:,} tokens × "
+        f"{vocabulary:,} × 2 B) beside the pool, where {max(0, left_bytes) / MIB:,.1f} MiB are left: it would end the "
+        "engine",
+        hint="reject or cap prompt_logprobs, or lower --gpu-memory-utilization",
+    )
+
+
+def uneven_finding(pools: Sequence[int], fewest: int) -> Finding | None:
+    """Pipeline stages that could hold more than the one that decides: what of their pool is of use."""
+    most = max(range(len(pools)), key=pools.__getitem__)
+    if not pools[fewest] or pools[most] * _EVEN <= pools[fewest]:
+        return None
+    return Finding(
+        code="stages-uneven",
+        severity="info",
+        message=f"stage {fewest} holds {pools[fewest]:,} blocks and decides; stage {most} could hold "
+        f"{pools[most]:,}, of which {pools[fewest] / pools[most]:.1%} is of use",
+        hint="move layers to the stage with room: --pp-layers",
+    )
 
 
 def _slides_from_a_layer_on(model: ModelSpec) -> bool:
@@ -67,6 +120,15 @@ def layout_findings(
                 message="a request of this hybrid is charged whole blocks of every group, and states and windows share "
                 "the page of the largest; what is stored is less",
                 hint="plan with the charged bytes; the logical ones say what the model itself would need",
+            )
+        )
+    if deployment.pipeline_layers is not None:
+        partition = ",".join(map(str, deployment.pipeline_layers))
+        findings.append(
+            Finding(
+                code="pipeline-layers-by-environment",
+                severity="info",
+                message=f"vLLM takes uneven stages from its environment: VLLM_PP_LAYER_PARTITION={partition}",
             )
         )
     if deployment.expert_parallel:

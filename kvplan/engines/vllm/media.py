@@ -70,6 +70,6 @@ def media_findings(model: ModelSpec, deployment: Deployment, settings: Settings)
             code="media-beyond-profile",
             severity="warning",
             message=f"a prompt's media can be {worst:,} tokens, the start-up run sees {profiled:,}: encoder inputs "
-            "exceed the profiled length",
-            hint="lower the limits or the image size, or raise --max-num-batched-tokens",
+            "exceed the profiled length; lower the limits or image size",
+            hint="or raise --max-num-batched-tokens, and see whether the pool still suffices",
         )

@@ -1,0 +1,52 @@
+"""Situations at an engine's start that are neither a config nor a load: the functions behind them, by their sources."""
+
+from fractions import Fraction
+
+from kvplan.engines.base import Budget, BudgetTerm, MediaLimit
+from kvplan.engines.graphs import inside_finding, share_for_same_pool
+from kvplan.engines.vllm.findings import prompt_logits_finding, uneven_finding
+from kvplan.engines.vllm.media import worst_case_tokens
+from kvplan.units import GIB, MIB
+
+
+def test_the_share_that_keeps_the_pool_when_graphs_count() -> None:
+    """0.58 GiB of graphs on a card of 23.56 GiB at 0.935: 0.9596. Source: github.com/wtdcode/vllm-backport/issues/34"""
+    total, graphs = round(23.56 * GIB), round(0.58 * GIB)
+    assert abs(float(share_for_same_pool(total, Fraction(935, 1000), graphs)) - 0.9596) <= 0.001
+
+    def answer(*, inside: bool, size: int = graphs) -> object:
+        term = BudgetTerm(name="cuda_graphs", bytes=size, formula="", inside_fraction=inside)
+        budget = Budget(
+            rank=0, total_bytes=total, requested_bytes=0, terms=(term,), kv_bytes=0, kv_bytes_low=0, kv_bytes_high=0
+        )
+        return inside_finding(budget, Fraction(935, 1000))
+
+    assert "a share of 0.9596" in getattr(answer(inside=True), "message", "")
+    assert answer(inside=False) is None
+    assert answer(inside=True, size=2 * GIB) is None, "no share above 1"
+
+
+def test_prompt_log_probabilities_beside_a_tight_pool() -> None:
+    """302.5 MiB of logits, 218.81 MiB left. Source: github.com/local-inference-lab/vllm/issues/257"""
+    finding = prompt_logits_finding(154_880, 1024, round(218.81 * MIB))
+    assert finding is not None
+    assert "302.5 MiB" in finding.message
+    assert "reject or cap prompt_logprobs" in (finding.hint or "")
+    assert prompt_logits_finding(154_880, 1024, round(302.5 * MIB)) is None
+
+
+def test_media_of_the_worst_prompt() -> None:
+    """Ten images and a video of 16,384 tokens each. Source: github.com/vllm-project/vllm/issues/22173"""
+    limits = [
+        MediaLimit(sort="image", items=10, item_tokens=16_384),
+        MediaLimit(sort="video", items=1, item_tokens=16_384),
+    ]
+    assert worst_case_tokens(limits) == 180_224
+
+
+def test_stages_of_one_layer_more_are_even() -> None:
+    assert uneven_finding([1000, 1030], 0) is None
+    assert uneven_finding([0, 1030], 0) is None
+    found = uneven_finding([46_800, 327_680], 0)
+    assert found is not None
+    assert "14.3% is of use" in found.message

@@ -1,0 +1,68 @@
+"""Options of ``kvplan fit`` that an engine alone understands: how they are written, and what they print."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kvplan.cli import main
+
+POOL = ["fit", "Qwen/Qwen3-32B", "--kv-memory", "40GiB", "--offline"]
+
+
+def answer(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, Any]:
+    assert main([*arguments, "--format", "json"]) == code
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_a_draft_model_is_part_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """Qwen3-32B has 64 layers, Qwen3-0.6B 28, of the same 8 KV heads of 128: 92 × 65,536 B a block (vLLM 0.33)."""
+    plan = answer([*POOL, "--speculative-tokens", "3", "--draft-model", "Qwen/Qwen3-0.6B"], capsys)
+    assert plan["pool"]["bytes_per_block"] == 92 * 65_536
+    assert json.loads(plan["flags"]["--speculative-config"]) == {
+        "model": "Qwen/Qwen3-0.6B",
+        "method": "draft_model",
+        "num_speculative_tokens": 3,
+    }
+
+
+def test_next_token_layers_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    mtp = ["fit", "Qwen/Qwen3.5-9B", "--kv-memory", "40GiB", "--offline", "--speculative-tokens", "2"]
+    plan = answer(mtp, capsys)
+    assert json.loads(plan["flags"]["--speculative-config"]) == {"method": "mtp", "num_speculative_tokens": 2}
+
+
+def test_uneven_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = answer([*POOL, "--pp-layers", "56,8"], capsys)
+    assert plan["pool"]["bytes_per_block"] == 56 * 65_536
+    assert main([*POOL, "--pp-layers", "56,8", "--flags", "cli"]) == 0
+    assert capsys.readouterr().out.startswith("VLLM_PP_LAYER_PARTITION=56,8 vllm serve Qwen/Qwen3-32B")
+
+
+def test_media_and_whole_prompts_reach_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    limits = ["--limit-mm-per-prompt", '{"image": {"count": 2, "tokens": 256}, "video": 0}']
+    flags = answer([*POOL, *limits, "--no-chunked-prefill"], capsys)["flags"]
+    assert json.loads(flags["--limit-mm-per-prompt"]) == {"image": 2, "video": 0}
+    assert flags["--no-enable-chunked-prefill"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--limit-mm-per-prompt", "two images"], 3, "how many items of what"),
+        (["--limit-mm-per-prompt", '{"image": -1}'], 3, "how many items of what"),
+        (["--limit-mm-per-prompt", '{"image": {"count": 1, "tokens": 0}}'], 3, "how many items of what"),
+        (["--limit-mm-per-prompt", "[3]"], 3, "how many items of what"),
+        (["--pp-layers", "60,8"], 3, "do not share out 64 layers over 2 stages"),
+        (["--pp-layers", "32,32", "--pp", "3"], 3, "do not share out 64 layers over 3 stages"),
+        (["--speculative-tokens", "3"], 5, "cannot tell what guesses ahead"),
+        (["--speculative-method", "ngram"], 3, "but not how many"),
+        (["--draft-model", "Qwen/Qwen3-0.6B"], 3, "but not how many"),
+        (["--engine", "tgi", "--pp-layers", "56,8"], 3, "pipeline_layers is an option of"),
+        (["--engine", "llama.cpp", "--gpu-memory-utilization", "0.5"], 3, "memory_utilization is an option of"),
+    ],
+)
+def test_what_cannot_be_is_said(options: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*POOL, *options]) == code
+    assert said in " ".join(capsys.readouterr().err.split())
