@@ -17,10 +17,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked ``live`` or ``opt_in`` run only where ``-m`` names their mark."""
+    """Tests marked ``live``, ``live_engine`` or ``opt_in`` run only where ``-m`` names their mark."""
     asked = str(config.getoption("markexpr"))
     for item in items:
-        for mark in ("live", "opt_in"):
+        for mark in ("live", "live_engine", "opt_in"):
             if item.get_closest_marker(mark) is not None and mark not in asked:
                 item.add_marker(pytest.mark.skip(reason=f"off unless asked for with -m {mark}"))
 

@@ -139,7 +139,12 @@ async def _until_up(client: aiohttp.ClientSession, url: str) -> None:
 
 
 def run(
-    case: Callable[[Served], Awaitable[None]], given: Promise | None = None, *, server: str = "uvicorn", **settings: Any
+    case: Callable[[Served], Awaitable[None]],
+    given: Promise | None = None,
+    *,
+    server: str = "uvicorn",
+    at_most_s: float = 60,
+    **settings: Any,
 ) -> None:
     """Run one case against a gateway of its own, on the loop that the command takes; ``…-asyncio``: on asyncio's."""
     name, _, loop = server.partition("-")
@@ -149,7 +154,7 @@ def run(
             await case(gateway)
 
     with asyncio.Runner(loop_factory=None if loop == "asyncio" else loop_factory()) as runner:
-        runner.run(asyncio.wait_for(whole(), timeout=60))
+        runner.run(asyncio.wait_for(whole(), timeout=at_most_s))
 
 
 def error_of(body: bytes) -> dict[str, Any]:
