@@ -20,7 +20,7 @@ from kvplan.simulation.workers import (
 )
 
 if TYPE_CHECKING:
-    from kvplan.simulation.tasks import Progress
+    from kvplan.simulation.workers import Progress
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")

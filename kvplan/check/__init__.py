@@ -10,7 +10,7 @@ from kvplan.check.judge import judge_limits
 from kvplan.check.measure import measure
 from kvplan.check.results import Check, Comparison
 from kvplan.errors import InputError
-from kvplan.simulation.tasks import Progress
+from kvplan.simulation.workers import Progress
 from kvplan.traffic.kinds import Traffic
 
 __all__ = ["check"]

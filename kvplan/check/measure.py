@@ -12,7 +12,7 @@ from kvplan.model import ModelSpec
 from kvplan.simulation.bounds import judged_strategy
 from kvplan.simulation.plant import DoesNotStartError, plan_deployment
 from kvplan.simulation.run import simulate
-from kvplan.simulation.tasks import Progress
+from kvplan.simulation.workers import Progress
 from kvplan.traffic.kinds import Traffic
 from kvplan.units import format_bytes
 

@@ -16,7 +16,7 @@ from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.errors import InputError, KvplanError, UnsupportedModelError
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
-from kvplan.simulation.tasks import Progress
+from kvplan.simulation.workers import Progress
 from kvplan.sweep import sweep
 from kvplan.traffic.kinds import Limit, Traffic
 

@@ -8,7 +8,7 @@ from kvplan.recommend.player import Player, Setting, played
 from kvplan.recommend.results import CapPoint, Constraints
 from kvplan.simulation.bounds import judged_strategy
 from kvplan.simulation.results import Simulation
-from kvplan.simulation.tasks import Progress
+from kvplan.simulation.workers import Progress
 from kvplan.traffic.sample import sample
 
 CURVE_POLICY = "worst_case_default_cap"

@@ -14,7 +14,8 @@ from kvplan.simulation.gather import gather
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import StrategyResult
 from kvplan.simulation.run import WARMUP_SHARE
-from kvplan.simulation.tasks import Progress, Task, run_tasks
+from kvplan.simulation.tasks import Task, run_tasks
+from kvplan.simulation.workers import Progress
 from kvplan.traffic.kinds import Arrivals, Traffic
 from kvplan.traffic.sample import sample
 

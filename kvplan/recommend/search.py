@@ -35,7 +35,7 @@ from kvplan.simulation.clients import client_table
 from kvplan.simulation.gather import describe_inputs
 from kvplan.simulation.plant import build_plant
 from kvplan.simulation.run import WARMUP_SHARE, seed_numbers
-from kvplan.simulation.tasks import Progress
+from kvplan.simulation.workers import Progress
 from kvplan.traffic.kinds import Arrivals, Traffic
 from kvplan.traffic.sample import sample
 

@@ -123,14 +123,20 @@ def remarks(result: Simulation) -> Iterator[tuple[str, str]]:
     """A label and a sentence for each thing that the table of strategies does not show."""
     if all(not strategy.requests.offered for strategy in result.strategies):
         yield "Nothing", f"no request arrives after the first {seconds(result.inputs.warmup_s)}, which are warm-up"
+    found: dict[tuple[str, str], list[str]] = {}
     for strategy in result.strategies:
         share = strategy.shares["rejected_permanently_share"]
         if share:
             never = "a prompt beyond the window, or a reservation beyond the pool"
-            yield "Too large", f"{strategy.name}: {percent(share)} of requests can never be served ({never})"
+            found.setdefault(("Too large", f"{percent(share)} of requests can never be served ({never})"), []).append(
+                strategy.name
+            )
     for strategy in result.strategies:
         if not strategy.steady:
-            yield "Unsteady", f"{strategy.name}: {strategy.steady_reason}"
+            found.setdefault(("Unsteady", strategy.steady_reason), []).append(strategy.name)
+    for (label, sentence), names in found.items():
+        whom = "all strategies" if len(names) == len(result.strategies) > 1 else ", ".join(names)
+        yield label, f"{whom}: {sentence}"
 
 
 def recommendation(advice: Recommendation) -> Iterator[Part]:

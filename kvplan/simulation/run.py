@@ -18,8 +18,9 @@ from kvplan.simulation.doors import door
 from kvplan.simulation.gather import describe_inputs, gather
 from kvplan.simulation.plant import Plant, build_plant
 from kvplan.simulation.results import ServiceBand, Simulation, Stability
-from kvplan.simulation.tasks import Progress, Task, TaskResult, run_tasks
+from kvplan.simulation.tasks import Task, TaskResult, run_tasks
 from kvplan.simulation.types import StepCost
+from kvplan.simulation.workers import Progress
 from kvplan.traffic.arrivals import Evenly
 from kvplan.traffic.distributions import Constant
 from kvplan.traffic.kinds import Arrivals, Traffic

@@ -18,6 +18,7 @@ from kvplan.simulation.statistics import measure
 from kvplan.simulation.types import UNLIMITED, ClientRule, EngineSetup, Run, Samples, Watch
 from kvplan.simulation.workers import (
     ATTEMPTS,
+    Progress,
     count_workers,
     end_workers,
     killed_too_often,
@@ -37,10 +38,10 @@ _LOADING_PAYS_S = 4.0
 """Seconds of playing on each core from which a compiled kernel that lies on disk is loaded (0.7 s)."""
 _COMPILING_PAYS_S = 90.0
 """The same from which one is compiled (36 s of CPU)."""
+_SO_MUCH_LONGER = 2.0
+"""An estimate of the rest is told where it is so many times what was told first."""
 _HARDEST_FIRST = {"nothing": 0, "requests": 1, "blocks": 2}
 """What admits most meets preemption first, and preemption is what takes time to play."""
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,28 +87,35 @@ def run_tasks(
     Of many tasks the hardest is played first, here: it tells how long the rest takes, which ``say`` is told beyond a
     minute, and whether the compiled kernel pays.
     """
+    say = say or _to_nobody
     watched = partial(_watched, total=len(tasks), progress=progress)
     if executor is not None:
         return list(watched(executor.map(run_task, tasks)))
     cores = min(count_workers(workers), len(tasks))
+    least_s = _least_seconds(requests) * len(tasks) / cores
+    if least_s > _LONG_RUN_S:
+        say(f"this takes at least {least_s / 60:.0f} min; fewer seeds or a shorter duration is faster")
+    here = partial(run_task, say=say)
     if len(tasks) == 1 or requests * len(tasks) < _SMALL_RUN_REQUESTS:
-        return list(watched(map(run_task, tasks)))
+        return list(watched(map(here, tasks)))
     order = sorted(range(len(tasks)), key=lambda place: _HARDEST_FIRST[tasks[place].opened.strategy.counts])
-    if say is not None and (least_s := _least_seconds(requests)) > _LONG_RUN_S:
-        say(f"each of {len(tasks)} runs takes at least {least_s / 60:.0f} min; a shorter duration is faster")
     started_s = time.process_time()
-    first = [run_task(tasks[order[0]])]
+    first = [here(tasks[order[0]])]
     rest_s = (time.process_time() - started_s) * (len(tasks) - 1) / cores
     rest = [tasks[place] for place in order[1:]]
     if _compiling_pays(rest, rest_s):
         rest = [replace(task, compiled=True) for task in rest]
         started_s = time.process_time()
-        first.append(run_task(rest.pop(0), say=say))  # compiled or loaded here, so that forked workers have it too
+        first.append(here(rest.pop(0)))  # compiled or loaded here, so that forked workers have it too
         rest_s = min(rest_s, (time.process_time() - started_s) * len(rest) / cores)
-    if say is not None and rest_s > _LONG_RUN_S:
+    if rest_s > max(_LONG_RUN_S, least_s * _SO_MUCH_LONGER):
         say(f"this takes about {rest_s / 60:.0f} min; fewer seeds or a shorter duration is faster")
     played = list(watched(chain(first, _over_cores(rest, cores))))
     return [result for _, result in sorted(zip(order, played, strict=True), key=itemgetter(0))]
+
+
+def _to_nobody(_line: str) -> None:
+    """Where nobody listens."""
 
 
 def _least_seconds(requests: int) -> float:

@@ -14,6 +14,8 @@ from typing import Any
 
 from kvplan.errors import InputError
 
+Progress = Callable[[int, int], None]
+"""Is told how many of how many pieces of work are done."""
 ATTEMPTS = 3
 """How often workers may be killed before their parent gives up."""
 
