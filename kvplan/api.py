@@ -77,6 +77,14 @@ def deploy(
     max_num_batched_tokens: int | None = None,
     prefix_caching: bool | None = None,
     async_scheduling: bool | None = None,
+    block_size: int | None = None,
+    enforce_eager: bool = False,
+    expert_parallel: bool = False,
+    speculative_tokens: int = 0,
+    speculative_method: str | None = None,
+    draft_model: ModelSpec | None = None,
+    lora_slots: int = 0,
+    lora_rank: int = 16,
     profiles_folder: str | Path | None = None,
 ) -> Deployment:
     """A deployment from the words that the command line takes; ``Deployment`` itself has every option.
@@ -105,4 +113,12 @@ def deploy(
         max_num_batched_tokens=max_num_batched_tokens,
         prefix_caching=prefix_caching,
         async_scheduling=async_scheduling,
+        block_size=block_size,
+        enforce_eager=enforce_eager,
+        expert_parallel=expert_parallel,
+        speculative_tokens=speculative_tokens,
+        speculative_method=speculative_method,
+        draft_model=draft_model,
+        lora_slots=lora_slots,
+        lora_rank=lora_rank,
     )

@@ -34,6 +34,17 @@ def test_importing_the_package_loads_nothing_else() -> None:
     assert done.stdout.strip() == "['kvplan']"
 
 
+def test_options_from_python_are_answered_as_from_the_command() -> None:
+    """Adapters of experts are not counted; a method that does not exist is not known; a draft model is priced."""
+    experts = kvplan.read_model("Qwen/Qwen3-30B-A3B", offline=True)
+    assert kvplan.fit(experts, kvplan.deploy("h100", lora_slots=2)).verdict == "cannot_tell"
+    model, draft = (kvplan.read_model(f"Qwen/Qwen3-{size}", offline=True) for size in ("32B", "0.6B"))
+    with pytest.raises(kvplan.UnsupportedModelError, match="'medusa' are not modelled"):
+        kvplan.fit(model, kvplan.deploy("h100", speculative_tokens=2, speculative_method="medusa"))
+    guessing = kvplan.fit(model, kvplan.deploy("h200", speculative_tokens=2, draft_model=draft))
+    assert guessing.plan.layout.bytes_per_block == 92 * 65_536
+
+
 def test_the_line_from_a_model_to_a_plan() -> None:
     model = kvplan.read_model("Qwen/Qwen3-32B", offline=True)
     planned = kvplan.fit(model, kvplan.deploy("h100", tensor_parallel=2))

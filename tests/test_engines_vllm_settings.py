@@ -1,5 +1,6 @@
 """vLLM's defaults by release and GPU (the table is vLLM's ``EngineArgs.get_batch_defaults``, 0.33, and older docs)."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -97,7 +98,9 @@ def test_tokens_in_flight_are_those_of_every_concurrent_batch(
 
 
 def test_prefix_caching_is_off_where_there_is_no_attention_and_where_there_is_an_encoder() -> None:
-    mamba = model_of([[Mamba1State(inner=1536, state=16, conv_kernel=4)]] * 24)
+    mamba = replace(
+        model_of([[Mamba1State(inner=1536, state=16, conv_kernel=4)]] * 24), architecture="FalconMambaForCausalLM"
+    )
     cross = CrossAttention(kv_heads=20, head_dim=64, value_head_dim=64, source_tokens=1500)
     whisper = model_of([[FULL, cross]] * 32, window=448, is_encoder_decoder=True)
     assert [resolve_settings(model, Deployment()).prefix_caching for model in (MODEL, mamba, whisper)] == [
@@ -106,6 +109,20 @@ def test_prefix_caching_is_off_where_there_is_no_attention_and_where_there_is_an
         False,
     ]
     assert resolve_settings(mamba, Deployment(prefix_caching=True)).prefix_caching
+
+
+def test_a_hybrids_class_without_attention_keeps_its_cache() -> None:
+    """The class says that there is no attention, not the layers: source: vLLM 0.33, ``IsAttentionFree``."""
+    states = model_of([[Mamba1State(inner=1536, state=16, conv_kernel=4)]] * 4)
+    granite = replace(states, architecture="GraniteMoeHybridForCausalLM")
+    assert resolve_settings(granite, Deployment()).prefix_caching
+
+
+def test_a_class_may_have_a_number_of_sequences_of_its_own() -> None:
+    """Source: vLLM 0.33, ``DiffusionGemmaModelForBlockDiffusionConfig``: 8, where the user says nothing."""
+    diffusion = replace(MODEL, architecture="DiffusionGemmaForBlockDiffusion")
+    assert resolve_settings(diffusion, Deployment()).max_num_seqs == 8
+    assert resolve_settings(diffusion, Deployment(max_num_seqs=16)).max_num_seqs == 16
 
 
 def test_pooling_models_do_not_schedule_ahead() -> None:

@@ -22,6 +22,7 @@ from tests.models import model_of
 
 ROWS = json.loads((Path(__file__).parent / "golden" / "speculation_vllm_0_33.json").read_text(encoding="utf-8"))["rows"]
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+SHORT = "Meta-Llama-3-8B-Instruct"
 FULL = FullAttention(kv_heads=8, head_dim=128, value_head_dim=128)
 
 
@@ -105,6 +106,18 @@ def test_what_vllm_refuses_or_nobody_knows(asked: dict[str, Any], kind: type[Exc
     deployment = Deployment(kv_memory_bytes=40 * GIB, speculative_tokens=3, max_num_seqs=1)
     with pytest.raises(kind, match=said):
         fit(read_model(LLAMA, offline=True), replace(deployment, **asked))
+
+
+def test_a_draft_model_of_a_short_context_shortens_the_window() -> None:
+    """Of vLLM 0.33 at TP 8 in 40 GiB: a window of 8,192, blocks of 917,504 B, 46,811 of them; the target alone has
+    131,072."""
+    large, small = (read_model(f"meta-llama/{name}", offline=True) for name in ("Llama-3.1-70B-Instruct", SHORT))
+    asked = Deployment(kv_memory_bytes=40 * GIB, tensor_parallel=8, speculative_tokens=3, draft_model=small)
+    answer = fit(large, asked)
+    assert (answer.max_model_len, answer.plan.layout.bytes_per_block, answer.plan.blocks) == (8192, 917_504, 46_811)
+    assert "window-cut-to-draft" in {finding.code for finding in answer.findings}
+    shared = fit(large, replace(asked, speculative_method="eagle"))
+    assert shared.max_model_len == 131_072, "EAGLE shares the target's positions"
 
 
 def test_mamba_1_keeps_its_own_steps() -> None:

@@ -126,10 +126,18 @@ def _check_draft(model: ModelSpec, draft: ModelSpec, method: str) -> None:
         )
 
 
-def drafting_findings(drafter: Drafter | None) -> Iterator[Finding]:
-    """What guesses ahead, and that its caches are in the pool."""
+def drafting_findings(drafter: Drafter | None, settings: Settings, window: int) -> Iterator[Finding]:
+    """What guesses ahead, that its caches are in the pool, and a ``window`` asked for that it shortens."""
     if drafter is None:
         return
+    if settings.max_model_len < window and drafter.model is not None:
+        yield Finding(
+            code="window-cut-to-draft",
+            severity="warning",
+            message=f"{drafter.model.id} was made for {settings.max_model_len:,} tokens: vLLM shortens the window of "
+            f"{window:,} to that",
+            hint="take a draft model of a longer context",
+        )
     caches = sum(len(kept) for kept in drafter.layers)
     kept = f"its {caches} caches are part of the pool" if caches else "it keeps no caches"
     yield Finding(
@@ -149,6 +157,17 @@ def check_lookahead(drafter: Drafter | None, settings: Settings) -> None:
             hint="raise --max-num-batched-tokens, or guess fewer",
             key="max_num_batched_tokens",
         )
+
+
+def cut_to_drafter(settings: Settings, drafter: Drafter | None) -> Settings:
+    """A draft model of a shorter context shortens the window; other drafters share the model's positions.
+
+    Source: vLLM 0.33, ``VllmConfig._limit_max_model_len_to_draft``.
+    """
+    if drafter is None or drafter.method != DRAFT_MODEL or drafter.model is None:
+        return settings
+    longest = drafter.model.max_context_tokens or settings.max_model_len
+    return replace(settings, max_model_len=min(settings.max_model_len, longest))
 
 
 def with_drafter(model: ModelSpec, drafter: Drafter | None) -> ModelSpec:

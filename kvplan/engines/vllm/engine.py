@@ -6,6 +6,7 @@ from kvplan.engines.vllm.budget import stage_budgets
 from kvplan.engines.vllm.drafting import (
     Drafter,
     check_lookahead,
+    cut_to_drafter,
     draft_weights,
     drafter_of,
     drafting_findings,
@@ -47,7 +48,8 @@ class Vllm:
         check_asked(model, deployment)
         drafter = drafter_of(model, deployment)
         loaded = model if loads_encoder(deployment) else without_encoder(model)
-        settings = resolve_settings(model, deployment)
+        asked = resolve_settings(model, deployment)
+        settings = cut_to_drafter(asked, drafter)
         check_lookahead(drafter, settings)
         kv = kv_types(model, deployment.kv_dtype, capability=capability_of(deployment))
         layouts = stage_layouts(with_drafter(model, drafter), deployment, settings, kv, drafter)
@@ -69,7 +71,7 @@ class Vllm:
                 *version_findings(deployment),
                 *layout_findings(model, deployment, settings, layout, blocks),
                 *media_findings(model, deployment, settings),
-                *drafting_findings(drafter),
+                *drafting_findings(drafter, settings, asked.max_model_len),
                 *(budget_findings(model, deployment, settings, budgets[fewest]) if budgets is not None else ()),
                 *filter(None, [uneven_finding(pools, fewest)]),
             ),

@@ -9,7 +9,6 @@ from fractions import Fraction
 from kvplan.engines.base import Deployment, Finding, Settings
 from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.errors import InputError
-from kvplan.layers import RecurrentLayer
 from kvplan.model import ModelSpec
 from kvplan.units import GIB
 
@@ -79,6 +78,11 @@ def tier_of(deployment: Deployment) -> Tier:
     return _LARGE if release > (*_FIRST_V1, 99) else _FIRST_LARGE
 
 
+_ATTENTION_FREE = frozenset({"MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM"})
+
+_SEQUENCES_OF = {"DiffusionGemmaForBlockDiffusion": 8}
+"""Classes with a number of sequences of their own by default (vLLM 0.33): a step denoises whole canvases."""
+
 _ONE_ITEM_TOKENS = {"Gemma4ForConditionalGeneration": 32 * (70 + 8)}
 """Classes whose images and videos cannot be split over steps: a step must hold the largest item. Gemma 4's is a video
 of 32 frames, each 70 tokens and 8 of frame and time marks (source: vLLM 0.33, ``gemma4_mm.py``; logs print 2,496)."""
@@ -93,7 +97,10 @@ def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> in
     return max(tier_of(deployment).server_tokens, item_tokens, whole_prompt)
 
 
-def _default_sequences(deployment: Deployment) -> int:
+def _default_sequences(model: ModelSpec, deployment: Deployment) -> int:
+    own = _SEQUENCES_OF.get(model.architecture)
+    if own is not None:
+        return own
     return 256 if release_of(deployment) < _FIRST_V1 else tier_of(deployment).max_num_seqs
 
 
@@ -108,9 +115,11 @@ def prints_plain_tokens(release: tuple[int, ...]) -> bool:
 
 
 def is_attention_free(model: ModelSpec) -> bool:
-    """Whether every layer that keeps anything keeps a recurrent state."""
-    kept = [layer for layers in model.layers for layer in layers]
-    return bool(kept) and all(isinstance(layer, RecurrentLayer) for layer in kept)
+    """Whether the class knows no attention; a hybrid's class without attention layers is not of that sort.
+
+    Source: vLLM 0.33, ``IsAttentionFree``.
+    """
+    return model.architecture in _ATTENTION_FREE
 
 
 def window_of(model: ModelSpec, deployment: Deployment) -> int:
@@ -141,7 +150,7 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
     Source: vLLM 0.33, ``EngineArgs`` and ``VllmConfig.max_concurrent_batches``.
     """
     release, window = release_of(deployment), window_of(model, deployment)
-    sequences = deployment.max_num_seqs or _default_sequences(deployment)
+    sequences = deployment.max_num_seqs or _default_sequences(model, deployment)
     tokens = deployment.max_num_batched_tokens or min(sequences * window, _default_tokens(model, deployment, window))
     if deployment.max_num_seqs is None:
         sequences = min(sequences, tokens)
