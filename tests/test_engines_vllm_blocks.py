@@ -2,6 +2,9 @@
 
 import pytest
 
+from kvplan.capacity import fit
+from kvplan.engines import parse_engine
+from kvplan.engines.base import Deployment
 from kvplan.engines.vllm.blocks import (
     HybridBlock,
     attention_block,
@@ -28,6 +31,8 @@ from kvplan.layers import (
     RecurrentLayer,
     ShortConvState,
 )
+from kvplan.sources import read_model
+from kvplan.units import GIB
 
 KV16, KV8 = KvTypes(key=BFLOAT16, value=BFLOAT16), KvTypes(key=FP8, value=FP8)
 HOPPER, AMPERE, BLACKWELL = (9, 0), (8, 0), (10, 0)
@@ -138,3 +143,21 @@ def test_hybrid_blocks(attention: Layer, state: RecurrentLayer, kv: KvTypes, cac
 def test_a_longer_block_asked_for_stays() -> None:
     made = hybrid_block(GQA, [GDN], KV16, block_tokens=4096, prefix_caching=True, capability=HOPPER)
     assert made.block_tokens == 4096
+
+
+def test_gated_delta_states_on_capability_12_are_exported_from_0_31_on() -> None:
+    """A GB10 on 0.23.1 logs the Triton kernel and attention blocks of 1,568 tokens, no multiple of 64."""
+    spark = (12, 1)
+    assert [state_alignment([GDN], spark, release) for release in ((0, 23, 1), (0, 31))] == [1, 64]
+    assert [checkpoint_blocks(GDN, spark, release) for release in ((0, 23, 1), (0, 31))] == [0, 1]
+
+
+def test_latents_of_0_7_are_padded() -> None:
+    """A log of DeepSeek-R1 at TP 8 on 0.7.3: 18,418 blocks in 21.43 GiB, 61 layers x 16 tokens x 1,280 B."""
+    model = read_model("deepseek-ai/DeepSeek-R1", offline=True)
+    asked = Deployment(
+        engine=parse_engine("vllm@0.7.3"), tensor_parallel=8, kv_memory_bytes=int(21.43 * GIB), max_model_len=8192
+    )
+    plan = fit(model, asked).plan
+    assert plan.layout.bytes_per_block == 61 * 16 * 1280
+    assert abs(plan.blocks - 18_418) <= 5, "the log's two decimals"

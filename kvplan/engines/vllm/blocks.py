@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvplan.engines.vllm.settings import CHECKED_RELEASE
 from kvplan.engines.vllm.specs import PACKED_KERNEL_BLOCK
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
@@ -33,6 +34,7 @@ FLASHINFER_GDN_ALIGNMENT = 64
 
 
 _FIRST_FP8 = (8, 9)
+_FIRST_GDN_ON_SM12X = (0, 31)
 _FLASHINFER_WIDTHS = frozenset({64, 128, 256, 512})
 
 
@@ -124,7 +126,9 @@ def attention_block(block: KernelBlock, asked: int | None) -> int:
     return asked
 
 
-def checkpoint_blocks(layer: RecurrentLayer, capability: tuple[int, int]) -> int:
+def checkpoint_blocks(
+    layer: RecurrentLayer, capability: tuple[int, int], release: tuple[int, ...] = CHECKED_RELEASE
+) -> int:
     """1 where the layer's prefill kernel can export a state from within a chunk, for the prefix cache; else 0.
 
     Mamba-2 always; gated delta net on FlashInfer's kernel; Kimi-K3's KDA on FlashKDA.
@@ -132,25 +136,31 @@ def checkpoint_blocks(layer: RecurrentLayer, capability: tuple[int, int]) -> int
     if isinstance(layer, Mamba2State):
         return 1
     if isinstance(layer, GatedDeltaState):
-        return int(_has_flashinfer_gdn(layer, capability))
+        return int(_has_flashinfer_gdn(layer, capability, release))
     if isinstance(layer, KdaState):
         return int(layer.bounded_gate and layer.dim == 128 and capability >= (9, 0))
     return 0
 
 
-def _has_flashinfer_gdn(layer: GatedDeltaState, capability: tuple[int, int]) -> bool:
-    """Capability 9.0, or Blackwell (10.x, 12.x) with key heads of 128; not OLMo-hybrid's variant."""
+def _has_flashinfer_gdn(layer: GatedDeltaState, capability: tuple[int, int], release: tuple[int, ...]) -> bool:
+    """Capability 9.0, or Blackwell (10.x, from 0.31 also 12.x) with key heads of 128; not OLMo-hybrid's variant.
+
+    Source: vLLM 0.24, 0.28, 0.31 and 0.33, ``_resolve_gdn_prefill_backend``; a GB10 on 0.23 logs the Triton kernel.
+    """
     if layer.negative_eigenvalues:
         return False
-    return capability == (9, 0) or (capability[0] in (10, 12) and layer.key_dim == 128)
+    newer = (10, 12) if release >= _FIRST_GDN_ON_SM12X else (10,)
+    return capability == (9, 0) or (capability[0] in newer and layer.key_dim == 128)
 
 
-def state_alignment(layers: Sequence[RecurrentLayer], capability: tuple[int, int]) -> int:
+def state_alignment(
+    layers: Sequence[RecurrentLayer], capability: tuple[int, int], release: tuple[int, ...] = CHECKED_RELEASE
+) -> int:
     """Tokens of which a block must be a multiple so that a prefill can export states at block ends.
 
     Only gated delta net asks for it, and only where every recurrent layer can export.
     """
-    if all(isinstance(layer, GatedDeltaState) and _has_flashinfer_gdn(layer, capability) for layer in layers):
+    if all(isinstance(layer, GatedDeltaState) and _has_flashinfer_gdn(layer, capability, release) for layer in layers):
         return FLASHINFER_GDN_ALIGNMENT
     return 1
 
@@ -171,6 +181,7 @@ def hybrid_block(
     block_tokens: int,
     prefix_caching: bool,
     capability: tuple[int, int],
+    release: tuple[int, ...] = CHECKED_RELEASE,
 ) -> HybridBlock:
     """Attention block = alignment × ceil(state bytes / (alignment × attention bytes per token of one layer)).
 
@@ -180,7 +191,7 @@ def hybrid_block(
     """
     alignment = max(block_tokens, 128) if isinstance(attention, LatentAttention) else block_tokens
     if prefix_caching:
-        alignment = math.lcm(alignment, state_alignment(states, capability))
+        alignment = math.lcm(alignment, state_alignment(states, capability, release))
     per_token = attention.growing_bytes_per_token(kv) or attention.windowed_bytes_per_token(kv)
     if per_token.denominator != 1:
         raise UnsupportedModelError("cannot tell: attention bytes per token of this hybrid are not whole")

@@ -15,7 +15,7 @@ from kvplan.engines.vllm.blocks import (
 )
 from kvplan.engines.vllm.drafting import Drafter
 from kvplan.engines.vllm.groups import make_groups
-from kvplan.engines.vllm.settings import capability_of
+from kvplan.engines.vllm.settings import capability_of, release_of
 from kvplan.engines.vllm.specs import LATENT, PACKED_WINDOW, PageSpec, attention_spec, padded, state_spec
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
@@ -33,6 +33,9 @@ from kvplan.layers import (
     SlidingAttention,
 )
 from kvplan.model import ModelSpec
+
+_LATENTS_ALIGNED, _LATENT_ALIGNMENT_BYTES = (0, 7), 256
+"""The release whose CUDA cache pads each latent to whole 256 B (``VLLM_MLA_CUDA_MEM_ALIGN_KV_CACHE``)."""
 
 
 def stage_layouts(
@@ -101,7 +104,7 @@ def _specs(
     for state in states:
         if isinstance(state, (RgLruState, RwkvState)):
             raise UnsupportedModelError(f"vLLM has no class for models with {state.kind} layers")
-    capability = capability_of(deployment)
+    capability, release = capability_of(deployment), release_of(deployment)
     if attention:
         block = attention_block(kernel_block(kept, kv, capability), deployment.block_size)
     else:
@@ -115,10 +118,12 @@ def _specs(
             block_tokens=block,
             prefix_caching=settings.prefix_caching,
             capability=capability,
+            release=release,
         )
         block, page = hybrid.block_tokens, hybrid.page_bytes
     guessed, retained = (0, 0) if drafter is None else (drafter.tokens, drafter.retained_tokens)
-    state_block = block if settings.prefix_caching else settings.max_model_len
+    cached = settings.prefix_caching
+    state_block = block if cached else settings.max_model_len
     specs: list[PageSpec] = []
     for index, layers in enumerate(rank_layers):
         for layer in layers:
@@ -130,13 +135,18 @@ def _specs(
                         kv,
                         block_tokens=state_block,
                         page_bytes=layer.fixed_bytes(kv) if page is None else page,
-                        blocks=guessed + (2 + checkpoint_blocks(layer, capability) if settings.prefix_caching else 1),
+                        blocks=guessed
+                        + (2 + checkpoint_blocks(layer, capability, release) if settings.prefix_caching else 1),
                     )
                 )
                 continue
             spec = attention_spec(layer, index, kv, block_tokens=block, encoder_tokens=settings.max_num_batched_tokens)
-            if spec is not None:
-                specs.append(replace(spec, retained_tokens=retained) if spec.rule == "sliding" else spec)
+            if spec is None:
+                continue
+            if spec.family == LATENT and release[:2] == _LATENTS_ALIGNED:
+                entry = padded(spec.page_bytes // spec.block_tokens, _LATENT_ALIGNMENT_BYTES)
+                spec = replace(spec, page_bytes=entry * spec.block_tokens)
+            specs.append(replace(spec, retained_tokens=retained) if spec.rule == "sliding" else spec)
     return block, specs
 
 
