@@ -22,6 +22,7 @@ from typing import Any
 
 import aiohttp
 
+from kvplan.gateway.command import loop_factory
 from tests.gateway_server import CHAT, Served, promise, served
 
 CAPACITY = 3000
@@ -191,7 +192,8 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=600)
     wish = parser.parse_args()
-    found = asyncio.run(run_chaos(wish.requests, wish.at_once, wish.seconds))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        found = runner.run(run_chaos(wish.requests, wish.at_once, wish.seconds))
     sent = sum(found.outcomes.values())
     print(f"{sent:,} requests in {found.elapsed_s:.0f} s on {os.cpu_count()} cores, {wish.at_once} at once")
     print("  " + ", ".join(f"{count:,} {name}" for name, count in found.outcomes.items() if count))
