@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvplan.calibration.run import calibrate_run
-from kvplan.simulation.measured import EfficiencyFit, read_measured_run
+from kvplan.simulation.efficiency import EfficiencyFit
+from kvplan.simulation.measured import read_measured_run
 from kvplan.traffic.load import parse_traffic
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

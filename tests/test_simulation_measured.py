@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from kvplan.errors import InputError
-from kvplan.simulation.measured import MeasuredRun, fit_efficiency, play, read_measured_run
+from kvplan.simulation.efficiency import fit_efficiency, play
+from kvplan.simulation.measured import MeasuredRun, read_measured_run
 from kvplan.simulation.plant import Plant, build_plant
 from kvplan.simulation.service import at_efficiency
 from kvplan.traffic.load import parse_traffic

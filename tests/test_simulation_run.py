@@ -14,7 +14,8 @@ from kvplan.simulation.bounds import judged_strategy, round_caps, sustainable_pe
 from kvplan.simulation.clients import client_rule, client_table
 from kvplan.simulation.doors import caps, charged_blocks, door, requests_for
 from kvplan.simulation.plant import Plant, build_plant
-from kvplan.simulation.results import REQUEST_COLUMNS, Simulation, request_lines
+from kvplan.simulation.request_lines import REQUEST_COLUMNS, request_lines
+from kvplan.simulation.results import Simulation
 from kvplan.simulation.run import is_random, simulate
 from kvplan.simulation.service import EFFICIENCY, roofline
 from kvplan.simulation.statistics import mean_interval, student_t

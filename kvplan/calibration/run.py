@@ -5,7 +5,8 @@ from pathlib import Path
 
 from kvplan.calibration_file import FLAGS, PARALLELISM, SETTINGS, WORDS
 from kvplan.errors import InputError
-from kvplan.simulation.measured import EfficiencyFit, MeasuredRun, fit_efficiency
+from kvplan.simulation.efficiency import EfficiencyFit, fit_efficiency
+from kvplan.simulation.measured import MeasuredRun
 from kvplan.simulation.plant import build_plant
 from kvplan.traffic.kinds import Traffic
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from kvplan.report.json_text import document
-from kvplan.simulation.measured import Compared, EfficiencyFit, Part
+from kvplan.simulation.efficiency import Compared, EfficiencyFit, Part
 from kvplan.simulation.service import BAND_SHARE, EFFICIENCY
 
 

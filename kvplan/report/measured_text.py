@@ -7,8 +7,8 @@ from kvplan.report.calibrate_text import CALIBRATION_FILE
 from kvplan.report.fit_text import settings_line
 from kvplan.report.numbers import count
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
-from kvplan.simulation.measured import Compared, EfficiencyFit
-from kvplan.simulation.measured import Part as RunPart
+from kvplan.simulation.efficiency import Compared, EfficiencyFit
+from kvplan.simulation.efficiency import Part as RunPart
 from kvplan.simulation.service import BAND_SHARE, EFFICIENCY
 
 GOOD_SHARE = 0.05

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from kvplan.simulation.results import REQUEST_COLUMNS, StrategyRows, request_lines
+from kvplan.simulation.request_lines import REQUEST_COLUMNS, StrategyRows, request_lines
 
 
 def lines(runs: Iterable[StrategyRows]) -> Iterator[str]:

@@ -1,11 +1,12 @@
 """What a simulation answers: frozen values, ready for any report."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.recovery import Recovery
-from kvplan.simulation.types import Integers, RequestRows, Requests, Samples
+from kvplan.simulation.request_lines import StrategyRows
+from kvplan.simulation.types import Samples
 from kvplan.traffic.kinds import Traffic
 
 
@@ -227,18 +228,6 @@ class Recommendation:
     terms: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StrategyRows:
-    """Every request of one strategy on one seed, as arrays."""
-
-    strategy: str
-    seed: int
-    requests: Requests
-    rows: RequestRows
-    class_names: tuple[str, ...]
-    class_index: Integers
-
-
 @dataclass(frozen=True, kw_only=True)
 class ServiceBand:
     """The judged strategy with every step ``factor`` times as long: one end of the service time's band."""
@@ -267,48 +256,3 @@ class Simulation:
             if result.name == name:
                 return result
         raise KeyError(name)
-
-
-REQUEST_COLUMNS = (
-    "strategy",
-    "seed",
-    "id",
-    "class",
-    "arrival_s",
-    "attempts",
-    "outcome",
-    "admitted_s",
-    "scheduled_s",
-    "first_token_s",
-    "finish_s",
-    "prompt_tokens",
-    "max_output_tokens",
-    "output_tokens",
-    "preemptions",
-)
-
-
-def request_lines(rows: StrategyRows) -> Iterator[tuple[object, ...]]:
-    """The lines of ``--requests``, by order of arrival, as ``REQUEST_COLUMNS``; None: it never happened."""
-    from kvplan.simulation.types import Outcome
-
-    asked, ended = rows.requests, rows.rows
-    names = {outcome.value: outcome.name.lower() for outcome in Outcome}
-    times = [
-        [None if value != value else value for value in column.tolist()]  # noqa: PLR0124 - nan is not itself
-        for column in (ended.admitted_s, ended.scheduled_s, ended.first_token_s, ended.finish_s)
-    ]
-    columns = zip(
-        asked.arrival_s.tolist(),
-        ended.attempts.tolist(),
-        ended.outcome.tolist(),
-        *times,
-        asked.prompt_tokens.tolist(),
-        asked.cap_tokens.tolist(),
-        ended.output_tokens.tolist(),
-        ended.preemptions.tolist(),
-        strict=True,
-    )
-    for index, (arrival_s, attempts, outcome, *rest) in enumerate(columns):
-        name = rows.class_names[rows.class_index[index]]
-        yield (rows.strategy, rows.seed, index, name, arrival_s, attempts, names[outcome], *rest)

@@ -13,7 +13,8 @@ from kvplan.simulation.answers import fan_out, gathered
 from kvplan.simulation.bounds import sustainable_per_s
 from kvplan.simulation.doors import Door, requests_for
 from kvplan.simulation.plant import Plant
-from kvplan.simulation.results import SeedResult, StrategyRows
+from kvplan.simulation.request_lines import StrategyRows
+from kvplan.simulation.results import SeedResult
 from kvplan.simulation.statistics import measure
 from kvplan.simulation.types import UNLIMITED, ClientRule, EngineSetup, Run, Samples, Watch
 from kvplan.simulation.workers import (

@@ -1,0 +1,211 @@
+"""The one efficiency that makes the simulation take the time of a measured run.
+
+The constant is fitted on the first third of the run; what it predicts of the rest says how far to trust it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kvplan.errors import InputError
+from kvplan.simulation.measured import MeasuredRun
+from kvplan.simulation.plant import Plant
+from kvplan.simulation.service import BAND_SHARE, EFFICIENCY, at_efficiency
+from kvplan.simulation.tasks import engine_setup
+from kvplan.simulation.types import ClientRule, Floats, FrontDoor, RequestRows, Requests, Router
+
+FITTED_SHARE = 1 / 3
+FEWEST_REQUESTS = 30
+"""With fewer, the first third is ten requests or less, and their mean says little."""
+OTHER_PEAK_SHARE = 0.1
+_SLOWEST, _FASTEST = 0.02, 1.5
+_TOLERANCE_SHARE = 1e-5
+_MOST_TRIALS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """A time over the requests of one part of a run."""
+
+    mean_s: float
+    p50_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One time as it was measured and as the simulation has it."""
+
+    measured: Times
+    predicted: Times
+
+    @property
+    def error_share(self) -> float:
+        """Predicted mean / measured mean - 1."""
+        return self.predicted.mean_s / self.measured.mean_s - 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the run: the time to the first token and to the last one, both from the arrival."""
+
+    requests: int
+    ttft: Compared
+    e2e: Compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class EfficiencyFit:
+    """The constant, and the run with it: the first third, on which it was fitted, and the rest.
+
+    ``unfitted`` is the rest with the roofline's own efficiency, and at the slow and the fast end of its band.
+    """
+
+    efficiency: float
+    plant: Plant
+    requests: int
+    skipped: int
+    fitted: Part
+    rest: Part
+    unfitted: Part
+    unfitted_slow: Part
+    unfitted_fast: Part
+    preemptions: int
+    running_peak: int
+    running_peak_measured: int
+
+    @property
+    def ran_otherwise(self) -> bool:
+        """Whether clearly more or fewer requests ran at once than the plan has it: another cap, pool or parallelism."""
+        high, low = sorted((self.running_peak, self.running_peak_measured), reverse=True)
+        return high > (1.0 + OTHER_PEAK_SHARE) * low
+
+
+def fit_efficiency(run: MeasuredRun, plant: Plant) -> EfficiencyFit:
+    """The efficiency at which the first third's mean time from arrival to last token is the measured one.
+
+    The whole run is simulated each time, since later requests slow the first ones down too. The end-to-end time is
+    fitted and not the first token's: it has hundreds of steps in it, the other one or two and a queue. ``plant`` must
+    hold a roofline's service. InputError where no efficiency from 2 % to 150 % explains the run.
+    """
+    if len(run) < FEWEST_REQUESTS:
+        raise InputError(
+            f"requests in the run: {len(run)}, too few to fit on a third of them",
+            hint=f"record {FEWEST_REQUESTS} or more",
+        )
+    part = round(len(run) * FITTED_SHARE)
+    first, rest = slice(0, part), slice(part, len(run))
+
+    def played(efficiency: float) -> RequestRows:
+        return play(run, replace(plant, service=at_efficiency(plant.service, efficiency)))
+
+    def too_slow(efficiency: float) -> float:
+        return compare(run, played(efficiency), first).e2e.error_share
+
+    efficiency = round(_root(too_slow), 4)
+    rows = played(efficiency)
+    return EfficiencyFit(
+        efficiency=efficiency,
+        plant=replace(plant, service=at_efficiency(plant.service, efficiency)),
+        requests=len(run),
+        skipped=run.skipped,
+        fitted=compare(run, rows, first),
+        rest=compare(run, rows, rest),
+        unfitted=compare(run, played(EFFICIENCY), rest),
+        unfitted_slow=compare(run, played(EFFICIENCY / (1.0 + BAND_SHARE)), rest),
+        unfitted_fast=compare(run, played(EFFICIENCY / (1.0 - BAND_SHARE)), rest),
+        preemptions=int(rows.preemptions.sum()),
+        running_peak=_peak(rows.first_token_s, rows.finish_s),
+        running_peak_measured=_peak(run.first_token_s, run.finish_s),
+    )
+
+
+def _root(too_slow: Callable[[float], float]) -> float:
+    """Where ``too_slow`` changes its sign: regula falsi over 1 / efficiency, in which a time is nearly a line, with the
+    Illinois rule (the end that stays twice counts half), so that it also ends where the line is bent."""
+    low, high = 1.0 / _FASTEST, 1.0 / _SLOWEST
+    at_low, at_high = too_slow(1.0 / low), too_slow(1.0 / high)
+    if at_low > 0 or at_high < 0:
+        word = "faster" if at_low > 0 else "slower"
+        bound = f"{_FASTEST:.0%}" if at_low > 0 else f"{_SLOWEST:.0%}"
+        raise InputError(
+            f"the run is {word} than {bound} of the roofline",
+            hint="is it this model on this GPU, with this parallelism? Are the times in seconds?",
+            key="run",
+        )
+    stayed = 0
+    for _ in range(_MOST_TRIALS):
+        middle = low - at_low * (high - low) / (at_high - at_low)
+        value = too_slow(1.0 / middle)
+        if abs(value) < _TOLERANCE_SHARE or high - low < _TOLERANCE_SHARE * middle:
+            return 1.0 / middle
+        if value > 0:
+            high, at_high = middle, value
+            at_low = at_low / 2 if stayed > 0 else at_low
+            stayed = 1
+        else:
+            low, at_low = middle, value
+            at_high = at_high / 2 if stayed < 0 else at_high
+            stayed = -1
+    return 2.0 / (low + high)
+
+
+def play(run: MeasuredRun, plant: Plant) -> RequestRows:
+    """The run's requests through the simulated engine, without a front door; each asks for what it was given.
+
+    Of several replicas the one with the fewest requests takes the next, as vLLM's own balancer does.
+    """
+    from kvplan.simulation.engine import run_kernel
+
+    count = len(run)
+    never, none = np.full(count, math.inf), np.zeros(count)
+    too_long = int((run.prompt_tokens >= plant.settings.max_model_len).sum())
+    if too_long:
+        raise InputError(
+            f"{too_long:,} prompts of the run do not fit the window of {plant.settings.max_model_len:,} tokens",
+            hint="give the engine's --max-model-len",
+            key="max_model_len",
+        )
+    asked = Requests(
+        arrival_s=run.arrival_s,
+        prompt_tokens=run.prompt_tokens,
+        output_tokens=run.output_tokens,
+        cap_tokens=run.output_tokens.copy(),
+        charge=np.zeros(count, np.int64),
+        refused_for_good=np.zeros(count, np.bool_),
+        client=np.zeros(count, np.int64),
+        time_out_s=never,
+        cancel_s=never,
+        client_draw=none,
+        server_draw=none,
+    )
+    door = FrontDoor(replicas=plant.replicas, router=Router.LEAST_RESERVED)
+    return run_kernel(asked, engine_setup(plant), door, (ClientRule(),)).rows
+
+
+def compare(run: MeasuredRun, rows: RequestRows, part: slice) -> Part:
+    """The times of one part of the run, measured and simulated."""
+
+    def both(measured_s: Floats, simulated_s: Floats) -> Compared:
+        start_s = run.arrival_s[part]
+        return Compared(measured=_times(measured_s[part] - start_s), predicted=_times(simulated_s[part] - start_s))
+
+    return Part(
+        requests=len(run.arrival_s[part]),
+        ttft=both(run.first_token_s, rows.first_token_s),
+        e2e=both(run.finish_s, rows.finish_s),
+    )
+
+
+def _peak(first_token_s: Floats, finish_s: Floats) -> int:
+    """The most requests that were between their first and their last token at once."""
+    moments_s = np.concatenate((first_token_s, finish_s))
+    change = np.concatenate((np.ones(len(first_token_s)), -np.ones(len(finish_s))))
+    return int(change[np.lexsort((change, moments_s))].cumsum().max())
+
+
+def _times(values_s: Floats) -> Times:
+    p50_s, p99_s = np.percentile(values_s, (50, 99))
+    return Times(mean_s=float(values_s.mean()), p50_s=float(p50_s), p99_s=float(p99_s))
