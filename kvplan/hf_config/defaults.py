@@ -58,6 +58,7 @@ CLASS_DEFAULTS: Mapping[str, ClassDefaults] = {
     "bitnet": _class(30, 20, 2560, kv=5, context=2048),
     "bloom": _class(2, 8, 64, tied=True),
     "chameleon": _class(32, 32, 4096, kv=32, context=4096),
+    "clip_text_model": _class(12, 8, 512, context=77),
     "codegen": _class(28, 16, 4096, context=2048),
     "cohere": _class(40, 64, 8192, context=8192, tied=True),
     "cohere2": _class(40, 64, 8192, window=4096, context=8192, tied=True),

@@ -14,7 +14,7 @@ _LANGUAGE_BLOCKS = ("thinker_config", "text_config", "llm_config", "language_con
 
 def language_block(outer: Fields) -> Fields:
     """The block that describes the language model: nested under one of its usual names, or the file itself."""
-    block = outer
+    block = (None if outer.says(*_LANGUAGE_BLOCKS) else outer.section("vlm_config")) or outer
     for name in _LANGUAGE_BLOCKS:
         inner = block.section(name)
         if inner is not None:
@@ -63,6 +63,12 @@ def find_family(outer: Fields, text: Fields) -> str:
     nested = text.values is not outer.values
     architectures = outer.texts("architectures") or []
     model_type = outer.text("model_type")
+    if architectures and _stem(architectures[0]) in ENCODERS:
+        raise UnsupportedModelError(
+            f"architectures names {architectures[0]!r}, an encoder: it keeps no KV cache, so there is none to plan",
+            hint=ENCODER_HINT,
+            key="architectures",
+        )
     if nested:
         inner = known_family(text.text("model_type"))
         if inner is not None:
@@ -81,12 +87,6 @@ def find_family(outer: Fields, text: Fields) -> str:
 
 
 def _unknown(key: str, name: str | None) -> UnsupportedModelError:
-    if name is not None and _stem(name) in ENCODERS:
-        return UnsupportedModelError(
-            f"{key} names {name!r}, an encoder: it keeps no KV cache, so there is none to plan",
-            hint=ENCODER_HINT,
-            key=key,
-        )
     return UnsupportedModelError(
         f"{key} names {name!r}, which kvplan does not know: it refuses rather than guesses what such a model keeps",
         hint="give a local config.json without architectures and with a known model_type, if one describes its layers",

@@ -86,6 +86,7 @@ _ENDS_FULL = frozenset({"diffusion_gemma_text", "gemma4_text", "gemma4_unified_t
 # Classes of vLLM 0.33 that give every layer the same window: with a list that mixes kinds, all layers keep everything.
 _ONE_WINDOW = frozenset(
     {
+        "clip_text_model",
         "cohere",
         "deepseek",
         "ernie4_5_moe",
