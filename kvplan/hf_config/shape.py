@@ -6,7 +6,15 @@ from kvplan.hf_config.described import HEAD_NAMES, HIDDEN_NAMES, Described
 from kvplan.model import Shape
 
 _VISION_KEYS = ("vision_config", "vision_tower", "mm_vision_tower", "vision_encoder", "visual", "image_size")
-_POOLING_WORDS = ("ForSequenceClassification", "ForTokenClassification", "RewardModel", "ForEmbedding", "ForRetrieval", "TextModel", "CLIPModel")
+_POOLING_WORDS = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "RewardModel",
+    "ForEmbedding",
+    "ForRetrieval",
+    "TextModel",
+    "CLIPModel",
+)
 
 
 def read_shape(model: Described) -> Shape:
