@@ -17,6 +17,12 @@ from kvplan.cli.app import COMMANDS
 from kvplan.cli.grouped import Grouped
 from kvplan.cli.output import encodable
 from kvplan.explain import TOPICS
+from kvplan.recommend import recommend
+from kvplan.recommend.results import Advice
+from kvplan.report.page import render
+from kvplan.report.recommend_text import text as recommend_text
+from kvplan.traffic.load import parse_traffic
+from tests.log_lines import vllm_log
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 TRAFFIC = """\
@@ -39,6 +45,14 @@ limits: {refused_share: {max: 0.9}, ttft_p99_s: {max: 60}}
 TRACE = "arrival_s,prompt_tokens,output_tokens,max_tokens\n" + "".join(
     f"{i},{i % 97 * 31 + 1},{i % 53 * 7 + 1},{1024 if i % 3 else ''}\n" for i in range(300)
 )
+LOG = {
+    "model": LLAMA,
+    "engine_version": "0.11.0",
+    "model_load_gib": 14.99,
+    "available_kv_gib": 18.2,
+    "gpu_memory_utilization": 0.9,
+    "max_model_len": 8192,
+}
 PLANS = {
     "model": ["model", LLAMA],
     "model windows": ["model", "google/gemma-3-27b-it", "--tokens", "1024,999999"],
@@ -54,11 +68,14 @@ PLANS = {
     "compare": ["compare", LLAMA, "google/gemma-3-27b-it", "--gpu", "h100", "--gpu", "l40s"],
     "check": ["check", "traffic.yaml", "--seeds", "1"],
     "simulate": ["simulate", "traffic.yaml", "--seeds", "1", "--workers", "1"],
+    "check against": ["check", "traffic.yaml", "--seeds", "1", "--against", "traffic.yaml", "--set", "traffic.seed=2"],
     "trace": ["trace", "trace.csv"],
+    "calibrate": ["calibrate", "server.log", "--gpu", "a100"],
     **{f"list {sort}": ["list", sort] for sort in ("gpus", "engines", "models", "clients", "traffic")},
     **{f"explain {topic}": ["explain", topic] for topic in TOPICS},
 }
 WIDTHS = (60, 80, 120, 200)
+OLD_CODE_PAGES = ("ascii", "cp1252", "cp437", "cp850", "cp932")
 FILES = ("trace",)
 """What prints a YAML file, whose lines keep their form."""
 MOST_HELP_LINES = 40
@@ -71,6 +88,7 @@ def _files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     Path("traffic.yaml").write_text(TRAFFIC, encoding="utf-8")
     Path("trace.csv").write_text(TRACE, encoding="utf-8")
+    Path("server.log").write_text(vllm_log(LOG), encoding="utf-8")
 
 
 def _shown(name: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
@@ -106,7 +124,7 @@ def test_old_code_pages_lose_no_sign(
 ) -> None:
     """Every sign that kvplan prints has a spelling in ASCII, so that none becomes a question mark."""
     text = _shown(name, 80, monkeypatch, capsys)
-    for encoding in ("ascii", "cp1252", "cp437", "cp850", "cp932"):
+    for encoding in OLD_CODE_PAGES:
         assert encodable(text, encoding).count("?") == text.count("?")
 
 
@@ -135,6 +153,24 @@ def test_colours_suit_light_and_dark_and_can_be_taken_away(
     assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == plain
     monkeypatch.setenv("NO_COLOR", "1")
     assert _shown(name, 80, monkeypatch, capsys) == plain
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    """One search, shown at every width: playing it anew for each would take long."""
+    return recommend(parse_traffic(TRAFFIC, file="my traffic.yaml"), seeds=1, workers=1)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_recommendation_at_every_width(advice: Advice, width: int) -> None:
+    text = render(recommend_text(advice), width=width)
+    assert not [line for line in text.splitlines() if len(line) > width and not _cannot_wrap(line, "recommend")]
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+    assert all(encodable(text, encoding).count("?") == text.count("?") for encoding in OLD_CODE_PAGES)
+    coloured = render(recommend_text(advice), width=width, colour=True)
+    assert set(re.findall("\x1b\\[([0-9;]*)m", coloured)) <= COLOURS
+    assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == text
+    assert "'my traffic.yaml'" in text, "a command that can be pasted"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
