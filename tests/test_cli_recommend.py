@@ -62,7 +62,7 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("--format", "json", "--observed", "metrics.txt") == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["schema"], document["schema_version"]) == ("kvplan.recommendation", 1)
+    assert (document["schema"], document["schema_version"]) == ("kvplan.recommendation", 2)
     assert set(document) == {
         "schema",
         "schema_version",

@@ -56,7 +56,7 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json_has_every_key_and_the_books_balance(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(_run(capsys, "--format", "json"))
-    assert (document["schema"], document["schema_version"]) == ("kvplan.simulation", 1)
+    assert (document["schema"], document["schema_version"]) == ("kvplan.simulation", 2)
     assert document["pool"]["blocks"] == 400
     assert [strategy["name"] for strategy in document["strategies"]] == [
         "worst_case",

@@ -46,7 +46,7 @@ kvplan_used_share_count 10
 
 
 def answer(**terms: float) -> SafetyAnswer:
-    taken = {"block_rounding_share": 0.0, "budget_band_share": 0.1, "token_count_share": 0.0, **terms}
+    taken = {"look_ahead_share": 0.0, "budget_band_share": 0.1, "token_count_share": 0.0, **terms}
     return SafetyAnswer(
         safety_fraction=0.9, risk_free_fraction=1.0, terms=taken, binds="the budget's band", reason="", seeds=10
     )
@@ -112,6 +112,45 @@ def test_sglang_s_names(tmp_path: Path) -> None:
     assert found.used_share is None
     assert found.overbooking_fraction is None
     assert found.safety_fraction == 0.89  # 899 of 1,000
+
+
+def test_sglang_s_counters_stand_in_for_histograms_that_are_off(tmp_path: Path) -> None:
+    """Names and labels of SGLang 0.5.23: lengths are counters unless it was asked for histograms."""
+    text = """\
+sglang:prompt_tokens_total{is_streaming="true",model_name="m"} 30000
+sglang:prompt_tokens_total{is_streaming="false",model_name="m"} 10000
+sglang:generation_tokens_total{is_streaming="true",model_name="m"} 8000
+sglang:num_requests_total{is_streaming="true",model_name="m"} 30
+sglang:num_requests_total{is_streaming="false",model_name="m"} 10
+sglang:num_retracted_requests_total{model_name="m"} 2
+"""
+    found = observed(tmp_path, text)
+    assert (found.requests, found.prompt_mean_tokens, found.output_mean_tokens) == (40, 1000, 200)
+    assert (found.preemptions, found.output_cap_tokens) == (2, None)
+    by_size = observed(
+        tmp_path,
+        text + 'sglang:generation_tokens_histogram_bucket{le="+Inf"} 4\n'
+        "sglang:generation_tokens_histogram_sum 400\nsglang:generation_tokens_histogram_count 4\n",
+    )
+    assert by_size.output_mean_tokens == 100
+
+
+def test_what_the_gateway_really_prints_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    from kvplan.gateway.metrics import GatewayMetrics
+
+    class Shelf:
+        capacity, reserved = 100, 0
+
+    metrics = GatewayMetrics(Shelf())  # type: ignore[arg-type]
+    for used in (100, 300):
+        metrics.note_admission(1000)
+        metrics.note_release(2.0, 1000, used, None)
+    metrics.note_admission(1000)
+    metrics.note_release(2.0, 1000, None, "client")  # whose use was not told: on neither side
+    found = observed(tmp_path, metrics.text().decode())
+    assert (found.source, found.requests) == ("kvplan gateway", 2)
+    assert (found.reserved_tokens, found.used_tokens, found.used_share) == (2000, 400, 0.2)
 
 
 @pytest.mark.parametrize(

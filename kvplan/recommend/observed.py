@@ -8,7 +8,7 @@ from kvplan.capacity import usable_blocks
 from kvplan.errors import InputError
 from kvplan.recommend.prometheus import Histogram, Metrics, read_metrics
 from kvplan.recommend.results import Constraints, ObservedUse, SafetyAnswer
-from kvplan.recommend.safety import BAND, COUNT, ROUNDING, safety_fraction
+from kvplan.recommend.safety import BAND, COUNT, LOOK_AHEAD, safety_fraction
 from kvplan.simulation.plant import Plant
 
 _DEVIATIONS = 3.0
@@ -25,10 +25,8 @@ def observe(
     """
     metrics = read_metrics(path)
     source = _source(metrics, path)
-    prompt = metrics.histogram("vllm:request_prompt_tokens") or metrics.histogram("sglang:prompt_tokens_histogram")
-    output = metrics.histogram("vllm:request_generation_tokens") or metrics.histogram(
-        "sglang:generation_tokens_histogram"
-    )
+    prompt = metrics.histogram("vllm:request_prompt_tokens") or _of_sglang(metrics, "prompt_tokens")
+    output = metrics.histogram("vllm:request_generation_tokens") or _of_sglang(metrics, "generation_tokens")
     reserved, used, reserved_source = _reserved_and_used(metrics, prompt, output)
     shares = metrics.histogram("kvplan_used_share")
     blocks = _blocks(metrics, plant)
@@ -37,7 +35,7 @@ def observe(
     fraction, terms, binds = safety_fraction(
         plant,
         count_error_share=taken[COUNT],
-        look_ahead_share=taken[ROUNDING],
+        look_ahead_share=taken[LOOK_AHEAD],
         risk_free=safety.risk_free_fraction,
         band_share=taken[BAND] if band is None else band,
     )
@@ -46,6 +44,8 @@ def observe(
     used_share = used / reserved if reserved and used is not None else None
     over = None if shares is None else shares.above(1.0)
     preempted = metrics.total("vllm:num_preemptions")
+    if preempted is None:
+        preempted = metrics.total("sglang:num_retracted_requests")
     cap = None if output is None else output.least_edge(limits.max_truncated_share)
     return ObservedUse(
         source=source,
@@ -78,6 +78,14 @@ def _source(metrics: Metrics, path: Path) -> str:
             file=str(path),
         )
     return " and ".join(found)
+
+
+def _of_sglang(metrics: Metrics, name: str) -> Histogram | None:
+    """Lengths that SGLang counts: by size where it was asked to, else their sum over its requests (source: SGLang
+    0.5.23, ``srt/observability/metrics_collector.py``)."""
+    total, requests = metrics.total(f"sglang:{name}"), metrics.total("sglang:num_requests")
+    summed = Histogram(edges=(), count=requests, sum=total) if total is not None and requests else None
+    return metrics.histogram(f"sglang:{name}_histogram") or summed
 
 
 def _reserved_and_used(

@@ -7,7 +7,7 @@ from kvplan.recommend.results import SafetyAnswer
 from kvplan.simulation.plant import Plant
 
 LEAST_FRACTION = 0.05
-ROUNDING, BAND, COUNT = "block_rounding_share", "budget_band_share", "token_count_share"
+LOOK_AHEAD, BAND, COUNT = "look_ahead_share", "budget_band_share", "token_count_share"
 
 
 def safety_fraction(
@@ -26,7 +26,7 @@ def safety_fraction(
     for a measured or calibrated pool.
     """
     band = plant.band_share if band_share is None else band_share
-    terms = {ROUNDING: look_ahead_share, BAND: band, COUNT: count_error_share}
+    terms = {LOOK_AHEAD: look_ahead_share, BAND: band, COUNT: count_error_share}
     product = risk_free
     for taken in terms.values():
         product *= 1.0 - taken
@@ -38,7 +38,7 @@ def binding(terms: Mapping[str, float], risk_free: float) -> str:
     words = {
         BAND: f"the budget's band, {terms[BAND]:.1%} of the pool; kvplan calibrate takes it away",
         COUNT: f"the token count, up to {terms[COUNT]:.1%} below the engine's",
-        ROUNDING: f"look-ahead, {terms[ROUNDING]:.1%} of a reservation",
+        LOOK_AHEAD: f"look-ahead, {terms[LOOK_AHEAD]:.1%} of a reservation",
         "": "nothing: the pool was measured and the ledger counts the engine's blocks",
     }
     largest = max(terms, key=lambda name: terms[name])
