@@ -8,7 +8,8 @@ from pathlib import Path
 
 from kvplan.capacity import Fit
 from kvplan.engines.ggml_types import cache_types
-from kvplan.engines.vllm.drafting import drafter_of
+from kvplan.engines.sglang import drafting as sglang_drafting
+from kvplan.engines.vllm.drafting import Drafter, drafter_of
 
 Value = Callable[[Fit], object]
 
@@ -106,6 +107,16 @@ def _cache_type(option: str) -> Value:
     return read
 
 
+def _of_draft(value: Callable[[Drafter], object], *, drafted: bool = False) -> Value:
+    """``value`` of what guesses ahead under SGLang; ``drafted``: n-grams take no such flag."""
+
+    def read(fit: Fit) -> object:
+        drafter = sglang_drafting.drafter_of(fit.model, fit.deployment)
+        return None if drafter is None or (drafted and not drafter.layers) else value(drafter)
+
+    return read
+
+
 def _chunk(fit: Fit) -> int | None:
     """SGLang's prefill chunk as asked for; −1 where there are none."""
     return -1 if fit.deployment.chunked_prefill is False else fit.deployment.max_num_batched_tokens
@@ -157,6 +168,11 @@ FLAGS: dict[str, dict[str, Value]] = {
         "--context-length": _window,
         "--max-running-requests": _all_sequences,
         "--chunked-prefill-size": _chunk,
+        "--speculative-algorithm": _of_draft(sglang_drafting.algorithm_of),
+        "--speculative-draft-model-path": _of_draft(lambda drafter: drafter.model and drafter.model.id),
+        "--speculative-num-steps": _of_draft(lambda drafter: drafter.tokens, drafted=True),
+        "--speculative-eagle-topk": _of_draft(lambda _: 1, drafted=True),
+        "--speculative-num-draft-tokens": _of_draft(lambda drafter: drafter.tokens + 1),
         "--mem-fraction-static": _SHARE,
         "--kv-cache-dtype": _kv_word({"fp8": "fp8_e4m3"}),
         "--page-size": _BLOCK,

@@ -5,6 +5,7 @@ from fractions import Fraction
 from kvplan.engines.base import Budget, Deployment, Finding, Settings
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import CHECKED_RELEASE
+from kvplan.engines.sglang.drafting import draft_finding, drafter_of
 from kvplan.engines.sglang.rules import smallest_fraction, window_pool_tokens
 from kvplan.engines.token_pool import model_notes, windows_kept_whole
 from kvplan.model import ModelSpec
@@ -45,6 +46,9 @@ def plan_findings(
                 "halves a state",
             )
         )
+    drafter = drafter_of(model, deployment)
+    if drafter is not None:
+        findings.append(draft_finding(drafter))
     if deployment.chunked_prefill is False:
         findings.append(
             Finding(

@@ -1,0 +1,113 @@
+"""Speculative decoding under SGLang: the draft's layers widen every token's cell, each as wide as one of the model's.
+
+Source: ``DefaultPoolConfigurator`` of ``pool_configurator.py``, ``speculative_hook.py`` and
+``spec_aux_hidden_state.py``, 0.5.16 to 0.5.23.
+"""
+
+from dataclasses import replace
+
+from kvplan.engines.base import Deployment, Finding
+from kvplan.engines.ranks import Kept
+from kvplan.engines.sglang.classes import Release, is_since
+from kvplan.engines.vllm.drafting import DRAFT_MODEL, EAGLE, METHODS, MTP, NGRAM, Drafter
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.layers import RecurrentLayer
+from kvplan.model import ModelSpec
+
+SEQUENCES = 48
+"""Requests at once, over all replicas, where tokens are guessed ahead and nothing was asked for."""
+_FIRST_WIDENED: Release = (0, 5, 16)
+_ALGORITHMS = {NGRAM: "NGRAM", MTP: "EAGLE", DRAFT_MODEL: "STANDALONE", EAGLE: "EAGLE"}
+
+
+def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
+    """What guesses ahead on ``deployment``, None where nothing does.
+
+    Raises UnsupportedModelError where what it takes is not known, InputError for what SGLang refuses.
+    """
+    tokens, draft = deployment.speculative_tokens, deployment.draft_model
+    if not tokens:
+        return None
+    method = deployment.speculative_method or _implied(model, draft)
+    if method not in METHODS or not is_since(deployment.engine.release, _FIRST_WIDENED):
+        raise UnsupportedModelError(
+            f"cannot tell: what guessing ahead takes is not modelled for SGLang before 0.5.16, or by {method!r}",
+            hint=f"one of {', '.join(METHODS)}, from 0.5.16 on",
+            key="speculative_method",
+        )
+    if (draft is None) == (method in (DRAFT_MODEL, EAGLE)):
+        raise InputError(
+            f"{method} needs a draft model" if draft is None else f"{method} takes no draft model",
+            hint="--draft-model org/name goes with draft_model and eagle",
+            key="draft_model",
+        )
+    if deployment.data_parallel > 1 and method in (NGRAM, DRAFT_MODEL):
+        raise InputError(
+            f"SGLang does not guess by {method} with attention data parallelism",
+            hint="plan one replica on its own: without --data-parallel",
+            key="speculative_method",
+        )
+    if method == NGRAM:
+        return Drafter(method=method, tokens=tokens)
+    layers = model.next_token_layers if draft is None else draft.layers
+    if not layers:
+        raise InputError(
+            f"{model.id} has no next-token layers", hint="--speculative-method ngram", key="speculative_method"
+        )
+    if any(isinstance(layer, RecurrentLayer) for each in layers for layer in each):
+        raise UnsupportedModelError(
+            "cannot tell: a draft that keeps recurrent states is not modelled",
+            hint="plan with a plain decoder as the draft model",
+            key="draft_model",
+        )
+    return Drafter(method=method, tokens=tokens, layers=layers, model=draft)
+
+
+def _implied(model: ModelSpec, draft: ModelSpec | None) -> str:
+    if draft is not None:
+        return EAGLE if "Eagle" in draft.architecture else DRAFT_MODEL
+    if model.next_token_layers:
+        return MTP
+    raise UnsupportedModelError(
+        f"cannot tell what guesses ahead: {model.id} has no next-token layers",
+        hint="--speculative-method ngram, or --draft-model org/name",
+        key="speculative_tokens",
+    )
+
+
+def algorithm_of(drafter: Drafter) -> str:
+    """The method as SGLang spells it: next-token layers are an EAGLE draft, a model of its own is STANDALONE."""
+    third = drafter.engine_word == "eagle3"
+    return "EAGLE3" if third else _ALGORITHMS[drafter.method]
+
+
+def with_draft(kept: Kept, drafter: Drafter | None, model: ModelSpec) -> Kept:
+    """What a rank keeps with the draft's layers, each of the model's average width.
+
+    DeepSeek-V3, one next-token layer: 61 × 1,152 B + 1,152 B.
+    """
+    layers = 0 if drafter is None else len(drafter.layers)
+    if not layers:
+        return kept
+    growing, windows, states = kept.counts
+    if windows or states or not growing:
+        raise UnsupportedModelError(
+            f"cannot tell: how SGLang shares pools of windows or states with a draft is not modelled ({model.id})",
+            hint="--speculative-method ngram, or start the engine once and read its log: kvplan calibrate LOG",
+            key="speculative_tokens",
+        )
+    return replace(kept, growing_per_token=kept.growing_per_token + kept.growing_per_token * layers // growing)
+
+
+def draft_finding(drafter: Drafter) -> Finding:
+    """What guessing ahead does to the pool and to the requests at once."""
+    widened = (
+        f"every token of the pool has {len(drafter.layers)} of the draft's layers more, " if drafter.layers else ""
+    )
+    return Finding(
+        code="tokens-guessed-ahead",
+        severity="info",
+        message=f"{drafter.tokens} tokens are guessed ahead: {widened}at most {SEQUENCES} requests run at once, unless "
+        "said otherwise",
+        hint="--max-num-seqs",
+    )
