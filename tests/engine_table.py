@@ -22,7 +22,7 @@ from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, buffers, divide_contex
 from kvplan.engines.ranks import keep
 from kvplan.engines.sglang.rules import kv_memory, kv_types
 from kvplan.engines.tensorrt_llm import FREE_FRACTION
-from kvplan.engines.vllm.weights import rank_weights
+from kvplan.engines.weights import rank_weights
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
 from kvplan.profiles.loader import load_gpu

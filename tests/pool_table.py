@@ -17,7 +17,7 @@ from typing import Any
 
 from kvplan.capacity import FITS, Fit, fit
 from kvplan.engines.base import Deployment
-from kvplan.engines.vllm.settings import window_of
+from kvplan.engines.devices import window_of
 from kvplan.errors import KvplanError
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kvplan.engines.base import Budget, Deployment
-from kvplan.engines.vllm.budget import device_memories, rank_facts, stage_budgets
+from kvplan.engines.devices import device_memories
+from kvplan.engines.vllm.budget import rank_facts, stage_budgets
 from kvplan.engines.vllm.budget_terms import (
     communication_bytes,
     gib,

@@ -7,7 +7,7 @@ from typing import Any
 from kvplan.capacity import fit
 from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.engines.vllm.budget_terms import gib
-from kvplan.engines.vllm.weights import rank_weights
+from kvplan.engines.weights import rank_weights
 from kvplan.errors import UnsupportedModelError
 from kvplan.model import ModelSpec
 from tests.budget_table import device_of, read_lines, read_model

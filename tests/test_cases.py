@@ -26,7 +26,7 @@ from kvplan.engines.sglang.findings import window_pool_finding
 from kvplan.engines.sglang.rules import smallest_fraction, window_pool_tokens
 from kvplan.engines.vllm.budget_terms import requested_bytes
 from kvplan.engines.vllm.peaks import RankFacts, sampler_bytes
-from kvplan.engines.vllm.weights import rank_weights
+from kvplan.engines.weights import rank_weights
 from kvplan.gguf import read_gguf_metadata
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source, Weights

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvplan.engines.vllm.weights import rank_share, rank_weights, stage_parts
+from kvplan.engines.weights import rank_share, rank_weights, stage_parts
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config import read_config
 from kvplan.hf_config.weights import read_weights

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm, Deployment, EnginePlan, Finding, Settings
 from kvplan.engines.corrections import corrected
+from kvplan.engines.devices import window_of
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.token_pool import (
     free_memory_estimated,
@@ -18,7 +19,6 @@ from kvplan.engines.token_pool import (
     windows_as_full,
     windows_kept_whole,
 )
-from kvplan.engines.vllm.settings import window_of
 from kvplan.errors import UnsupportedModelError
 from kvplan.layers import (
     BFLOAT16,

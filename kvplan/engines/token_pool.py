@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Finding
+from kvplan.engines.devices import device_memories
 from kvplan.engines.ranks import Kept
-from kvplan.engines.vllm.budget import device_memories
-from kvplan.engines.vllm.weights import RankWeights, rank_weights
+from kvplan.engines.weights import RankWeights, rank_weights
 from kvplan.errors import InputError
 from kvplan.layers import StoredType
 from kvplan.model import ModelSpec

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvplan.engines.vllm.budget_terms import rank_budget, rank_terms
 from kvplan.engines.vllm.graphs import capture_sizes, captured_graphs
 from kvplan.engines.vllm.peaks import RankFacts
-from kvplan.engines.vllm.weights import rank_share
+from kvplan.engines.weights import rank_share
 from kvplan.model import WeightPart
 from kvplan.units import GIB
 

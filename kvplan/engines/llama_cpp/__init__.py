@@ -17,6 +17,7 @@ from kvplan.engines.base import (
     Settings,
 )
 from kvplan.engines.corrections import corrected
+from kvplan.engines.devices import device_memories
 from kvplan.engines.ggml_types import cache_types
 from kvplan.engines.llama_cpp.findings import plan_findings
 from kvplan.engines.llama_cpp.slots import (
@@ -31,8 +32,7 @@ from kvplan.engines.llama_cpp.slots import (
 )
 from kvplan.engines.ranks import Kept, refuse_options, refuse_other_kinds
 from kvplan.engines.stages import stage_layers
-from kvplan.engines.vllm.budget import device_memories
-from kvplan.engines.vllm.weights import rank_weights
+from kvplan.engines.weights import rank_weights
 from kvplan.errors import InputError
 from kvplan.layers import (
     ChunkedAttention,

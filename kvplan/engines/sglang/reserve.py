@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.base import Deployment
+from kvplan.engines.devices import device_bytes
 from kvplan.engines.sglang.classes import SERVED_AS_TEXT, VISION_WITH_PREFILL_GRAPHS, Release, is_since
-from kvplan.engines.vllm.settings import device_bytes
 from kvplan.layers import KdaState, LatentAttention
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from kvplan.engines.base import Deployment
+from kvplan.engines.devices import H100_CAPABILITY, capability_of
 from kvplan.engines.sglang.classes import SAYS_STATE_TYPE, TRACKED_STATE_CLASSES, TRACKED_STATES, is_since
 from kvplan.engines.token_pool import named_type
-from kvplan.engines.vllm.settings import H100_CAPABILITY, capability_of
 from kvplan.errors import UnsupportedModelError
 from kvplan.layers import (
     BFLOAT16,

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from kvplan.engines.base import Budget, Deployment, Settings
+from kvplan.engines.devices import device_memories
 from kvplan.engines.stages import stage_layers
 from kvplan.engines.vllm.budget_terms import rank_budget
 from kvplan.engines.vllm.lora import lora_bytes
 from kvplan.engines.vllm.peaks import RankFacts
 from kvplan.engines.vllm.runner import is_second_runner
 from kvplan.engines.vllm.settings import release_of
-from kvplan.engines.vllm.weights import rank_weights
-from kvplan.errors import InputError
+from kvplan.engines.weights import rank_weights
 from kvplan.layers import IndexKeys, LatentAttention, RecurrentLayer
 from kvplan.model import ModelSpec
 
@@ -77,32 +77,6 @@ def stage_budgets(
             )
         )
     return tuple(budgets)
-
-
-def device_memories(deployment: Deployment) -> tuple[int, ...]:
-    """Memory of every rank's device: given per rank, given once, or the profile's figure."""
-    ranks = deployment.tensor_parallel * deployment.pipeline_parallel
-    given = deployment.gpu_memory_bytes
-    if given is None:
-        if deployment.gpu is None:
-            raise InputError(
-                "a memory budget needs a GPU",
-                hint="name one (--gpu h100), say its memory (--gpu-memory 79.2GiB), or the pool (--kv-memory 40GiB)",
-                key="gpu",
-            )
-        return (deployment.gpu.memory_bytes,) * ranks
-    if len(given) == 1:
-        return given * ranks
-    if len(given) not in {ranks, ranks * deployment.data_parallel}:
-        raise InputError(
-            f"{len(given)} amounts of GPU memory for {ranks} ranks",
-            hint="give one for all, or one per rank",
-            key="gpu_memory_bytes",
-        )
-    if len(given) == ranks:
-        return given
-    # with attention data parallelism every group of ranks holds the same: the smallest device at each place decides
-    return tuple(min(given[place::ranks]) for place in range(ranks))
 
 
 def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> RankFacts:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from kvplan.engines.base import Deployment, Finding, Settings
-from kvplan.engines.vllm.weights import MTP_NAMES, part_bytes, rank_share, rank_weights
+from kvplan.engines.weights import MTP_NAMES, part_bytes, rank_share, rank_weights
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import GatedDeltaState, KdaState, Layer, Mamba2State, RecurrentLayer, ShortConvState
 from kvplan.model import ModelSpec

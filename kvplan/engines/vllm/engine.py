@@ -2,6 +2,7 @@
 
 from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Settings, Unpriced
 from kvplan.engines.corrections import corrected
+from kvplan.engines.devices import capability_of
 from kvplan.engines.vllm.budget import stage_budgets
 from kvplan.engines.vllm.drafting import (
     Drafter,
@@ -16,13 +17,7 @@ from kvplan.engines.vllm.findings import budget_findings, check_asked, layout_fi
 from kvplan.engines.vllm.lora import adapters_are_priced
 from kvplan.engines.vllm.media import loads_encoder, media_findings, without_encoder
 from kvplan.engines.vllm.pages import stage_layouts
-from kvplan.engines.vllm.settings import (
-    capability_of,
-    prints_plain_tokens,
-    release_of,
-    resolve_settings,
-    version_findings,
-)
+from kvplan.engines.vllm.settings import prints_plain_tokens, release_of, resolve_settings, version_findings
 from kvplan.engines.vllm.storage import kv_types
 from kvplan.model import ModelSpec
 

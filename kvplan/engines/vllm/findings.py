@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from kvplan.engines.base import Budget, CacheLayout, Deployment, Finding, Settings
+from kvplan.engines.devices import DEFAULT_WINDOW, device_bytes
 from kvplan.engines.graphs import inside_finding
 from kvplan.engines.vllm.lora import check_rank
 from kvplan.engines.vllm.removed import last_release
-from kvplan.engines.vllm.settings import DEFAULT_WINDOW, device_bytes, release_of
+from kvplan.engines.vllm.settings import release_of
 from kvplan.errors import UnsupportedModelError
 from kvplan.layers import RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec

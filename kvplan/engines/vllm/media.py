@@ -9,7 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvplan.engines.base import Deployment, Finding, MediaLimit, Settings
-from kvplan.engines.vllm.weights import part_bytes
+from kvplan.engines.weights import part_bytes
 from kvplan.model import ModelSpec
 
 _ENCODED = ("image", "video")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
+from kvplan.engines.devices import capability_of
 from kvplan.engines.stages import stage_layers
 from kvplan.engines.vllm.blocks import (
     DEFAULT_BLOCK,
@@ -15,7 +16,7 @@ from kvplan.engines.vllm.blocks import (
 )
 from kvplan.engines.vllm.drafting import Drafter
 from kvplan.engines.vllm.groups import make_groups
-from kvplan.engines.vllm.settings import capability_of, release_of
+from kvplan.engines.vllm.settings import release_of
 from kvplan.engines.vllm.specs import LATENT, PACKED_WINDOW, PageSpec, attention_spec, padded, state_spec
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
@@ -122,9 +123,13 @@ def _specs(
         )
         block, page = hybrid.block_tokens, hybrid.page_bytes
     guessed, retained = (0, 0) if drafter is None else (drafter.tokens, drafter.retained_tokens)
-    cached = settings.prefix_caching
-    state_block = block if cached else settings.max_model_len
+    state_block = block if settings.prefix_caching else settings.max_model_len
+    resident = 2 if settings.prefix_caching else 1
     specs: list[PageSpec] = []
+
+    def exported(layer: RecurrentLayer) -> int:
+        return checkpoint_blocks(layer, capability, release) if settings.prefix_caching else 0
+
     for index, layers in enumerate(rank_layers):
         for layer in layers:
             if isinstance(layer, RecurrentLayer):
@@ -135,8 +140,7 @@ def _specs(
                         kv,
                         block_tokens=state_block,
                         page_bytes=layer.fixed_bytes(kv) if page is None else page,
-                        blocks=guessed
-                        + (2 + checkpoint_blocks(layer, capability, release) if settings.prefix_caching else 1),
+                        blocks=guessed + resident + exported(layer),
                     )
                 )
                 continue

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.base import Deployment, Finding, Settings
+from kvplan.engines.devices import capability_of, device_bytes, window_of
 from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
@@ -23,12 +24,6 @@ _FIRST_IN_FLIGHT = (0, 26)
 issue 49878, which compares 0.25.1 with 0.26)."""
 
 _LAST_PLAIN_TOKENS = (0, 20)
-
-DEFAULT_WINDOW = 2048
-"""Tokens that vLLM assumes where neither the config nor the user says a length (Mamba)."""
-
-H100_BYTES = 85_041_610_752  # 79.2 GiB, what the driver reports for an H100-80
-H100_CAPABILITY = (9, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,20 +43,6 @@ _HUGE = Tier(max_num_seqs=1024, server_tokens=16384)
 def release_of(deployment: Deployment) -> tuple[int, ...]:
     """The release whose rules are asked for; the newest known where none was named."""
     return deployment.engine.release or CHECKED_RELEASE
-
-
-def device_bytes(deployment: Deployment) -> int:
-    """Memory of the smallest device, as the driver reports it; an H100-80's where no GPU was named."""
-    if deployment.gpu_memory_bytes:
-        return min(deployment.gpu_memory_bytes)
-    return deployment.gpu.memory_bytes if deployment.gpu is not None else H100_BYTES
-
-
-def capability_of(deployment: Deployment) -> tuple[int, int]:
-    """CUDA's compute capability of the device; an H100's where no GPU was named or it has none."""
-    if deployment.gpu is None or deployment.gpu.compute_capability is None:
-        return H100_CAPABILITY
-    return deployment.gpu.compute_capability
 
 
 def tier_of(deployment: Deployment) -> Tier:
@@ -120,25 +101,6 @@ def is_attention_free(model: ModelSpec) -> bool:
     Source: vLLM 0.33, ``IsAttentionFree``.
     """
     return model.architecture in _ATTENTION_FREE
-
-
-def window_of(model: ModelSpec, deployment: Deployment) -> int:
-    """The window asked for, or the model's own, or 2,048 where its config does not say; InputError beyond the model's.
-
-    Source: vLLM 0.33, ``_get_and_verify_max_len``.
-    """
-    native, asked = model.max_context_tokens, deployment.max_model_len
-    if asked is None:
-        return DEFAULT_WINDOW if native is None else native
-    if asked < 1:
-        raise InputError(f"a window of {asked} tokens is not possible", key="max_model_len")
-    if native is not None and asked > native and model.context_is_said:
-        raise InputError(
-            f"a window of {asked:,} tokens is longer than the {native:,} that {model.id} was made for",
-            hint=f"ask for at most --max-model-len {native}",
-            key="max_model_len",
-        )
-    return asked
 
 
 def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:

@@ -1,6 +1,6 @@
 """Which type vLLM stores keys and values in, from its own word for it (``--kv-cache-dtype``)."""
 
-from kvplan.engines.vllm.settings import H100_CAPABILITY
+from kvplan.engines.devices import H100_CAPABILITY
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     BFLOAT16,

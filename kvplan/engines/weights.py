@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.stages import stage_layers
-from kvplan.engines.vllm import budget_constants as c
 from kvplan.errors import UnsupportedModelError
 from kvplan.model import ModelSpec, WeightPart
 
@@ -19,16 +18,23 @@ BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
 MTP_NAMES = "mtp."
 """Parts of multi-token prediction layers: stored in the checkpoint, loaded only for speculation."""
 
+# Relative uncertainties of each way of counting, from the residuals of start-up logs.
+ARITHMETIC_WEIGHT_SHARE = Fraction(1, 100)
+QUANTIZED_WEIGHT_SHARE = Fraction(4, 100)
+PADDED_WEIGHT_SHARE = Fraction(8, 100)
+"""MXFP4 experts are padded once more by the kernel that is chosen: a loaded gpt-oss is 6 to 9 % above the count."""
+FILE_WEIGHT_SHARE = Fraction(2, 100)
+UNKNOWN_WEIGHT_SHARE = Fraction(3, 100)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankWeights:
-    """Bytes on one rank; ``speculative_bytes`` are those of multi-token prediction layers, beside ``bytes``.
+    """Bytes on one rank, without layers that guess ahead.
 
     ``unsure_share`` is the relative uncertainty that the way of counting leaves.
     """
 
     bytes: int
-    speculative_bytes: int
     unsure_share: Fraction
     formula: str
 
@@ -126,32 +132,28 @@ def rank_weights(
     experts = tensor_parallel * data_parallel
     width = model.shape.expert_intermediate or model.shape.intermediate
 
-    def of_rank(parts: Iterable[WeightPart]) -> tuple[Fraction, Fraction]:
-        loaded, drafted = Fraction(0), Fraction(0)
+    def of_rank(parts: Iterable[WeightPart]) -> Fraction:
+        loaded = Fraction(0)
         for part in parts:
-            share = rank_share(part, tensor_parallel, vocabulary, expert_ranks=experts, expert_width=width)
-            amount = part_bytes(part, share, dtype)
-            if part.name.startswith(MTP_NAMES):
-                drafted += amount
-            else:
-                loaded += amount
-        return loaded, drafted
+            if not part.name.startswith(MTP_NAMES):
+                share = rank_share(part, tensor_parallel, vocabulary, expert_ranks=experts, expert_width=width)
+                loaded += part_bytes(part, share, dtype)
+        return loaded
 
     if not weights.parts:
         return _without_parts(model, ranks, given_bytes)
     layers = len(model.layers)
-    mine, drafted = of_rank(stage_parts(weights.parts, layers, pipeline_parallel, stage, stage_sizes))
+    mine = of_rank(stage_parts(weights.parts, layers, pipeline_parallel, stage, stage_sizes))
     if given_bytes is not None:
         whole = sum(
             (
-                of_rank(stage_parts(weights.parts, layers, pipeline_parallel, each, stage_sizes))[0]
+                of_rank(stage_parts(weights.parts, layers, pipeline_parallel, each, stage_sizes))
                 for each in range(pipeline_parallel)
             ),
             Fraction(0),
         )
         return RankWeights(
             bytes=int(given_bytes * mine / (whole * tensor_parallel)),
-            speculative_bytes=int(drafted),
             unsure_share=Fraction(0),
             formula=f"given / {ranks} ranks" if ranks > 1 else "given",
         )
@@ -160,16 +162,14 @@ def rank_weights(
         factor = weights.stored_bytes / total
         return RankWeights(
             bytes=int(mine * factor),
-            speculative_bytes=int(drafted * factor),
-            unsure_share=c.FILE_WEIGHT_SHARE,
+            unsure_share=FILE_WEIGHT_SHARE,
             formula="file sizes, shared out by the config's arithmetic",
         )
     method = weights.quantization
-    unsure = c.ARITHMETIC_WEIGHT_SHARE if method is None else c.QUANTIZED_WEIGHT_SHARE
+    unsure = ARITHMETIC_WEIGHT_SHARE if method is None else QUANTIZED_WEIGHT_SHARE
     return RankWeights(
         bytes=int(mine),
-        speculative_bytes=int(drafted),
-        unsure_share=c.PADDED_WEIGHT_SHARE if method is not None and "mxfp4" in method else unsure,
+        unsure_share=PADDED_WEIGHT_SHARE if method is not None and "mxfp4" in method else unsure,
         formula=f"config arithmetic, {weights.quantization or dtype}",
     )
 
@@ -180,11 +180,11 @@ def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> Ran
     if given_bytes is not None:
         known, formula, unsure = given_bytes, "given", Fraction(0)
     elif weights.stored_bytes is not None:
-        known, formula, unsure = weights.stored_bytes, "file sizes", c.UNKNOWN_WEIGHT_SHARE
+        known, formula, unsure = weights.stored_bytes, "file sizes", UNKNOWN_WEIGHT_SHARE
     elif weights.parameters is not None and weights.quantization is None:
         size = BYTES_PER_ELEMENT.get(model.dtype, 2)
         known = weights.parameters * size
-        formula, unsure = f"{weights.parameters:,} parameters × {size} B", c.UNKNOWN_WEIGHT_SHARE
+        formula, unsure = f"{weights.parameters:,} parameters × {size} B", UNKNOWN_WEIGHT_SHARE
     else:
         raise UnsupportedModelError(
             f"cannot tell the weights of {model.id}: its class, sizes or quantisation are not known, and no total is",
@@ -193,7 +193,6 @@ def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> Ran
         )
     return RankWeights(
         bytes=known // ranks,
-        speculative_bytes=0,
-        unsure_share=unsure if ranks == 1 else unsure + c.FILE_WEIGHT_SHARE,
+        unsure_share=unsure if ranks == 1 else unsure + FILE_WEIGHT_SHARE,
         formula=formula if ranks == 1 else f"{formula} / {ranks} ranks",
     )

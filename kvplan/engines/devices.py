@@ -1,0 +1,70 @@
+"""The devices and the window of a deployment, where it says them and where it does not: the same for every engine."""
+
+from kvplan.engines.base import Deployment
+from kvplan.errors import InputError
+from kvplan.model import ModelSpec
+
+DEFAULT_WINDOW = 2048
+"""Tokens that vLLM assumes where neither the config nor the user says a length (Mamba)."""
+
+H100_BYTES = 85_041_610_752  # 79.2 GiB, what the driver reports for an H100-80
+H100_CAPABILITY = (9, 0)
+
+
+def device_bytes(deployment: Deployment) -> int:
+    """Memory of the smallest device, as the driver reports it; an H100-80's where no GPU was named."""
+    if deployment.gpu_memory_bytes:
+        return min(deployment.gpu_memory_bytes)
+    return deployment.gpu.memory_bytes if deployment.gpu is not None else H100_BYTES
+
+
+def capability_of(deployment: Deployment) -> tuple[int, int]:
+    """CUDA's compute capability of the device; an H100's where no GPU was named or it has none."""
+    if deployment.gpu is None or deployment.gpu.compute_capability is None:
+        return H100_CAPABILITY
+    return deployment.gpu.compute_capability
+
+
+def device_memories(deployment: Deployment) -> tuple[int, ...]:
+    """Memory of every rank's device: given per rank, given once, or the profile's figure."""
+    ranks = deployment.tensor_parallel * deployment.pipeline_parallel
+    given = deployment.gpu_memory_bytes
+    if given is None:
+        if deployment.gpu is None:
+            raise InputError(
+                "a memory budget needs a GPU",
+                hint="name one (--gpu h100), say its memory (--gpu-memory 79.2GiB), or the pool (--kv-memory 40GiB)",
+                key="gpu",
+            )
+        return (deployment.gpu.memory_bytes,) * ranks
+    if len(given) == 1:
+        return given * ranks
+    if len(given) not in {ranks, ranks * deployment.data_parallel}:
+        raise InputError(
+            f"{len(given)} amounts of GPU memory for {ranks} ranks",
+            hint="give one for all, or one per rank",
+            key="gpu_memory_bytes",
+        )
+    if len(given) == ranks:
+        return given
+    # with attention data parallelism every group of ranks holds the same: the smallest device at each place decides
+    return tuple(min(given[place::ranks]) for place in range(ranks))
+
+
+def window_of(model: ModelSpec, deployment: Deployment) -> int:
+    """The window asked for, or the model's own, or 2,048 where its config does not say; InputError beyond the model's.
+
+    Source: vLLM 0.33, ``_get_and_verify_max_len``.
+    """
+    native, asked = model.max_context_tokens, deployment.max_model_len
+    if asked is None:
+        return DEFAULT_WINDOW if native is None else native
+    if asked < 1:
+        raise InputError(f"a window of {asked} tokens is not possible", key="max_model_len")
+    if native is not None and asked > native and model.context_is_said:
+        raise InputError(
+            f"a window of {asked:,} tokens is longer than the {native:,} that {model.id} was made for",
+            hint=f"ask for at most --max-model-len {native}",
+            key="max_model_len",
+        )
+    return asked
