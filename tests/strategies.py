@@ -35,6 +35,9 @@ LAYERS: Mapping[type[Layer], st.SearchStrategy[Layer]] = {
     kept.IndexKeys: st.builds(
         kept.IndexKeys, bytes_per_entry=st.sampled_from([132, 256]), tokens_per_entry=st.sampled_from([1, 4])
     ),
+    kept.IndexTail: st.builds(
+        kept.IndexTail, tokens=st.sampled_from([4, 16]), values_per_token=st.sampled_from([128, 256])
+    ),
     kept.CompressedKv: st.builds(
         kept.CompressedKv, bytes_per_entry=st.just(584), tokens_per_entry=st.sampled_from([1, 2, 4, 128])
     ),

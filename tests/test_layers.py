@@ -17,6 +17,7 @@ from kvplan.layers import (
     FullAttention,
     GatedDeltaState,
     IndexKeys,
+    IndexTail,
     KdaState,
     KvTypes,
     LatentAttention,
@@ -55,6 +56,8 @@ GOLDEN: list[tuple[Layer, str, str, str]] = [
     (LatentAttention(latent_dim=512, rope_dim=64), "(512 + 64) × 2", "0", "0"),
     # DeepSeek-V3.2's indexer; vLLM 0.33 DeepseekV32IndexerCache: 128 fp8 and one float32
     (IndexKeys(bytes_per_entry=132), "128 + 4", "0", "0"),
+    # GLM-5.3-Flash; vLLM 0.33 Glm5NextTailCache: key and gate score of 4 tokens in bfloat16
+    (IndexTail(tokens=4, values_per_token=256), "0", "0", "4 × 2 × 128 × 2"),
     # DeepSeek-V4; vLLM 0.33 MLAAttentionSpec with tokens_per_state 128
     (CompressedKv(bytes_per_entry=584, tokens_per_entry=128), "584 / 128", "0", "0"),
     (CompressedWindow(bytes_per_entry=584, window=128), "0", "584", "0"),

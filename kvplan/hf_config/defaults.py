@@ -100,6 +100,7 @@ CLASS_DEFAULTS: Mapping[str, ClassDefaults] = {
     "glm": _class(40, 32, 4096, kv=2, head_dim=128, context=131_072),
     "glm4": _class(40, 32, 4096, kv=2, head_dim=128, context=131_072, strict=True),
     "glm4_moe": _class(46, 96, 4096, kv=8, context=131_072, strict=True),
+    "glm5_next_text": _class(45, 64, 4096, kv=64, head_dim=0, context=1_048_576, strict=True),
     "glm4_moe_lite": _class(47, 20, 2048, kv=20, head_dim=64, context=202_752, strict=True),
     "glm4v_moe_text": _class(46, 96, 4096, kv=8, context=65_536, strict=True),
     "glm4v_text": _class(40, 32, 4096, kv=2, context=32_768),

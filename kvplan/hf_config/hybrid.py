@@ -1,12 +1,13 @@
 """Stacks that mix attention with recurrent layers: which layer is which, in every way configs say it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described, LayerStack
 from kvplan.hf_config.fields import MEASURE_HINT
 from kvplan.hf_config.heads import Heads, read_heads
-from kvplan.hf_config.latent import latent_cache
+from kvplan.hf_config.latent import SPARSE_NAMES, index_keys, latent_cache, own_indexer
 from kvplan.hf_config.recurrent import (
     bailing_kda_state,
     bamba_state,
@@ -17,13 +18,14 @@ from kvplan.hf_config.recurrent import (
     lightning_state,
     nemotron_state,
     plamo2_state,
+    pooled_kda_state,
     rg_lru_state,
     short_conv_state,
     zamba2_state,
 )
 from kvplan.hf_config.standard import attention
 from kvplan.hf_config.windows import FULL, Span, checked_length
-from kvplan.layers import Layer
+from kvplan.layers import IndexTail, Layer
 
 _FULL_NAMES = frozenset({"attention", "full_attention"})
 _LINEAR_NAMES = frozenset({"mamba", "mamba2", "linear_attention", "linear", "recurrent", "conv"})
@@ -182,6 +184,29 @@ def read_kda(model: Described) -> LayerStack:
         raise linear.contradicts("kda_layers", f"with full_attn_layers it must name each of {model.layers} layers once")
     latent, state = latent_cache(model), kda_state(model)
     return tuple((latent,) if number in full else (state,) for number in layers)
+
+
+def read_pooled_sparse(model: Described) -> LayerStack:
+    """GLM-5.3-Flash: three KDA layers, then one of sparse MLA, unless ``layer_types`` says otherwise; an indexer of its
+    own (``indexer_types`` full) keeps one key per ``index_kpool`` (16) tokens and the raw tail that makes the next.
+
+    Source: transformers 5.20, ``Glm5NextTextConfig``; vLLM 0.33, ``Glm5NextIndexerCache``, ``Glm5NextTailCache``.
+    """
+    text = model.text
+    key, kinds = _listed(model, "layer_types") or ("layer_types", _by_index(model, lambda index: index % 4 == 3))
+    sparse = _FULL_NAMES | SPARSE_NAMES
+    if set(kinds) - sparse - {"linear_attention"}:
+        raise text.refused(key, "only linear_attention and sparse attention layers are known")
+    pool = text.optional_count("index_kpool") or 16
+    width = text.count("index_head_dim")
+    entry = replace(index_keys(model), tokens_per_entry=pool)
+    tail = (IndexTail(tokens=pool, values_per_token=2 * width),) if pool > 1 else ()
+    latent, state = latent_cache(model), pooled_kda_state(model)
+    owns = own_indexer(model)
+    return tuple(
+        (state,) if kind == "linear_attention" else (latent, entry, *tail) if owns[index] else (latent,)
+        for index, kind in enumerate(kinds)
+    )
 
 
 def read_flat_kda(model: Described) -> LayerStack:

@@ -52,17 +52,25 @@ def index_keys(model: Described) -> IndexKeys:
 def read_sparse_latent(model: Described) -> LayerStack:
     """MLA with an indexer: its keys come on top, on the layers that have an indexer of their own."""
     latent, keys = latent_cache(model), index_keys(model)
-    return tuple((latent, keys) if own else (latent,) for own in _own_indexer(model))
+    return tuple((latent, keys) if own else (latent,) for own in own_indexer(model))
 
 
-def _own_indexer(model: Described) -> list[bool]:
+_LISTS_INDEXERS = frozenset({"glm5_next_text", "hy_v4"})
+
+
+def own_indexer(model: Described) -> list[bool]:
     """Which layers have an indexer of their own; the others read the choice of one before them.
 
     ``index_topk_pattern`` (``S`` shares; layers beyond it have one), else layer i has one where
     max(i − ``index_skip_topk_offset`` + 1, 0) is a multiple of ``index_topk_freq`` (offset 2, every layer by default).
-    Source: vLLM 0.33, ``DeepseekV32Attention``, which does not read ``indexer_types``.
+    ``indexer_types`` wins for the classes that read it. Source: vLLM 0.33, ``DeepseekV32Attention``, which does not.
     """
     text, layers = model.text, model.layers
+    listed = text.texts("indexer_types") if model.family in _LISTS_INDEXERS else None
+    if listed is not None:
+        if set(listed) - {"full", "shared"} or len(listed) < layers:
+            raise text.contradicts("indexer_types", f"full or shared is expected for each of {layers} layers")
+        return [kind == "full" for kind in listed[:layers]]
     pattern = text.value("index_topk_pattern")
     if pattern is not None:
         marks = list(pattern) if isinstance(pattern, str) else text.texts("index_topk_pattern") or []
@@ -72,7 +80,7 @@ def _own_indexer(model: Described) -> list[bool]:
     return [max(index - offset + 1, 0) % every == 0 for index in range(layers)]
 
 
-_SPARSE_NAMES = frozenset({"sparse_attention", "sparse", "indexed_attention", "deepseek_sparse_attention"})
+SPARSE_NAMES = frozenset({"sparse_attention", "sparse", "indexed_attention", "deepseek_sparse_attention"})
 
 
 def read_listed_sparse(model: Described) -> LayerStack:
@@ -83,17 +91,14 @@ def read_listed_sparse(model: Described) -> LayerStack:
     """
     text, layers = model.text, model.layers
     kinds = text.texts("layer_types") or []
-    listed = text.texts("indexer_types")
-    if listed is None:
-        listed = ["full" if index == 0 or (index - 1) % 4 == 0 else "shared" for index in range(layers)]
-    if set(listed) - {"full", "shared"} or len(listed) < layers:
-        raise text.contradicts("indexer_types", f"full or shared is expected for each of {layers} layers")
-    sparse = [index < len(kinds) and kinds[index] in _SPARSE_NAMES for index in range(layers)]
+    owns = own_indexer(model)
+    if not text.says("indexer_types"):
+        owns = [index == 0 or (index - 1) % 4 == 0 for index in range(layers)]
+    sparse = [index < len(kinds) and kinds[index] in SPARSE_NAMES for index in range(layers)]
     latent = latent_cache(model)
     keys = index_keys(model) if any(sparse) else None
     return tuple(
-        (latent, keys) if keys is not None and sparse[index] and listed[index] == "full" else (latent,)
-        for index in range(layers)
+        (latent, keys) if keys is not None and sparse[index] and owns[index] else (latent,) for index in range(layers)
     )
 
 

@@ -181,6 +181,20 @@ def kda_state(model: Described) -> KdaState:
     )
 
 
+def pooled_kda_state(model: Described) -> KdaState:
+    """GLM-5.3-Flash's KDA layers: ``linear_attn_config``, else flat ``linear_`` keys (64 heads of 128, kernel 4)."""
+    flat = _with(model, {"linear_num_heads": 64, "linear_head_dim": 128, "linear_conv_kernel_dim": 4})
+    nested = model.text.section("linear_attn_config") or Fields({})
+    return KdaState(
+        heads=nested.optional_count("num_heads") or flat.count("linear_num_heads"),
+        dim=nested.optional_count("head_dim") or flat.count("linear_head_dim"),
+        conv_kernel=nested.optional_count("short_conv_kernel_size") or flat.count("linear_conv_kernel_dim"),
+        bounded_gate=True,
+        conv_type=model.dtype,
+        temporal_type=FLOAT32,
+    )
+
+
 def flat_kda_state(model: Described) -> KdaState:
     """AliceAI's KDA layers, which say their sizes under the gated delta net's keys."""
     text = model.text

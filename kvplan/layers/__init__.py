@@ -22,6 +22,7 @@ from kvplan.layers.compressed import (
     CompressedWindow,
     CompressorState,
     IndexKeys,
+    IndexTail,
 )
 from kvplan.layers.recurrent import (
     GatedDeltaState,
@@ -56,6 +57,7 @@ __all__ = [
     "FullAttention",
     "GatedDeltaState",
     "IndexKeys",
+    "IndexTail",
     "KdaState",
     "KvTypes",
     "LatentAttention",

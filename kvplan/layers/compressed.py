@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from kvplan.layers.base import Layer
-from kvplan.layers.stored import FLOAT32, KvTypes
+from kvplan.layers.base import Layer, whole
+from kvplan.layers.stored import BFLOAT16, FLOAT32, KvTypes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,19 @@ class IndexKeys(Layer):
 
     def growing_bytes_per_token(self, kv: KvTypes) -> Fraction:
         return Fraction(self.bytes_per_entry, self.tokens_per_entry)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexTail(Layer):
+    """Raw keys and gate scores of the ``tokens`` last tokens, from which the next pooled index entry is made: a ring,
+    in bfloat16, copied on every rank (GLM-5.3-Flash)."""
+
+    kind: ClassVar[str] = "index tail"
+    tokens: int
+    values_per_token: int
+
+    def fixed_bytes(self, kv: KvTypes) -> int:
+        return whole(BFLOAT16.bytes_for(self.tokens * self.values_per_token))
 
 
 @dataclass(frozen=True, kw_only=True)
