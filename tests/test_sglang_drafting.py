@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from kvplan.engines import parse_engine
+from kvplan.engines.base import Deployment
+from kvplan.engines.sglang.drafting import draft_term
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import FullAttention
 from kvplan.model import ModelSpec
+from kvplan.sources import read_model
 from kvplan.units import GIB
 from tests.test_engines_others import FULL, LATENT, STATE, WINDOW, model_of, plan_of
 
@@ -41,6 +45,26 @@ def test_a_draft_s_weights_are_taken_from_the_pool() -> None:
     assert alone.budget is not None
     assert drafted.budget is not None
     assert alone.budget.kv_bytes - drafted.budget.kv_bytes == 2 * GIB
+
+
+def test_a_draft_s_copies_of_embedding_and_head_are_there_while_the_pool_is_sized() -> None:
+    """DeepSeek-V3's next-token layer over 8 ranks: its checkpoint carries both copies, and they are all that it loads.
+
+    What the files hold of it, a rank's share: 1.98 GiB.
+    """
+    deep = read_model("deepseek-ai/DeepSeek-V3", offline=True)
+    asked = Deployment(
+        engine=parse_engine("sglang"),
+        gpu_memory_bytes=(141 * GIB,) * 8,
+        tensor_parallel=8,
+        speculative_tokens=3,
+    )
+    term = draft_term(deep, asked)
+    assert term is not None
+    assert abs(term.bytes / GIB - 1.98) < 0.01
+    third = draft_term(DENSE, replace(asked, tensor_parallel=1, draft_model=EAGLE))
+    assert third is not None
+    assert third.bytes == GIB + 32_000 * 4096 * 2
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 from kvplan.engines.base import Budget, BudgetTerm, Deployment
 from kvplan.engines.corrections import corrected
-from kvplan.engines.sglang.drafting import drafter_of
+from kvplan.engines.sglang.drafting import draft_term
 from kvplan.engines.sglang.reserve import serves_vision, static_fraction
 from kvplan.engines.sglang.rules import Pools
 from kvplan.engines.token_pool import load_rank
-from kvplan.engines.vllm.drafting import draft_weights
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
 
@@ -56,9 +55,9 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
     ]
     if serves_vision(model):
         terms.append(BudgetTerm(name="vision_cache", bytes=VISION_CACHE_BYTES, formula="SGLANG_VLM_CACHE_SIZE_MB"))
-    draft = draft_weights(model, drafter_of(model, deployment), deployment.tensor_parallel)
-    if draft.bytes:
-        terms.append(BudgetTerm(name="draft_weights", bytes=draft.bytes, formula=draft.formula))
+    draft = draft_term(model, deployment)
+    if draft is not None:
+        terms.append(draft)
     left = requested - sum(term.bytes for term in terms if term.inside_fraction)
     band = _BAND_BYTES if deployment.gpus < _WIDE_GPUS else _WIDE_BAND_BYTES
     half = int(loaded.weights.bytes * loaded.weights.unsure_share) + band

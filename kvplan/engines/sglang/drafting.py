@@ -6,10 +6,10 @@ Source: ``DefaultPoolConfigurator`` of ``pool_configurator.py``, ``speculative_h
 
 from dataclasses import replace
 
-from kvplan.engines.base import Deployment, Finding
+from kvplan.engines.base import BudgetTerm, Deployment, Finding
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import Release, is_since
-from kvplan.engines.vllm.drafting import DRAFT_MODEL, EAGLE, METHODS, MTP, NGRAM, Drafter
+from kvplan.engines.vllm.drafting import DRAFT_MODEL, EAGLE, METHODS, MTP, NGRAM, Drafter, draft_weights
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import RecurrentLayer
 from kvplan.model import ModelSpec
@@ -97,6 +97,29 @@ def with_draft(kept: Kept, drafter: Drafter | None, model: ModelSpec) -> Kept:
             key="speculative_tokens",
         )
     return replace(kept, growing_per_token=kept.growing_per_token + kept.growing_per_token * layers // growing)
+
+
+def draft_term(model: ModelSpec, deployment: Deployment) -> BudgetTerm | None:
+    """Weights of what guesses ahead. Its own embedding and head are there while the pool is sized, and dropped after it
+    for the model's: 16 bits each, whatever the model is quantized to (sglang issue 36452).
+
+    DeepSeek-V3 over 8 ranks: 1.55 GiB of layer, and 2 × 129,280 × 7,168 × 2 B / 8.
+    """
+    drafter = drafter_of(model, deployment)
+    if drafter is None or drafter.method == NGRAM:
+        return None
+    weights = draft_weights(model, drafter, deployment.tensor_parallel)
+    source = drafter.model or model
+    if drafter.method == DRAFT_MODEL or not source.shape.vocabulary:
+        return BudgetTerm(name="draft_weights", bytes=weights.bytes, formula=weights.formula)
+    tied = bool(source.weights.parts) and not any(part.name == "lm_head" for part in source.weights.parts)
+    copies = 1 if tied or drafter.engine_word == "eagle3" else 2
+    dropped = copies * 2 * source.shape.vocabulary * source.shape.hidden // deployment.tensor_parallel
+    return BudgetTerm(
+        name="draft_weights",
+        bytes=weights.bytes + dropped,
+        formula=f"{weights.formula} after the pool is sized",
+    )
 
 
 def draft_finding(drafter: Drafter) -> Finding:
