@@ -185,7 +185,7 @@ def _reserve(
         max_output_tokens=shape.max_output_tokens,
         reserved_tokens=tokens,
         reserved_bytes=blocks * plan.layout.bytes_per_block,
-        logical_bytes=logical_bytes(model, deployment, tokens, plan.kv_types),
+        logical_bytes=logical_bytes(plan.loaded or model, deployment, tokens, plan.kv_types),
         blocks=blocks,
         sequences=int(usable_blocks(plan.layout, plan.blocks) * safety_fraction / blocks) if is_admitted else 0,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvplan.capacity import fit
+from kvplan.capacity import RequestShape, fit
 from kvplan.engines.base import Deployment
 from kvplan.engines.vllm.drafting import METHODS, Drafter, draft_weights, drafter_of, with_drafter
 from kvplan.errors import InputError, UnsupportedModelError
@@ -90,6 +90,7 @@ def test_several_modules_keep_what_they_read_back() -> None:
         ({"speculative_method": "ngram", "draft_model": model_of([[FULL]])}, InputError, "takes no draft model"),
         ({"speculative_method": "mtp"}, InputError, "no next-token layers"),
         ({"draft_model": model_of([[FULL]], shape=Shape(hidden=64, vocabulary=9))}, InputError, "vocabulary of 9"),
+        ({"draft_model": model_of([[FULL]]), "context_parallel": 2}, UnsupportedModelError, "context parallelism"),
         (
             {"draft_model": model_of([[Mamba1State(inner=8, state=8, conv_kernel=4)]])},
             UnsupportedModelError,
@@ -118,6 +119,14 @@ def test_a_draft_model_of_a_short_context_shortens_the_window() -> None:
     assert "window-cut-to-draft" in {finding.code for finding in answer.findings}
     shared = fit(large, replace(asked, speculative_method="eagle"))
     assert shared.max_model_len == 131_072, "EAGLE shares the target's positions"
+
+
+def test_what_is_stored_includes_the_drafter() -> None:
+    """28 layers of Qwen3-0.6B beside 64 of Qwen3-32B, 4,096 B a token and layer."""
+    model, draft = (read_model(f"Qwen/Qwen3-{size}", offline=True) for size in ("32B", "0.6B"))
+    asked = Deployment(kv_memory_bytes=40 * GIB, speculative_tokens=3, draft_model=draft)
+    (one,) = fit(model, asked, [RequestShape(name="one", prompt_tokens=999, max_output_tokens=1)]).reservations
+    assert one.logical_bytes == 1000 * 4096 * (64 + 28) <= one.reserved_bytes
 
 
 def test_mamba_1_keeps_its_own_steps() -> None:

@@ -222,7 +222,7 @@ class EnginePlan:
     ``blocks`` includes the reserved ones. ``tokens`` is the figure that the engine prints for the pool where that is
     not the concurrency × window of the plan (older releases); null means it is. ``starts`` is False where the engine
     would refuse to start although a full window fits (a finding says why). ``unpriced`` are options that were asked for
-    and that the plan is made without.
+    and that the plan is made without. ``loaded`` is the model with a drafter's caches on it, where one guesses ahead.
     """
 
     settings: Settings
@@ -235,6 +235,7 @@ class EnginePlan:
     tokens: int | None = None
     starts: bool = True
     unpriced: tuple[Unpriced, ...] = ()
+    loaded: ModelSpec | None = None
 
 
 class Engine(Protocol):

@@ -70,6 +70,12 @@ def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
         )
     if method == NGRAM:
         return Drafter(method=method, tokens=tokens)
+    if deployment.context_parallel > 1:
+        raise UnsupportedModelError(
+            "cannot tell how a drafter's caches are dealt to ranks of context parallelism",
+            hint="leave out --dcp, or guess with --speculative-method ngram",
+            key="context_parallel",
+        )
     if draft is None:
         return _next_token_drafter(model, tokens)
     _check_draft(model, draft, method)

@@ -42,13 +42,14 @@ class Vllm:
         """
         check_asked(model, deployment)
         drafter = drafter_of(model, deployment)
-        loaded = model if loads_encoder(deployment) else without_encoder(model)
+        weighed = model if loads_encoder(deployment) else without_encoder(model)
         asked = resolve_settings(model, deployment)
         settings = cut_to_drafter(asked, drafter)
         check_lookahead(drafter, settings)
         kv = kv_types(model, deployment.kv_dtype, capability=capability_of(deployment))
-        layouts = stage_layouts(with_drafter(model, drafter), deployment, settings, kv, drafter)
-        budgets = _budgets(loaded, deployment, settings, drafter)
+        whole = with_drafter(model, drafter)
+        layouts = stage_layouts(whole, deployment, settings, kv, drafter)
+        budgets = _budgets(weighed, deployment, settings, drafter)
         memories = (
             [deployment.kv_memory_bytes or 0] * len(layouts) if budgets is None else [b.kv_bytes for b in budgets]
         )
@@ -71,6 +72,7 @@ class Vllm:
                 *filter(None, [uneven_finding(pools, fewest)]),
             ),
             tokens=_printed_tokens(deployment, settings, layout, blocks),
+            loaded=None if drafter is None else whole,
             unpriced=() if not deployment.lora_slots or adapters_are_priced(model) else (_ADAPTERS,),
         )
 
