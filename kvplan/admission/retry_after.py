@@ -1,0 +1,75 @@
+"""What a refused request is told: when enough should have been given back, spread so that not all come at once."""
+
+import math
+import threading
+
+
+class DrainEstimate:
+    """When refused requests may hope to fit: how fast the ledger drains, and how much of that is promised already.
+
+    By Little's law a ledger that holds ``reserved``, each unit for ``hold_s`` on average, gives back reserved / hold_s
+    a second. ``hold_s`` is a running mean over about one turnover of the ledger: the release of w out of R reserved
+    moves it by w / R of the way to how long w was held. So it is right after the first release, and an idle hour
+    changes nothing. A refused request that lacks ``missing`` waits for those that were told a time before it, and then
+    missing × hold_s / reserved; so of many refused at once each is told a later time than the one before it, instead
+    of all the same. Before any release nothing is known: ``unknown_s``.
+
+    >>> drain = DrainEstimate()
+    >>> drain.wait_s(missing=100, reserved=1_000, now_s=0.0)
+    2.0
+    >>> drain.released(50, held_s=20.0, reserved=1_000)
+    >>> [drain.wait_s(missing=100, reserved=1_000, now_s=300.0) for _ in range(3)]
+    [2.0, 4.0, 6.0]
+    >>> drain.wait_s(missing=0, reserved=1_000, now_s=305.0)
+    1.0
+    """
+
+    def __init__(self, *, unknown_s: float = 2.0, longest_s: float = 60.0) -> None:
+        self._unknown_s = unknown_s
+        self._longest_s = longest_s
+        self._hold_s: float | None = None
+        self._promised_until_s = 0.0
+        self._lock = threading.Lock()
+
+    def released(self, weight: int, *, held_s: float, reserved: int) -> None:
+        """Note that ``weight`` of the ``reserved`` came back after ``held_s``."""
+        if weight <= 0:
+            return
+        with self._lock:
+            hold_s = held_s if self._hold_s is None else self._hold_s
+            self._hold_s = hold_s + (held_s - hold_s) * weight / reserved
+
+    def wait_s(self, *, missing: int, reserved: int, now_s: float) -> float:
+        """Seconds until ``missing`` more should have been released beyond what others were told to wait for; at most
+        ``longest_s``. Telling it is a promise: the next one asked waits behind it."""
+        with self._lock:
+            if self._hold_s is None:
+                return self._unknown_s
+            ahead_s = max(self._promised_until_s - now_s, 0.0)
+            needed = max(missing, 0) * self._hold_s
+            wait_s = self._longest_s
+            if needed < reserved * (self._longest_s - ahead_s):
+                wait_s = ahead_s + needed / reserved
+            self._promised_until_s = now_s + wait_s
+            return wait_s
+
+
+def retry_after_s(wait_s: float, *, jitter_share: float, draw: float, longest_s: float = 60.0) -> float:
+    """Seconds to put into ``retry-after-ms``: the wait, at least one second, spread upwards by up to ``jitter_share``.
+
+    ``draw`` is uniform in [0, 1). No SDK spreads a Retry-After that it honours, so the server must, also where the wait
+    is at its longest: the spread ends at ``longest_s``, which the most cautious client still honours. ``Retry-After``
+    itself is this, rounded up.
+
+    >>> retry_after_s(4.0, jitter_share=0.25, draw=0.5), retry_after_s(0.1, jitter_share=0.0, draw=0.9)
+    (4.5, 1.0)
+    >>> [retry_after_s(500.0, jitter_share=0.25, draw=draw) for draw in (0.0, 0.5)]
+    [48.0, 54.0]
+    """
+    shortest = min(max(wait_s, 1.0), longest_s / (1.0 + jitter_share))
+    return shortest * (1.0 + jitter_share * draw)
+
+
+def whole_seconds(seconds: float) -> int:
+    """The header's value: rounded up, at least 1."""
+    return max(1, math.ceil(seconds))
