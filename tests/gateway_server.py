@@ -97,7 +97,7 @@ async def served(
     count: bool = False,
     server: str = "uvicorn",
     engine_blocks: int = 1000,
-    http: str = "auto",
+    head_timeout_s: float = 30.0,
     **wishes: Any,
 ) -> AsyncIterator[Served]:
     """A gateway in front of a fake engine."""
@@ -111,7 +111,9 @@ async def served(
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
         stop = asyncio.Event()
-        run_on = run_on_granian if server == "granian" else functools.partial(run_on_uvicorn, http=http)
+        run_on = (
+            run_on_granian if server == "granian" else functools.partial(run_on_uvicorn, head_timeout_s=head_timeout_s)
+        )
         running = asyncio.create_task(run_on(gateway.app, listener, stop))
         url = f"http://127.0.0.1:{port}"
         await _until_up(client, url)

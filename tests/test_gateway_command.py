@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import re
 import signal
@@ -10,12 +11,16 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
+from rich.console import Console
 
 from kvplan.cli import main
+from kvplan.cli.gateway_demo import table_of
+from kvplan.gateway.demo import SideFigures
 from tests.fake_engine import FakeEngine
 from tests.gateway_server import CHAT
 
@@ -232,14 +237,36 @@ def test_the_demo_shows_one_policy_running_out_and_the_other_holding(capsys: pyt
     assert int(last["worst_case"][-3]) > 0, "refused instead"
 
 
+def test_the_demo_s_table_fits_80_columns() -> None:
+    side = SideFigures(
+        policy="worst_case",
+        elapsed_s=1.0,
+        capacity_blocks=240,
+        reserved_blocks=240,
+        used_blocks=240,
+        running=99,
+        waiting=99,
+        refusals=9999,
+        gave_up=999,
+        completed=9999,
+        preemptions=999,
+        recomputed_tokens=999_999,
+    )
+    console = Console(width=80, file=io.StringIO(), legacy_windows=False)
+    console.print(table_of([replace(side, policy="prompt_only"), side], 30.0))
+    assert isinstance(console.file, io.StringIO)
+    assert len(console.file.getvalue().splitlines()) == 11, "a title, a head and nine rows"
+
+
 def test_the_demo_ends_at_once_on_ctrl_c() -> None:
     process = subprocess.Popen([KVPLAN, "gateway", "--demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert "policy" in process.stdout.readline()
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=10)
+    said, error = process.communicate(timeout=10)
     assert process.returncode == 130
+    assert "worst_case: " in said, "what it had shown until then"
     assert "Traceback" not in error
 
 
@@ -254,7 +281,7 @@ PLANNER = (
 
 @pytest.mark.parametrize("code", PLANNER)
 def test_the_planner_does_not_pay_for_the_gateway(code: str) -> None:
-    heavy = ["aiohttp", "uvicorn", "prometheus_client", "redis", "granian", "uvloop", "yarl"]
+    heavy = ["aiohttp", "httptools", "uvicorn", "prometheus_client", "redis", "granian", "uvloop", "yarl"]
     script = f"import sys, json\n{code}\nprint(json.dumps([m for m in {heavy!r} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == []

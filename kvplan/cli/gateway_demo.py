@@ -12,15 +12,26 @@ if TYPE_CHECKING:
 
     from kvplan.gateway.demo import SideFigures
 
-_BAR = 24
+_BAR = 16
+"""Wide enough to see, narrow enough for two of them in 80 columns."""
+
 _LINE_EVERY_S = 2.0
 
 
 def show_demo(seconds: float) -> int:
     """Run the demo and say at the end what it showed."""
+    last: list[Sequence[SideFigures]] = []
+    try:
+        _play(seconds, last)
+    finally:  # Ctrl-C ends it early, and it still says what it showed
+        if last:
+            write_data(_verdict(last[0]))
+    return 0
+
+
+def _play(seconds: float, last: "list[Sequence[SideFigures]]") -> None:
     from kvplan.gateway.demo import run_demo
 
-    last: list[Sequence[SideFigures]] = []
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.live import Live
@@ -30,14 +41,12 @@ def show_demo(seconds: float) -> int:
 
             def draw(sides: "Sequence[SideFigures]") -> None:
                 last[:] = [sides]
-                live.update(_table(sides, seconds))
+                live.update(table_of(sides, seconds))
 
             asyncio.run(run_demo(draw, seconds=seconds))
     else:
         write_data(_HEADER)
         asyncio.run(run_demo(_lines(last), seconds=seconds))
-    write_data(_verdict(last[0]))
-    return 0
 
 
 _HEADER = f"{'time':>5} {'policy':<12} {'reserved':>9} {'used':>9} {'refused':>8} {'done':>5} {'preempted':>10}\n"
@@ -61,7 +70,8 @@ def _lines(last: "list[Sequence[SideFigures]]") -> "Callable[[Sequence[SideFigur
     return tell
 
 
-def _table(sides: "Sequence[SideFigures]", seconds: float) -> "Table":
+def table_of(sides: "Sequence[SideFigures]", seconds: float) -> "Table":
+    """The figures of both policies, side by side in 80 columns."""
     from rich.table import Table
 
     left_s = max(0.0, seconds - sides[0].elapsed_s)

@@ -13,13 +13,13 @@ import uvicorn
 
 from kvplan.errors import InputError
 from kvplan.gateway.answers import AsgiApp
+from kvplan.gateway.heads import HEAD_LIMIT_BYTES, HEAD_TIMEOUT_S, LimitedHeads, close_slow_heads
 from kvplan.gateway.proxy import UpstreamDiedError
 from kvplan.gateway.running import STALL_S, AnswerCutError
 
 SERVERS = ("uvicorn", "granian")
 _LOOK_AGAIN_S = 0.02
 _CUT_OFF_S = 0.5
-_HEADER_LIMIT_BYTES = 64 * 1024
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -133,8 +133,10 @@ async def _finished(running: Callable[[], int], grace_s: float) -> None:
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-async def run_on_uvicorn(app: AsgiApp, listener: socket.socket, stop: asyncio.Event, *, http: str = "auto") -> None:
-    """Serve on uvicorn until ``stop``. ``http``: auto, h11 or httptools."""
+async def run_on_uvicorn(
+    app: AsgiApp, listener: socket.socket, stop: asyncio.Event, *, head_timeout_s: float = HEAD_TIMEOUT_S
+) -> None:
+    """Serve on uvicorn until ``stop``."""
     quiet = _QuietAboutPeers()
     log = logging.getLogger("uvicorn.error")
     log.addFilter(quiet)
@@ -142,22 +144,24 @@ async def run_on_uvicorn(app: AsgiApp, listener: socket.socket, stop: asyncio.Ev
         app,
         log_level="warning",
         access_log=False,
-        http=http,
+        http=LimitedHeads,
         lifespan="on",
         ws="none",
         timeout_keep_alive=_KEEP_ALIVE_S,
-        h11_max_incomplete_event_size=_HEADER_LIMIT_BYTES,
         server_header=False,
         proxy_headers=False,
         backlog=_BACKLOG,
     )
     server = _Server(config)
-    serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
+    loop = asyncio.get_running_loop()
+    serving = loop.create_task(server.serve(sockets=[listener]))
+    closing = loop.create_task(close_slow_heads(server, head_timeout_s))
     try:
         await _first(serving, stop.wait())
         server.should_exit = True
         await serving
     finally:
+        closing.cancel()
         log.removeFilter(quiet)
 
 
@@ -178,7 +182,7 @@ async def run_on_granian(app: AsgiApp, listener: socket.socket, stop: asyncio.Ev
         websockets=False,
         log_level=LogLevels.critical,
         backlog=_BACKLOG,
-        http1_settings=HTTP1Settings(header_read_timeout=30_000, max_buffer_size=_HEADER_LIMIT_BYTES),
+        http1_settings=HTTP1Settings(header_read_timeout=int(HEAD_TIMEOUT_S * 1000), max_buffer_size=HEAD_LIMIT_BYTES),
     )
     serving = asyncio.get_running_loop().create_task(server.serve())
     await _first(serving, stop.wait())
