@@ -18,6 +18,7 @@ from kvplan.engines.devices import capability_of, device_bytes, window_of
 from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.sglang.budget import rank_budget, with_states
 from kvplan.engines.sglang.classes import has_window_pool
+from kvplan.engines.sglang.drafting import SEQUENCES, drafter_of, with_draft
 from kvplan.engines.sglang.findings import plan_findings, window_pool_starts
 from kvplan.engines.sglang.reserve import chunk_tokens, static_fraction
 from kvplan.engines.sglang.rules import (
@@ -78,11 +79,12 @@ class Sglang:
         kv = kv_types(model, deployment.kv_dtype, capability_of(deployment))
         pooled = deployment.hybrid_kv_cache_manager and has_window_pool(model.architecture, deployment.engine.release)
         ratio = _window_ratio(model, deployment, pooled=pooled)
-        stages, windows = [], 0
+        stages, windows, drafter = [], 0, drafter_of(model, deployment)
         for index, layers in enumerate(rank_stages(model, deployment)):
             kept = keep((as_stored(layer, model.architecture) for layer in layers), kv)
             windows += kept.counts[1]
-            stages.append(_stage(model, deployment, kept if pooled else windows_as_full(kept), index, ratio))
+            kept = with_draft(kept if pooled else windows_as_full(kept), drafter, model)
+            stages.append(_stage(model, deployment, kept, index, ratio))
         chosen = min(stages, key=lambda stage: stage.pages)
         tokens = chosen.pages * chosen.layout.block_tokens
         settings = _settings(model, deployment, tokens, chosen.pools)
@@ -175,10 +177,12 @@ def _layout(kept: Kept, page: int, ratio: Fraction) -> CacheLayout:
 
 def _settings(model: ModelSpec, deployment: Deployment, tokens: int, pools: Pools) -> Settings:
     """Requests at once: 512 × tokens / window, from 2,048 to 4,096; at most one for two tokens of the pool, and for the
-    states that a request takes. Attention data parallelism shares out the prefill chunk.
+    states that a request takes; 48 over all replicas where tokens are guessed ahead. Attention data parallelism shares
+    out the prefill chunk.
     """
     window = window_of(model, deployment)
-    sequences = deployment.max_num_seqs or min(max(512 * tokens // window, 2048), 4096)
+    most = max(1, SEQUENCES // deployment.data_parallel) if deployment.speculative_tokens else 4096
+    sequences = deployment.max_num_seqs or min(max(512 * tokens // window, 2048), most)
     sequences = max(1, min(sequences, tokens // 2))
     if pools.state_slots:
         sequences = max(1, min(sequences, pools.state_slots // states_per_request(model, deployment)))
@@ -198,7 +202,11 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
     refuse_options(
         "SGLang",
         (deployment.context_parallel > 1, "decode context parallelism"),
-        (deployment.speculative_tokens > 0, "speculative decoding: its draft shares the pool"),
+        (deployment.speculative_tokens > 0 and is_sparse(model), "speculative decoding of sparse MLA"),
+        (
+            deployment.speculative_tokens > 0 and deployment.pipeline_parallel > 1,
+            "speculative decoding with pipeline stages",
+        ),
     )
 
 
