@@ -279,6 +279,15 @@ def test_shared_tails_keep_nothing_and_say_what_they_read() -> None:
     assert tail == tuple((SharedKv(read=kept[0]),) for kept in model.layers[15:20] * 3)
 
 
+def test_every_query_head_count_of_a_layer_must_divide() -> None:
+    """Laguna-XS.2 (config.json): 48 query heads on full layers, 64 on sliding ones."""
+    laguna = without(LLAMA, "architectures") | {
+        "num_attention_heads": 48,
+        "num_attention_heads_per_layer": [48, 64] * 16,
+    }
+    assert read(laguna | {"architectures": ["LagunaForCausalLM"], "head_dim": 128}).query_heads == (48, 64)
+
+
 @pytest.mark.parametrize("place", ["quantization_config", "text_config"])
 def test_a_modelopt_scheme_counts_only_outside_the_language_block(place: str) -> None:
     """Source: vLLM 0.33, resolve_kv_cache_dtype_string, which looks at the outer block alone."""

@@ -15,10 +15,10 @@ _LENGTH_NAMES = (
     "max_seq_length",
     "seq_len",
 )
-# These keep the length already scaled: ``factor`` is not applied again.
 # Classes whose max_position_embeddings is another name of the key that their files say.
 _RENAMED = frozenset({"gpt2", "gpt_bigcode", "gptj", "codegen", "dbrx", "kimi_linear", "bailing_hybrid"})
 _LARGEST_STRETCH = 1_000_000
+# These rope types keep the length already scaled: ``factor`` is not applied again.
 _ALREADY_SCALED = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 
 

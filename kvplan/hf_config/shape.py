@@ -60,10 +60,10 @@ def query_head_counts(model: Described) -> tuple[int, ...]:
     if text.value(*HEAD_NAMES) is None:
         return ()
     heads = {model.query_heads}
-    for name in ("swa_num_attention_heads",):
-        extra = text.optional_count(name)
-        if extra is not None:
-            heads.add(extra)
+    heads |= set(text.counts("num_attention_heads_per_layer") or [])
+    sliding = text.optional_count("swa_num_attention_heads")
+    if sliding is not None:
+        heads.add(sliding)
     other = text.section("attention_other_setting")
     if other is not None and other.optional_count("num_attention_heads") is not None:
         heads.add(other.count("num_attention_heads"))
