@@ -213,11 +213,47 @@ def test_every_option_is_named_in_the_help_and_described_in_help_all(
     assert not [name for names in options for name in names if name not in named]
 
 
-@pytest.mark.parametrize("sort", ["gpus", "engines", "models", "clients", "traffic"])
-def test_catalogues_are_json(sort: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Published configs hold infinities (``time_step_limit``), which JSON does not know."""
-    assert main(["list", sort, "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"]
+def _no_json(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+@pytest.mark.parametrize("name", [*PLANS, "init"])
+def test_every_answer_is_json_of_one_form(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A schema, its version, no NaN nor infinity (published configs hold some)."""
+    assert main([*PLANS.get(name, [name]), "--offline", "--format", "json"]) in (0, 1)
+    document = json.loads(capsys.readouterr().out, parse_constant=_no_json)
+    assert document["schema"].startswith("kvplan.")
+    assert isinstance(document["schema_version"], int)
+    assert all(re.fullmatch(r"[a-z][a-z_]*", key) for key in document)
+    assert name != "init" or document["text"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["model", "./nowhere"],
+        ["fit", LLAMA],
+        ["simulate", "nowhere"],
+        ["recommend", "nowhere"],
+        ["check", "nowhere"],
+        ["compare"],
+        ["calibrate", "nowhere"],
+        ["trace", "nowhere"],
+        ["init", "--output", "traffic.yaml"],
+        ["list", "stars"],
+        ["explain", "everything"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_error_is_json_of_one_form(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code = main([*command, "--format", "json"])
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert list(document) == ["schema", "schema_version", "exit_code", "message", "hint", "file", "line", "key"]
+    assert (document["schema"], document["exit_code"]) == ("kvplan.error", code)
+    assert code in (2, 3)
+    assert document["hint"]
+    assert document["message"] in captured.err
 
 
 def test_a_template_stays_within_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,12 @@ from typing import Annotated
 import typer
 
 from kvplan.cli import options, overrides
+from kvplan.cli.grouped import grouped
 from kvplan.cli.output import talk
 from kvplan.errors import InputError
+
+SERVER, COUNTS, LEDGER, DEMO = "server", "counts", "ledger", "demo"
+"""Groups of rarer options."""
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan gateway --upstream http://127.0.0.1:8000 --traffic traffic.yaml"
@@ -21,45 +25,82 @@ def run(
     ] = None,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Listen here.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", metavar="N", help="Listen on this port.")] = 8080,
-    server: Annotated[str, typer.Option("--server", metavar="NAME", help="uvicorn or granian.")] = "uvicorn",
+    server: Annotated[
+        str, grouped(SERVER, "--server", metavar="NAME", show_default=True, help="uvicorn or granian.")
+    ] = "uvicorn",
     ledger: Annotated[
         str | None, typer.Option("--ledger", metavar="redis://…", help="Share one ledger among several gateways.")
     ] = None,
     ledger_down: Annotated[
-        str, typer.Option("--ledger-down", metavar="POLICY", help="refuse, or admit-local, while Redis is away.")
+        str,
+        grouped(
+            LEDGER,
+            "--ledger-down",
+            metavar="POLICY",
+            show_default=True,
+            help="refuse, or admit-local, while Redis is away.",
+        ),
     ] = "refuse",
     ledger_lease: Annotated[
-        str, typer.Option("--ledger-lease", metavar="TIME", help="After this a killed gateway's tokens are free.")
+        str,
+        grouped(
+            LEDGER,
+            "--ledger-lease",
+            metavar="TIME",
+            show_default=True,
+            help="After this a killed gateway's tokens are free.",
+        ),
     ] = "10s",
-    count: Annotated[bool, typer.Option("--count/--no-count", help="Shrink to the engine's own token counts.")] = True,
+    count: Annotated[
+        bool, grouped(COUNTS, "--count/--no-count", help="Shrink to the engine's own token counts.")
+    ] = True,
     image_tokens: Annotated[
-        int | None, typer.Option("--image-tokens", metavar="N", help="The engine's maximum per image.")
+        int | None, grouped(COUNTS, "--image-tokens", metavar="N", help="The engine's maximum per image.")
     ] = None,
     audio_tokens: Annotated[
-        int | None, typer.Option("--audio-tokens", metavar="N", help="The engine's maximum per audio clip.")
+        int | None, grouped(COUNTS, "--audio-tokens", metavar="N", help="The engine's maximum per audio clip.")
     ] = None,
     video_tokens: Annotated[
-        int | None, typer.Option("--video-tokens", metavar="N", help="The engine's maximum per video.")
+        int | None, grouped(COUNTS, "--video-tokens", metavar="N", help="The engine's maximum per video.")
     ] = None,
-    body_limit: Annotated[str, typer.Option("--body-limit", metavar="BYTES", help="Refuse larger bodies.")] = "32MiB",
+    body_limit: Annotated[
+        str, grouped(SERVER, "--body-limit", metavar="BYTES", show_default=True, help="Refuse larger bodies.")
+    ] = "32MiB",
     body_memory: Annotated[
-        str, typer.Option("--body-memory", metavar="BYTES", help="The most of all bodies that are held at once.")
+        str,
+        grouped(
+            SERVER,
+            "--body-memory",
+            metavar="BYTES",
+            show_default=True,
+            help="The most of all bodies that are held at once.",
+        ),
     ] = "256MiB",
     too_long_status: Annotated[
-        int, typer.Option("--too-long-status", metavar="N", help="400 as engines answer, or 413.")
+        int, grouped(SERVER, "--too-long-status", metavar="N", show_default=True, help="400 as engines answer, or 413.")
     ] = 400,
     engine_aborts: Annotated[
         str,
-        typer.Option(
+        grouped(
+            SERVER,
             "--engine-aborts",
             metavar="WHAT",
+            show_default=True,
             help="all, streams or nothing: what the engine stops for a client that left.",
         ),
     ] = "all",
-    grace: Annotated[str, typer.Option("--grace", metavar="TIME", help="Let running requests finish.")] = "30s",
+    grace: Annotated[
+        str, grouped(SERVER, "--grace", metavar="TIME", show_default=True, help="Let running requests finish.")
+    ] = "30s",
     upstream_timeout: Annotated[
         str,
-        typer.Option("--upstream-timeout", metavar="TIME", help="Give up an engine that sends nothing for so long."),
+        grouped(
+            SERVER,
+            "--upstream-timeout",
+            metavar="TIME",
+            show_default=True,
+            help="Give up an engine that sends nothing for so long.",
+        ),
     ] = "10m",
     trust_plan: Annotated[
         bool, typer.Option("--trust-plan", help="Start although the engine reports a smaller pool.")
@@ -68,7 +109,9 @@ def run(
     default_max_tokens: overrides.DefaultMaxTokens = None,
     set_keys: overrides.Set = None,
     demo: Annotated[bool, typer.Option("--demo", help="Show it with made-up engines and clients.")] = False,
-    demo_time: Annotated[str, typer.Option("--demo-time", metavar="TIME", help="How long the demo runs.")] = "30s",
+    demo_time: Annotated[
+        str, grouped(DEMO, "--demo-time", metavar="TIME", show_default=True, help="How long the demo runs.")
+    ] = "30s",
     offline: options.Offline = False,
     profiles: options.Profiles = None,
 ) -> int:

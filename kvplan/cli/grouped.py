@@ -29,7 +29,7 @@ class Grouped:
         """What Typer is told; the group opens the help."""
         option: Callable[..., Any] = typer.Option
         shown = f"{self.group}: {self.help}"
-        return option(*self.names, help=shown, hidden=hidden, show_default=False, **self.settings)
+        return option(*self.names, help=shown, hidden=hidden, **{"show_default": False, **self.settings})
 
 
 def grouped(group: str, *names: str, help: str, **settings: Any) -> Grouped:
