@@ -291,7 +291,10 @@ class ReferenceEngine:
                 break
             computed = len(found) * self.groups[0].block_tokens
             tokens = sequence.known - computed
-            tokens = min(tokens, longest or tokens, budget)
+            tokens = min(tokens, longest or tokens)
+            if tokens > budget and not setup.chunked_prefill:
+                break
+            tokens = min(tokens, budget)
             if self.caching and not self.room_after(found, unused, computed + tokens, spare):
                 break
             for block in found:

@@ -15,7 +15,7 @@ from kvplan.profiles.loader import load_client
 from kvplan.recommend.advice import METRICS
 from kvplan.simulation.clients import client_rule, client_table
 from kvplan.simulation.engine import run_kernel
-from kvplan.simulation.kernel.play import back_off_s
+from kvplan.simulation.kernel.clients import back_off_s
 from kvplan.simulation.memory import Memory
 from kvplan.simulation.memory import client_table as table_of
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, RetryAfter, Router, StepCost
@@ -162,7 +162,6 @@ def test_preempted_requests_keep_no_free_prefixes() -> None:
     rates = []
     for clients in (256, 1024):
         run = run_kernel(alike(np.zeros(clients), prompt, answer), setup, FrontDoor(), [ONCE], compiled=False)
-        assert run.kernel == "identities"
         assert run.rows.preemptions.sum() > 0
         rates.append(clients * answer / run.totals.end_s)
     assert rates[1] <= 1.2 * rates[0]

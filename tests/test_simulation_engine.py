@@ -15,7 +15,7 @@ from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.errors import InputError
 from kvplan.simulation import compiled as numba_kernel
 from kvplan.simulation.engine import run_kernel
-from kvplan.simulation.kernel import advance, play
+from kvplan.simulation.kernel import advance, clients, door
 from kvplan.simulation.types import (
     ClientRule,
     EngineSetup,
@@ -277,7 +277,7 @@ DEAF = [5.0, 0.0, 0.0, inf, 0.0, 2.0, 60.0, 0.0, 0.0, 0.0]
     ],
 )
 def test_back_off(rule: list[float], tries: int, told_s: float, expected_s: float) -> None:
-    assert play.back_off_s(tries, rule, told_s, 0.5) == pytest.approx(expected_s)
+    assert clients.back_off_s(tries, rule, told_s, 0.5) == pytest.approx(expected_s)
 
 
 def test_retry_after_is_the_ledger_s_estimate() -> None:
@@ -292,9 +292,9 @@ def test_retry_after_is_the_ledger_s_estimate() -> None:
         for lacking in (0, 5, 500, 10_000):
             wait_s = drain.wait_s(missing=lacking, reserved=doors[0], now_s=now_s)
             told_s = retry_after_s(wait_s, jitter_share=wait.jitter_share, draw=0.3, longest_s=60.0)
-            assert play.header_s(lacking, doors[0], now_s, 0.3, since, waits) == told_s
+            assert door.header_s(lacking, doors[0], now_s, 0.3, since, waits) == told_s
         drain.released(charge, held_s=now_s / 3, reserved=doors[0])
-        play.release(0, now_s, now_s / 3, doors, since, ([charge], [], []), watch)
+        door.release(0, now_s, now_s / 3, doors, since, ([charge], [], []), watch)
 
 
 def test_a_refused_client_waits_and_comes_again() -> None:
@@ -311,7 +311,7 @@ def test_a_refused_client_waits_and_comes_again() -> None:
 def test_the_compiled_source_is_the_kernel_s() -> None:
     source = numba_kernel.joined_source()
     assert "kvplan.simulation" not in source
-    for name in ("advance", "form_batch", "play", "remember", "clock"):
+    for name in ("advance", "form_batch", "play", "remember", "clock", *numba_kernel._PARTS):
         assert f"\ndef {name}(" in source
     compile(source, "kernel", "exec")
 
@@ -360,14 +360,18 @@ def test_compiled_gives_the_same_bits() -> None:
         groups=(*one_group().groups, *one_group(rule="sliding", window_tokens=24).groups),
         in_flight_tokens=128,
     )
+    ids = rng.integers(0, 3, 2 * count)
+    alike = replace(requests, chain=ids, chain_start=2 * np.arange(count + 1), chain_tokens=16)
+    cached = small_engine(async_scheduling=True, prefix_caching=True)
     kernels = set()
-    for setup in (
-        small_engine(async_scheduling=True, prefix_caching=True),
-        small_engine(blocks=26, layout=windows, async_scheduling=True),
-        small_engine(long_prefill_tokens=10, watermark_blocks=1),
+    for asked, setup in (
+        (requests, cached),
+        (alike, cached),
+        (requests, small_engine(blocks=26, layout=windows, async_scheduling=True)),
+        (requests, small_engine(long_prefill_tokens=10, watermark_blocks=1)),
     ):
-        plain = run_kernel(requests, setup, door, clients, watch=watch, compiled=False)
-        compiled = run_kernel(requests, setup, door, clients, watch=watch, compiled=True)
+        plain = run_kernel(asked, setup, door, clients, watch=watch, compiled=False)
+        compiled = run_kernel(asked, setup, door, clients, watch=watch, compiled=True)
         kernels.add(plain.kernel)
         assert plain.rows.preemptions.sum() > 0
         assert (plain.compiled, compiled.compiled) == (False, True)

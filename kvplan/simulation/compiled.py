@@ -16,7 +16,44 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_FILES = ("places", "paging", "identities", "clock", "running", "batch", "advance", "play")
+_FILES = (
+    "places",
+    "clock",
+    "paging",
+    "windows",
+    "identities",
+    "kept",
+    "running",
+    "leaving",
+    "admitting",
+    "batch",
+    "advance",
+    "door",
+    "clients",
+    "play",
+)
+_PARTS = (
+    "see_ends",
+    "end",
+    "first_waiting",
+    "leave_queue",
+    "evict",
+    "next_chunk",
+    "next_change_s",
+    "batches_in_time",
+    "batches_with_room",
+    "jump",
+    "serve_together",
+    "serve_in_order",
+    "admit",
+    "begin_to_write",
+    "form_batch",
+    "next_event",
+    "has_room",
+    "let_in",
+)
+"""Functions that are called from one place and cut out for the reader alone: the call would cost more than the work,
+for all that they are handed is copied."""
 _HEAD = '''"""Written by kvplan: its simulation kernel, to be compiled by numba."""
 
 from llvmlite import ir
@@ -72,8 +109,13 @@ def joined_source() -> str:
     parts = [_HEAD]
     for name in _FILES:
         text = _OWN_IMPORT.sub("", (folder / f"{name}.py").read_text(encoding="utf-8"))
-        parts.append(re.sub(r"^def ", '@njit(cache=True, error_model="numpy")\ndef ', text, flags=re.MULTILINE))
+        parts.append(re.sub(r"^def (\w+)", _marked, text, flags=re.MULTILINE))
     return "\n\n".join([*parts, _TAIL])
+
+
+def _marked(start: re.Match[str]) -> str:
+    """A function's first words behind numba's mark."""
+    return f'@njit(cache=True, error_model="numpy", forceinline={start[1] in _PARTS})\n{start[0]}'
 
 
 def cache_folder() -> Path:

@@ -63,39 +63,17 @@ def run_kernel(
 ) -> Run:
     """What becomes of every request behind this door and engine.
 
-    Counts of blocks are enough until prefix caching matters: when prompts share content, or once something was
-    preempted. Then the run is made again with block identities. ``compiled``: None compiles where that pays; ``say`` is
-    told when it does.
+    Counts of blocks are enough, also where prefixes are cached, until prompts share content: then blocks have
+    identities. ``compiled``: None compiles where that pays; ``say`` is told when it does.
     """
     watch = watch or Watch()
     if compiled is None:
         compiled = worth_compiling(len(requests.arrival_s))
     plays: Callable[..., Any] = numba_kernel.compiled_play(say) if compiled else play.play
+    memory = Memory(compiled=compiled)
     groups = engine.layout.groups
     caches = engine.prefix_caching and len(groups) == 1 and groups[0].rule == "full"
-    memory = Memory(compiled=compiled)
-    if not caches or requests.chain is None:
-        run = _play(plays, requests, engine, door, clients, watch, memory, caching=False, asks=caches)
-        if run is not None:
-            return run
-    run = _play(plays, requests, engine, door, clients, watch, memory, caching=True, asks=False)
-    assert run is not None
-    return run
-
-
-def _play(
-    plays: Callable[..., Any],
-    requests: Requests,
-    engine: EngineSetup,
-    door: FrontDoor,
-    clients: Sequence[ClientRule],
-    watch: Watch,
-    memory: Memory,
-    *,
-    caching: bool,
-    asks: bool,
-) -> Run | None:
-    """One run with counts or with identities; None where it ``asks`` and something was preempted."""
+    named = caches and requests.chain is not None
     count, replicas, step = len(requests.arrival_s), door.replicas, engine.step
     cap = np.maximum(1, np.minimum(requests.cap_tokens, engine.max_model_len - requests.prompt_tokens))
     answer = np.minimum(requests.output_tokens, cap)
@@ -111,7 +89,9 @@ def _play(
     layout = layout_numbers(engine, memory)
     slots, field = slot_rows(seats, layout.kinds, replicas, memory)
     states, clocks = engine_rows(usable, replicas, memory)
-    pool = identities(requests, answer, engine, seats, replicas, memory) if caching else no_identities(replicas, memory)
+    pool = no_identities(seats, replicas, memory)
+    if named:
+        pool = identities(requests, answer, engine, seats, replicas, memory)
     starts = {
         places.PROMPT: requests.prompt_tokens,
         places.ANSWER: answer,
@@ -129,12 +109,12 @@ def _play(
         seats,
         engine.max_model_len,
         engine.long_prefill_tokens,
+        int(engine.chunked_prefill),
         int(engine.reserves_whole_input),
         engine.watermark_blocks,
         usable,
-        int(caching),
-        int(caching and requests.chain is not None),
-        int(asks),
+        int(named),
+        int(caches and not named),
         int(door.max_queued_tokens < UNLIMITED),
     )
     cost = (
@@ -147,7 +127,7 @@ def _play(
     )
     settings, doors, since, waits = door_numbers(door, memory)
     cells = int(watch.sample_until_s / watch.sample_every_s) + 2 if watch.sample_every_s > 0 else 1
-    samples = memory.of(np.zeros(cells * play.SAMPLE_COLUMNS))
+    samples = memory.of(np.zeros(cells * places.SAMPLE_COLUMNS))
     totals = memory.of(np.zeros(2), np.float64)
     end_s = plays(
         (
@@ -181,13 +161,11 @@ def _play(
         samples,
         totals,
     )
-    if asks and any(state[places.GAVE_IN] for state in states):
-        return None
     return Run(
         rows=_rows(np.asarray(row, np.int32), np.asarray(time, np.float64), count, watch.stop_s),
         totals=_totals(states, clocks, since, watch, float(end_s), int(totals[0])),
         samples=_samples(np.asarray(samples, np.int64), int(totals[1]), watch.sample_every_s),
-        kernel="identities" if caching else "counts",
+        kernel="identities" if named else "counts",
         compiled=memory.compiled,
     )
 
@@ -228,7 +206,7 @@ def _totals(states: Any, clocks: Any, since: Any, watch: Watch, end_s: float, re
     return Totals(
         end_s=end_s,
         watched_s=max(0.0, min(end_s, watch.until_s) - watch.from_s),
-        reserved_unit_s=float(sum(times[play.HELD_UNIT_S] for times in since)),
+        reserved_unit_s=float(sum(times[places.HELD_UNIT_S] for times in since)),
         used_block_s=float(sum(clock[places.USED_BLOCK_S] for clock in clocks)),
         reserved_peak=reserved_peak,
         used_peak_blocks=counted(places.PEAK_USED),
@@ -241,12 +219,12 @@ def _totals(states: Any, clocks: Any, since: Any, watch: Watch, end_s: float, re
 
 
 def _samples(samples: Any, count: int, every_s: float) -> Samples:
-    columns = samples[: count * play.SAMPLE_COLUMNS].reshape(count, play.SAMPLE_COLUMNS)
+    columns = samples[: count * places.SAMPLE_COLUMNS].reshape(count, places.SAMPLE_COLUMNS)
     return Samples(
         time_s=every_s * np.arange(1, count + 1, dtype=np.float64),
-        reserved=columns[:, play.SAMPLED_RESERVED],
-        used_blocks=columns[:, play.SAMPLED_USED],
-        running=columns[:, play.SAMPLED_RUNNING],
-        waiting=columns[:, play.SAMPLED_WAITING],
-        refusals=columns[:, play.SAMPLED_REFUSALS],
+        reserved=columns[:, places.SAMPLED_RESERVED],
+        used_blocks=columns[:, places.SAMPLED_USED],
+        running=columns[:, places.SAMPLED_RUNNING],
+        waiting=columns[:, places.SAMPLED_WAITING],
+        refusals=columns[:, places.SAMPLED_REFUSALS],
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.simulation.kernel import places, play
+from kvplan.simulation.kernel import places
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Integers, Requests, Watch
 
 _NO_ONE = -1
@@ -109,6 +109,7 @@ def slot_rows(seats: int, kinds: int, replicas: int, memory: Memory) -> tuple[An
     row = np.zeros(field[-1] + max(1, seats * kinds), np.int64)
     for name in (places.END_AT, places.GIVE_AT):
         row[field[name] : field[name] + seats] = _NO_ONE
+    row[field[places.NEXT_GIVER] : field[places.NEXT_GIVER] + seats] = -2
     row[field[places.AFTER] : field[places.AFTER] + seats] = [*range(1, seats), _NO_ONE]
     return memory.of(np.tile(row, (replicas, 1))), tuple(field)
 
@@ -126,6 +127,8 @@ def engine_rows(free: int, replicas: int, memory: Memory) -> tuple[Any, Any]:
             places.DONE_HEAD,
             places.LEFT_HEAD,
             places.READ_HEAD,
+            places.FRESH,
+            places.GIVERS,
         ]
     ] = _NO_ONE
     row[places.FREE] = free
@@ -143,10 +146,10 @@ class Identities:
     numbers: tuple[tuple[int, ...], tuple[int, ...], int, int, int, int, int, int]
 
 
-def no_identities(replicas: int, memory: Memory) -> Identities:
-    """Shells that are never looked at."""
+def no_identities(seats: int, replicas: int, memory: Memory) -> Identities:
+    """Shells that are never looked at, but for what preempted requests would find again: two places a seat."""
     return Identities(
-        cells=memory.of(np.zeros((replicas, 1))),
+        cells=memory.of(np.zeros((replicas, 2 * seats))),
         book=memory.of([0]),
         table=memory.table(),
         numbers=((0,) * places.CELL_COLUMNS, (0,) * places.BOOK_COLUMNS, 1, 1, 1, 1, 0, 0),
@@ -227,17 +230,17 @@ def client_table(clients: Sequence[ClientRule], memory: Memory) -> Any:
         )
         for rule in clients
     ]
-    return memory.of(np.array(table, np.float64).reshape(-1, play.RULE_FIELDS), np.float64)
+    return memory.of(np.array(table, np.float64).reshape(-1, places.RULE_FIELDS), np.float64)
 
 
 def door_numbers(door: FrontDoor, memory: Memory) -> tuple[Any, Any, Any, Any]:
     """The door's settings, its replicas' reservations and times, all at rest, and how its Retry-After is made."""
     wait, replicas = door.retry_after, door.replicas
-    times = np.zeros((replicas, play.DOOR_TIMES))
-    times[:, play.HOLD_S] = -1.0
+    times = np.zeros((replicas, places.DOOR_TIMES))
+    times[:, places.HOLD_S] = -1.0
     return (
         memory.of((door.capacity, door.max_inside, door.max_queued_tokens, replicas, int(door.router))),
-        memory.of(np.zeros((replicas, play.DOOR_PLACES))),
+        memory.of(np.zeros((replicas, places.DOOR_PLACES))),
         memory.of(times, np.float64),
         memory.of(
             (

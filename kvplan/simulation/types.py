@@ -55,6 +55,7 @@ class EngineSetup:
 
     ``blocks`` is the pool as the engine prints it, the reserved one included. ``watermark_blocks`` must stay free when
     a request is admitted while others run. ``long_prefill_tokens`` caps the chunk of one request in a step (0: no cap).
+    ``chunked_prefill`` off: a prompt enters only a step whose tokens are enough for all of it.
     ``reserves_whole_input``: a request is admitted only when blocks for all its known tokens are free (the engine's
     default). Prefix caching acts only with one group; with several it is off.
     """
@@ -69,6 +70,7 @@ class EngineSetup:
     prefix_caching: bool = False
     watermark_blocks: int = 0
     long_prefill_tokens: int = 0
+    chunked_prefill: bool = True
     reserves_whole_input: bool = True
 
 
@@ -226,7 +228,7 @@ class Totals:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
     """One strategy on one seed: rows per request, totals, and samples where they were asked for. ``kernel`` says what
-    ran: ``counts`` or ``identities``, and whether ``compiled``."""
+    ran: ``counts``, or ``identities`` where prompts share content, and whether ``compiled``."""
 
     rows: RequestRows
     totals: Totals

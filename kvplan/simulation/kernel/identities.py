@@ -28,7 +28,6 @@ from kvplan.simulation.kernel.places import (
     TAIL,
     TWIN,
     WIDTH,
-    Ints,
     Pool,
 )
 
@@ -127,35 +126,36 @@ def return_blocks(s: int, pool: Pool) -> int:
     return freed
 
 
-def find_blocks(i: int, known: int, pool: Pool, found: Ints) -> int:
-    """Fill ``found`` with the cached blocks from the start of request ``i`` that leave one known token to compute; how
-    many of them lie in the free queue."""
+def find_blocks(s: int, i: int, known: int, pool: Pool) -> tuple[int, int]:
+    """The cached blocks from the start of request ``i`` that leave one known token to compute go to the places of slot
+    ``s``, which is still empty. How many they are, and how many of them lie in the free queue."""
     cell, table, holders = pool[CELL], pool[TABLE], pool[CELL_AT][HOLDERS]
-    found.clear()
+    placed = pool[CELL_AT][PLACED] + s * pool[WIDTH]
+    hits = 0
     unheld = 0
     for j in range((known - 1) // pool[BLOCK]):
         key = content_of(i, j, pool)
         if key not in table:
             break
         b = table[key]
-        found.append(b)
+        cell[placed + j] = b
+        hits += 1
         if cell[holders + b] == 0:
             unheld += 1
-    return unheld
+    return hits, unheld
 
 
-def hold_found(s: int, pool: Pool, found: Ints) -> None:
-    """Slot ``s`` begins with the blocks that were found; they leave the free queue."""
+def hold_found(s: int, hits: int, pool: Pool) -> None:
+    """Slot ``s`` begins with the ``hits`` blocks that were found for it; they leave the free queue."""
     cell, at = pool[CELL], pool[CELL_AT]
-    behind, ahead, holders, many = at[BEHIND], at[AHEAD], at[HOLDERS], at[MANY]
+    behind, ahead, holders = at[BEHIND], at[AHEAD], at[HOLDERS]
     placed = at[PLACED] + s * pool[WIDTH]
-    for j in range(len(found)):
-        b = found[j]
+    for j in range(hits):
+        b = cell[placed + j]
         if cell[holders + b] == 0:
             left, right = cell[ahead + b], cell[behind + b]
             cell[behind + left] = right
             cell[ahead + right] = left
         cell[holders + b] += 1
-        cell[placed + j] = b
-    cell[many + s] = len(found)
-    cell[at[CACHED] + s] = len(found)
+    cell[at[MANY] + s] = hits
+    cell[at[CACHED] + s] = hits

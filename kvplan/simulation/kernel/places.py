@@ -44,10 +44,16 @@ Offsets = tuple[int, ...]
     ALL_DECODE,
     SHORTAGES,
     PEAK_USED,
-    GAVE_IN,  # 1: something was preempted, where the caller wanted to know instead of going on
     STAMP,  # admissions so far
+    BUDGET,  # tokens that the batch being formed may still take
+    TAKEN,  # blocks that the batches to be skipped take
+    KEPT_FROM,  # entries of ``kept``: the first that is not all gone, the next to be made, and their blocks
+    KEPT_END,
+    KEPT_BLOCKS,
+    FRESH,  # sequences whose input this batch computes whole
+    GIVERS,  # those with blocks that slide out with the next batch
     ENGINE_PLACES,
-) = range(35)
+) = range(41)
 
 # ``ck``: its times.
 (
@@ -99,10 +105,13 @@ ADMITTED, SCHEDULED, FIRST, FINISH, TIME_COLUMNS = range(5)
     GIVE,  # blocks that slide out with the next batch
     SERVED,  # the last batch that read for it; the negative of one that left it out
     ORDER,  # of admission
+    NEXT_FRESH,
+    NEXT_GIVER,  # −2 outside of that list
+    NEXT_ENDING,
     SLID,  # per window kind: blocks that slid out, and whether a ring counts them
     JOINED,
     SLOT_FIELDS,
-) = range(17)
+) = range(20)
 READING, WRITING, IN_VAIN, CERTAIN = range(1, 5)
 
 # Columns of ``cell``: a block with an identity (``TWIN``: the next with the same content), then those of seats.
@@ -123,7 +132,6 @@ GOLDEN = 0.6180339887498949
 
 Slots = tuple[Ints, Offsets]
 Rows = tuple[Ints, Reals, Offsets, Offsets]
-Lists = tuple[Ints, Ints, list[tuple[int, int]], Ints]
 
 # A layout in numbers: sizes of blocks, fixed blocks, window kinds, batches formed ahead, the place of the kinds' rows
 # in ``form``, then ``form`` and ``rings``. ``form`` holds a row per size (size, groups, full groups, place of its
@@ -139,6 +147,7 @@ RINGS: Final = 6
 SIZE_ROW, KIND_ROW = 4, 6
 
 # Blocks with identities: ``cell``, ``book``, the table from content to its first block, then offsets and numbers.
+# Where nobody shares content, ``cell`` is ``kept``: two places an entry.
 Pool = tuple[Ints, Ints, dict[int, int], Offsets, Offsets, int, int, int, int, int, int]
 CELL: Final = 0
 BOOK: Final = 1
@@ -154,5 +163,46 @@ KEY_BASE: Final = 10
 
 # Settings, and costs with the watched span.
 Conf = tuple[int, int, int, int, int, int, int, int, int, int, int]
-MOST_TOKENS, SEATS, WINDOW, LONGEST, WHOLE_INPUT, WATERMARK, TOTAL, CACHING, TWINS, ASKS, TRACKS = range(11)
+(
+    MOST_TOKENS,
+    SEATS,
+    WINDOW,
+    LONGEST,  # chunk of one request in a batch, where others wait or run
+    CHUNKS,  # 1: what is left of a batch's tokens may take a part of a prompt
+    WHOLE_INPUT,
+    WATERMARK,
+    TOTAL,
+    NAMED,  # 1: blocks have identities
+    KEEPS,  # 1: what preempted requests would find again is counted
+    TRACKS,  # 1: the door counts the prompts that are being read
+) = range(11)
 Cost = tuple[float, float, float, float, float, float]
+
+# ``door``: settings, and per replica what it holds now.
+CAPACITY, MOST_INSIDE, MOST_READING, REPLICAS, ROUTER = range(5)
+RESERVED, INSIDE, IN_READING, DOOR_PLACES = range(4)
+SINCE_S, HELD_UNIT_S, HOLD_S, PROMISED_S, DOOR_TIMES = range(5)
+# ``waits``: how a refusal's Retry-After is made.
+FIXED_S, JITTER, LONGEST_S, UNKNOWN_S, DRAINS, ROUND_TRIP_S = range(6)
+# A client's rule.
+(
+    TRIES,
+    HONOURS,
+    WHOLE_SECONDS,
+    HONOURED_S,
+    GIVES_UP,
+    BASE_S,
+    MOST_S,
+    CLIENT_JITTER,
+    EXTRA_S,
+    ON_HEADER,
+    RULE_FIELDS,
+) = range(11)
+# ``watch``
+FROM_S, UNTIL_S, STOP_S, EVERY_S, LAST_SAMPLE_S = range(5)
+# Columns of ``samples``
+SAMPLED_RESERVED, SAMPLED_USED, SAMPLED_RUNNING, SAMPLED_WAITING, SAMPLED_REFUSALS, SAMPLE_COLUMNS = range(6)
+
+Watched = tuple[float, float, float, float, float]
+Held = tuple[Ints, Ints, Ints]
+Replicas = tuple[list[Ints], list[Reals], list[Ints], list[Ints], list[Ints]]

@@ -1,0 +1,122 @@
+"""What a client does: how long it waits after a refusal, when it gives up or walks away."""
+
+from math import ceil
+
+from kvplan.simulation.kernel.door import release
+from kvplan.simulation.kernel.places import (
+    ADMITTED,
+    ANSWER,
+    ATTEMPTS,
+    BASE_S,
+    CANCELLED,
+    CLIENT_JITTER,
+    COMPLETED,
+    EXTRA_S,
+    FINISH,
+    FIRST,
+    GAVE_UP,
+    GENERATED,
+    GIVES_UP,
+    HONOURED_S,
+    HONOURS,
+    IN_READING,
+    LEFT_HEAD,
+    LEFT_LINK,
+    LEFT_TAIL,
+    MOST_S,
+    ON_HEADER,
+    OUTCOME,
+    PROMPT,
+    QUIET_S,
+    SLOT_OF,
+    TRACKS,
+    TRIES,
+    WHOLE_SECONDS,
+    Conf,
+    Held,
+    Ints,
+    Reals,
+    Rows,
+    Watched,
+)
+
+
+def back_off_s(tries: int, rule: Reals, told_s: float, draw: float) -> float:
+    """Seconds until a client's next try after ``tries`` refused ones, the last with Retry-After ``told_s``; −1 where it
+    gives up."""
+    if tries >= rule[TRIES]:
+        return -1.0
+    if rule[HONOURS] > 0.0:
+        if rule[WHOLE_SECONDS] > 0.0:
+            told_s = max(1.0, 1.0 * ceil(told_s))
+        if told_s <= rule[HONOURED_S]:
+            if rule[ON_HEADER] > 0.0:
+                return told_s * (1.0 - draw * rule[CLIENT_JITTER]) + draw * rule[EXTRA_S]
+            return told_s
+        if rule[GIVES_UP] > 0.0:
+            return -1.0
+    own_s = min(rule[BASE_S] * 2.0 ** min(tries - 1, 60), rule[MOST_S])
+    return own_s * (1.0 - draw * rule[CLIENT_JITTER]) + draw * rule[EXTRA_S]
+
+
+def fraction(value: float) -> float:
+    """What is left of ``value`` ≥ 0 without its whole part."""
+    return value - int(value)
+
+
+def walk_away(
+    i: int,
+    now_s: float,
+    outcome: int,
+    st: Ints,
+    ck: Reals,
+    doors: Ints,
+    since: Reals,
+    conf: Conf,
+    rows: Rows,
+    held: Held,
+    watch: Watched,
+) -> None:
+    """The client of ``i`` leaves: its reservation ends at once, its blocks when the engine next looks."""
+    row, time, column, moment = rows
+    left_link = column[LEFT_LINK]
+    if row[column[OUTCOME] + i] == COMPLETED:  # at a time that is still to come
+        row[column[GENERATED] + i] = row[column[ANSWER] + i] - 1
+    row[column[OUTCOME] + i] = outcome
+    time[moment[FINISH] + i] = now_s
+    release(i, now_s, now_s - time[moment[ADMITTED] + i], doors, since, held, watch)
+    if conf[TRACKS] and (time[moment[FIRST] + i] < 0.0 or time[moment[FIRST] + i] >= now_s):
+        doors[IN_READING] -= row[column[PROMPT] + i]
+    if row[column[SLOT_OF] + i] != -2:
+        row[left_link + i] = -1
+        if st[LEFT_HEAD] >= 0:
+            row[left_link + st[LEFT_TAIL]] = i
+        else:
+            st[LEFT_HEAD] = i
+        st[LEFT_TAIL] = i
+        ck[QUIET_S] = now_s
+
+
+def next_try_s(
+    i: int,
+    told_s: float,
+    now_s: float,
+    rule: Reals,
+    draw: float,
+    away_s: float,
+    round_trip_s: float,
+    rows: Rows,
+) -> float:
+    """When the refused client of ``i``, told to wait ``told_s``, tries again; −1 where it never does."""
+    row, time, column, moment = rows
+    wait_s = back_off_s(row[column[ATTEMPTS] + i], rule, told_s, draw)
+    if wait_s < 0.0:
+        row[column[OUTCOME] + i] = GAVE_UP
+        time[moment[FINISH] + i] = now_s
+        return -1.0
+    again_s = now_s + max(wait_s, round_trip_s)
+    if away_s <= again_s:
+        row[column[OUTCOME] + i] = CANCELLED
+        time[moment[FINISH] + i] = away_s
+        return -1.0
+    return again_s
