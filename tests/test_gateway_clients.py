@@ -6,9 +6,13 @@ import json
 import shutil
 import socket
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
+from kvplan.gateway.heads import LimitedHeads
 from tests.gateway_server import CHAT, Served, promise, run
 
 SERVERS = ("uvicorn", "granian")
@@ -249,6 +253,28 @@ def test_a_long_head_is_refused(server: str, end: bytes, shape: str) -> None:
         writer.close()
 
     run(case, server=server)
+
+
+@pytest.mark.parametrize(("size", "is_refused"), [(60_000, False), (100_000, True)])
+def test_a_long_head_in_one_piece_is_refused_before_it_is_a_request(size: int, is_refused: bool) -> None:
+    """A loop may read more than the limit at once: then the end of the head is there before it was counted."""
+    written: list[bytes] = []
+    transport = Mock(is_closing=lambda: bool(written), write=written.append, get_extra_info=lambda *_: None)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def feed() -> None:
+        config = uvicorn.Config(app, log_level="critical", ws="none")
+        config.load()
+        protocol = LimitedHeads(config, ServerState(), {}, asyncio.get_running_loop())
+        protocol.connection_made(transport)
+        protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * size + b"\r\n\r\n")
+        await asyncio.sleep(0.01)
+
+    asyncio.run(feed())
+    assert written[0].startswith(b"HTTP/1.1 400" if is_refused else b"HTTP/1.1 200")
 
 
 def test_a_long_body_that_comes_with_its_head_is_no_long_head() -> None:
