@@ -1,11 +1,13 @@
 """Whole outputs at 80 columns, text and JSON, on bundled facts: what a person and a script see."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from kvplan.cli import main
 from tests.golden_files import check_golden
+from tests.log_lines import vllm_log
 
 CASES: dict[str, tuple[list[str], int]] = {
     "model_gqa": (["model", "meta-llama/Llama-3.1-8B-Instruct"], 0),
@@ -22,14 +24,32 @@ CASES: dict[str, tuple[list[str], int]] = {
     "fit_flags_cli": (["fit", "Qwen/Qwen3-32B", "--kv-memory", "20GiB", "--tp", "2", "--flags", "cli"], 0),
     "fit_flags_k8s": (["fit", "Qwen/Qwen3-32B", "--kv-memory", "20GiB", "--tp", "2", "--flags", "k8s"], 0),
     "list_h100": (["list", "gpus", "h100", "sxm"], 0),
+    "trace": (["trace", "trace.csv"], 0),
+    "calibrate": (["calibrate", "server.log", "--gpu", "a100-80gb-sxm"], 0),
     "explain_topics": (["explain"], 0),
     "explain_windows": (["explain", "windows"], 0),
 }
 
 
+TRACE = "arrival_s,prompt_tokens,output_tokens,max_tokens\n" + "".join(
+    f"{i},{i % 97 * 31 + 1},{i % 53 * 7 + 1},{1024 if i % 3 else ''}\n" for i in range(300)
+)
+LOG = {
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "engine_version": "0.11.0",
+    "model_load_gib": 14.99,
+    "available_kv_gib": 54.1,
+    "gpu_memory_utilization": 0.9,
+    "max_model_len": 8192,
+}
+
+
 @pytest.fixture(autouse=True)
-def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def _eighty_columns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    Path("trace.csv").write_text(TRACE, encoding="utf-8")
+    Path("server.log").write_text(vllm_log(LOG), encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -182,6 +182,7 @@ def test_help_fits_a_screen_and_ends_with_an_example(
     lines = capsys.readouterr().out.rstrip("\n").split("\n")
     assert max(map(len, lines)) <= 80
     assert len(lines) <= MOST_HELP_LINES
+    assert "\n".join(lines).isascii(), "Typer prints it, in UTF-8 even where the terminal knows ASCII alone"
     example = next(place for place, line in enumerate(lines) if line.strip() == "Example:")
     assert lines[example + 1].startswith(f"    kvplan {command} ")
     assert len(lines) - example <= 3, "the example ends the help"

@@ -48,7 +48,7 @@ def run(
     gpu: options.Gpu = None,
     weights_bytes: options.WeightsBytes = None,
     start: Annotated[
-        int | None, typer.Option("--start", metavar="N", help="Which start of the log: 1, 2, …; the last.")
+        int | None, typer.Option("--start", metavar="N", help="Which start of the log, from 1; the last.")
     ] = None,
     tensor_parallel: overrides.TensorParallel = None,
     data_parallel: Annotated[

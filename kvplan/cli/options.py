@@ -46,7 +46,7 @@ ContextParallel = Annotated[
     int, grouped(PARALLEL, "--context-parallel", "--dcp", metavar="N", help="Ranks that share a sequence's tokens.")
 ]
 KvDtype = Annotated[
-    str, typer.Option("--kv-dtype", metavar="TYPE", show_default=False, help="auto, bfloat16, fp8, … (engine's word).")
+    str, typer.Option("--kv-dtype", metavar="TYPE", show_default=False, help="auto, bfloat16, fp8, ... (engine's word).")
 ]
 MaxModelLen = Annotated[
     int | None, typer.Option("--max-model-len", "--context", metavar="N", help="The engine's window, in tokens.")
@@ -64,7 +64,7 @@ Engine = Annotated[
 ]
 Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The kind of GPU (kvplan list gpus).")]
 GpuMemory = Annotated[
-    str | None, typer.Option("--gpu-memory", metavar="BYTES,…", help="As the driver says, for all or per rank.")
+    str | None, typer.Option("--gpu-memory", metavar="BYTES,...", help="As the driver says, for all or per rank.")
 ]
 Utilization = Annotated[
     float | None, typer.Option("--gpu-memory-utilization", metavar="SHARE", help="The engine's share of the memory.")
@@ -111,7 +111,7 @@ TrafficReference = Annotated[
 ]
 Seeds = Annotated[int | None, typer.Option("--seeds", metavar="N", help="Runs, each with its own seed.")]
 Seed = Annotated[int | None, grouped(RUNS, "--seed", metavar="N", help="The first seed.")]
-Scale = Annotated[float, typer.Option("--scale", metavar="X", show_default=False, help="Traffic × X.")]
+Scale = Annotated[float, typer.Option("--scale", metavar="X", show_default=False, help="Traffic times X.")]
 Workers = Annotated[int | None, grouped(RUNS, "--workers", metavar="N", help="Processes; without it, one a core.")]
 Cluster = Annotated[
     str | None, grouped(RUNS, "--cluster", metavar="tcp://HOST:PORT", help="Play the runs on this Dask scheduler.")
