@@ -1,5 +1,6 @@
 """From a traffic file to frozen values: found by path or name, validated, every complaint with its place."""
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -171,6 +172,11 @@ def _translate(complaint: Any, shape: Any, values: Any, places: Places, others: 
             from kvplan.traffic.shapes.file import LIMIT_NAMES
 
             known = LIMIT_NAMES
+        elif path[-1] != complaint["loc"][-1]:  # a name that stands for a block: arrivals: posson
+            wrong, known = str(complaint["loc"][-1]), known_keys(shape, path)
+            near = get_close_matches(wrong, known, 1, 0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            return places.error(path, f"{name}: {wrong!r} is not known{more}", hint)
         near = get_close_matches(str(path[-1]), known, 1, 0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
         message = f"unknown key {path[-1]!r}" + (f" in {name.rpartition('.')[0]}" if len(path) > 1 else "")
@@ -180,8 +186,23 @@ def _translate(complaint: Any, shape: Any, values: Any, places: Places, others: 
         message = f"{name}: {complaint['ctx']['error']}"
     else:
         said = complaint["msg"].replace("Input should be", "must be").replace("valid dictionary", "block of keys")
+        said = re.sub(r" or instance of \w+", "", said)
+        if kind == "too_short":
+            said = f"must have {complaint['ctx']['min_length']} or more entries"
+        unit = _UNITS.get(str(path[-1])) if path else None
+        if kind == "string_type" and unit is not None and isinstance(complaint["input"], int | float):
+            hint = f"write it with its unit: {complaint['input']}{unit}"
         message = f"{name or 'the file'}: {said[:1].lower()}{said[1:]}, not {_shown(complaint['input'])}"
     return places.error(path, message + more, hint)
+
+
+_UNITS = {
+    "rate": "/s",
+    "memory": "GiB",
+    "gpu_memory": "GiB",
+    **dict.fromkeys(("duration", "timeout", "on", "off", "period", "peak_at", "step", "lifetime"), "s"),
+}
+"""Keys whose values have units, and the usual one."""
 
 
 def _shown(value: object) -> str:
@@ -191,6 +212,9 @@ def _shown(value: object) -> str:
 
 def _check_names(traffic: Traffic, places: Places, profiles_folder: str | Path | None) -> None:
     """Names of catalogue entries are looked up at once, so that a misspelt one is reported with its line."""
+    from kvplan.engines import parse_engine
+
+    places.at(("deployment", "engine"), parse_engine, traffic.deployment.engine)
     gpu = traffic.deployment.gpu
     if gpu is not None:
         places.at(("deployment", "gpu"), lambda name: load_gpu(name, extra_folder=profiles_folder), gpu)

@@ -97,6 +97,8 @@ class ClassShape(Section):
             missing = [name for name, value in drawn.items() if value is None]
             if missing:
                 raise ValueError(f"{', '.join(missing)} missing (or name a trace)")
+            if self.hash_block_tokens is not None or self.format != "auto":
+                raise ValueError("format and hash_block_tokens belong to a trace, which this class does not replay")
         else:
             drawn |= {"arrivals": self.arrivals, "n": self.n, "shared_prefix": self.shared_prefix}
             drawn["length_correlation"] = self.length_correlation
