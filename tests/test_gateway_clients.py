@@ -255,6 +255,28 @@ def test_a_long_head_is_refused(server: str, end: bytes, shape: str) -> None:
     run(case, server=server)
 
 
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"Content-Length: 65537\r\n\r\n",
+        b"Content-Length: 9999999999999999999\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n10001\r\n" + b" " * 65537 + b"\r\n",
+    ],
+    ids=["announced", "absurd", "unannounced"],
+)
+def test_a_body_over_the_limit_is_refused_before_all_of_it_came(server: str, sent: bytes) -> None:
+    async def case(gateway: Served) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\n" + sent)
+        async with asyncio.timeout(5):
+            assert b" 413 " in await reader.readline()
+        writer.close()
+        assert not gateway.engine.headers
+
+    run(case, server=server, body_limit_bytes=65536)
+
+
 @pytest.mark.parametrize(("size", "is_refused"), [(60_000, False), (100_000, True)])
 def test_a_long_head_in_one_piece_is_refused_before_it_is_a_request(size: int, is_refused: bool) -> None:
     """A loop may read more than the limit at once: then the end of the head is there before it was counted."""
