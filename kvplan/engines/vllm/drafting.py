@@ -70,14 +70,14 @@ def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
         )
     if method == NGRAM:
         return Drafter(method=method, tokens=tokens)
-    if deployment.context_parallel > 1:
-        raise UnsupportedModelError(
-            "cannot tell how a drafter's caches are dealt to ranks of context parallelism",
-            hint="leave out --dcp, or guess with --speculative-method ngram",
-            key="context_parallel",
-        )
     if draft is None:
         return _next_token_drafter(model, tokens)
+    if deployment.context_parallel > 1:
+        raise UnsupportedModelError(
+            "cannot tell how a draft model's caches are dealt to ranks of context parallelism",
+            hint="leave out --dcp, or guess with ngram or the model's own next-token layers",
+            key="context_parallel",
+        )
     _check_draft(model, draft, method)
     return Drafter(method=method, tokens=tokens, layers=draft.layers, model=draft)
 
