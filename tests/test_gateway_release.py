@@ -5,13 +5,14 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import aiohttp
 import pytest
 
 from kvplan.gateway.admit import Admission, OwnLedger
+from kvplan.gateway.command import loop_factory
 from kvplan.gateway.middleware import AdmissionMiddleware
 from kvplan.gateway.proxy import UpstreamProxy
 from tests.fake_engine import FakeEngine
@@ -63,9 +64,12 @@ def scope_of(body: bytes) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("factory", [None, loop_factory()], ids=["asyncio", "the command's"])
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, OSError])
-def test_an_exception_at_every_await_releases(error: type[BaseException], late: bool) -> None:
+def test_an_exception_at_every_await_releases(
+    error: type[BaseException], late: bool, factory: Callable[[], asyncio.AbstractEventLoop] | None
+) -> None:
     async def whole() -> int:
         async with FakeEngine() as engine:
             ledger, proxy = OwnLedger(128), UpstreamProxy(engine.url)
@@ -89,7 +93,8 @@ def test_an_exception_at_every_await_releases(error: type[BaseException], late: 
         assert not [task for task in leftovers if not task.done()]
         return reached
 
-    assert asyncio.run(whole()) > 8
+    with asyncio.Runner(loop_factory=factory) as runner:
+        assert runner.run(whole()) > 8
 
 
 async def _count(path: str, fields: Any, *, may_wait: bool) -> int | None:

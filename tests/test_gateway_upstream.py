@@ -2,12 +2,18 @@
 
 import asyncio
 import contextlib
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvplan.gateway.command import loop_factory
+from kvplan.gateway.proxy import UpstreamProxy
 from kvplan.gateway.upstream import BrokenOffError, Connection, SilentError, UnreachableError, Upstream, UpstreamError
 
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Engine: a\r\n\r\nhello"
@@ -148,6 +154,30 @@ def test_headers_are_those_of_the_answer_in_lower_case() -> None:
     run(case)
 
 
+def test_hop_by_hop_headers_of_the_engine_stop_at_the_proxy() -> None:
+    inner = b"Keep-Alive: timeout=9\r\nConnection: keep-alive, X-Inner\r\nX-Inner: 1\r\nProxy-Authenticate: Basic\r\n"
+    answer = LENGTH.replace(b"X-Engine", inner + b"Date: today\r\nTrailer: x\r\nX-Engine")
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def case() -> None:
+        sent.clear()
+        async with upstream_of(Engine([answer])) as upstream:
+            proxy = UpstreamProxy("http://127.0.0.1:9")
+            proxy._upstream = upstream
+            scope = {"type": "http", "method": "GET", "path": "/v1/models", "query_string": b"", "headers": []}
+            await proxy(scope, receive, send)
+        assert sent[0]["headers"] == [(b"content-length", b"5"), (b"x-engine", b"a")]
+        assert b"".join(message["body"] for message in sent[1:]) == b"hello"
+
+    run(case)
+
+
 def test_the_answer_to_head_has_no_body_whatever_its_length_says() -> None:
     async def case() -> None:
         engine = Engine([LENGTH[:-5]], [LENGTH])
@@ -279,6 +309,42 @@ def test_an_answer_that_is_not_taken_is_read_no_further() -> None:
         upstream.close()
         server.close()
         await asyncio.sleep(0.01)
+
+    run(case)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate")
+def test_an_engine_behind_tls_is_asked_only_where_its_certificate_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=engine", "-addext", "subjectAltName=DNS:localhost"]
+    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
+    subprocess.run(["openssl", "req", *made, *names, *files], check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+
+    async def ask_at(host: str, engine: Engine) -> tuple[int, bytes]:
+        server = await asyncio.start_server(engine.serve, "127.0.0.1", 0, ssl=context)
+        upstream = Upstream(f"https://{host}:{server.sockets[0].getsockname()[1]}")
+        try:
+            await ask(upstream)
+            return await ask(upstream)
+        finally:
+            upstream.close()
+            server.close()
+            await asyncio.sleep(0.05)
+
+    async def case() -> None:
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        with pytest.raises(UnreachableError, match="SSLCertVerificationError"):
+            await ask_at("localhost", Engine([CHUNKED], [LENGTH]))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+        with pytest.raises(UnreachableError, match="SSLCertVerificationError"):
+            await ask_at("127.0.0.1", Engine([CHUNKED], [LENGTH]))
+        engine = Engine([CHUNKED], [LENGTH])
+        assert await ask_at("localhost", engine) == (200, b"hello")
+        assert engine.connections == 1
 
     run(case)
 
