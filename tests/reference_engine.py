@@ -159,7 +159,7 @@ class ReferenceEngine:
             window = group.window_tokens or 0
             outside = 0
             if group.rule == "sliding":
-                outside = max(0, certain - window + 1)
+                outside = max(0, certain - window - group.retained_tokens + 1)
             elif group.rule == "chunked":
                 outside = certain // window * window
             gone = min(outside // group.block_tokens, sequence.taken[i])
@@ -174,7 +174,7 @@ class ReferenceEngine:
             blocks = self.in_group(group, min(tokens, self.setup.max_model_len))
             window, ahead = group.window_tokens or 0, self.setup.layout.in_flight_tokens
             if group.rule == "sliding":
-                held = min(window - 1 + ahead, self.setup.max_model_len)
+                held = min(window + group.retained_tokens - 1 + ahead, self.setup.max_model_len)
                 blocks = min(blocks, -(-held // group.block_tokens) + 1)
             elif group.rule == "chunked":
                 blocks = min(blocks, -(-min(window + ahead, self.setup.max_model_len) // group.block_tokens))

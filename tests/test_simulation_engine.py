@@ -381,3 +381,12 @@ def test_compiled_gives_the_same_bits() -> None:
                 mine, other = getattr(getattr(compiled, part), field.name), getattr(getattr(plain, part), field.name)
                 np.testing.assert_array_equal(mine, other, err_msg=field.name)
     assert kernels == {"counts", "identities"}
+
+
+def test_a_client_that_leaves_with_its_first_token_was_read_once() -> None:
+    """The first leaves at 0.04 s, as its prompt is read; two prompts of 30 tokens then wait, so the last finds 60."""
+    rows = asks((0.0, 60, 5, 5), (0.05, 30, 5, 5), (0.06, 30, 5, 5), (0.07, 30, 5, 5), cancel_s=[0.04, inf, inf, inf])
+    step = replace(STEP, base_s=0.04, prefill_token_s=0.0, kv_token_s=0.0, decode_sequence_s=0.0)
+    run = let_in(rows, small_engine(max_num_seqs=1, step=step), FrontDoor(max_queued_tokens=31))
+    assert run.rows.outcome[0] == Outcome.CANCELLED
+    assert run.rows.refusals.tolist() == [0, 0, 0, 1]

@@ -242,6 +242,15 @@ LAYOUT = CacheLayout(
     groups=(
         CacheGroup(kind="full attention", layers=1, rule="full", block_tokens=16, page_bytes=1, token_shards=2),
         CacheGroup(kind="window", layers=1, rule="sliding", block_tokens=32, page_bytes=1, window_tokens=100),
+        CacheGroup(
+            kind="kept below a window",
+            layers=1,
+            rule="sliding",
+            block_tokens=16,
+            page_bytes=1,
+            window_tokens=33,
+            retained_tokens=5,
+        ),
         CacheGroup(kind="chunk", layers=1, rule="chunked", block_tokens=16, page_bytes=1, window_tokens=64),
         CacheGroup(kind="state", layers=1, rule="fixed", block_tokens=16, page_bytes=1, fixed_blocks=3),
     ),

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from kvplan.admission import Ask, Strategy, usable_blocks
-from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.engines.base import CacheLayout
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.types import UNLIMITED, Floats, FrontDoor, Integers, Requests, RetryAfter, Router
 from kvplan.traffic.kinds import AdmissionPlan, Arrivals, PlannedDeployment
@@ -29,28 +29,12 @@ class Door:
 
 
 def charged_blocks(layout: CacheLayout, tokens: Integers) -> Integers:
-    """``layout.request_blocks`` of every entry.
-
-    >>> group = CacheGroup(kind="full attention", layers=1, rule="full", block_tokens=16, page_bytes=1)
-    >>> layout = CacheLayout(block_tokens=16, bytes_per_block=1, groups=(group,), in_flight_tokens=0)
-    >>> charged_blocks(layout, np.array([1, 16, 17])).tolist()
-    [1, 1, 2]
-    """
-    total = np.zeros(len(tokens), np.int64)
-    for group in layout.groups:
-        total += _group_blocks(group, tokens, layout.in_flight_tokens)
-    return total
-
-
-def _group_blocks(group: CacheGroup, tokens: Integers, in_flight_tokens: int) -> Integers:
-    if group.rule == "fixed":
-        return np.full(len(tokens), group.fixed_blocks, np.int64)
-    held, extra = -(-tokens // group.token_shards), 0
-    if group.rule == "sliding":
-        held, extra = np.minimum((group.window_tokens or 0) - 1 + in_flight_tokens, tokens), 1
-    elif group.rule == "chunked":
-        held = np.minimum((group.window_tokens or 0) + in_flight_tokens, tokens)
-    return -(-held // group.block_tokens) + extra
+    """``layout.request_blocks`` of every entry; it is asked once for each number of tokens that occurs."""
+    blocks = np.zeros(int(tokens.max(initial=0)) + 1, np.int64)
+    blocks[tokens] = 1
+    for count in np.flatnonzero(blocks).tolist():
+        blocks[count] = layout.request_blocks(count)
+    return blocks[tokens]
 
 
 def caps(max_tokens: Integers, prompt_tokens: Integers, window_tokens: int, default: int | None) -> Integers:

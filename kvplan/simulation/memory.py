@@ -75,7 +75,8 @@ def layout_numbers(engine: EngineSetup, memory: Memory) -> LayoutNumbers:
             full[size] = full.get(size, 0) + 1
             every[size] = every.get(size, 0) + 1
         elif group.rule in ("sliding", "chunked") and group.window_tokens is not None:
-            key = (_SLIDING if group.rule == "sliding" else _CHUNKED, group.window_tokens, size)
+            rule = _SLIDING if group.rule == "sliding" else _CHUNKED
+            key = (rule, group.window_tokens + group.retained_tokens, size)
             kinds[key] = kinds.get(key, 0) + 1
             every[size] = every.get(size, 0) + 1
         else:

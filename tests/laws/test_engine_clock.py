@@ -28,7 +28,7 @@ from tests.reference_door import ReferenceDoor
 WINDOW_TOKENS = 96
 
 
-def group(rule: str, block_tokens: int, window_tokens: int | None = None) -> CacheGroup:
+def group(rule: str, block_tokens: int, window_tokens: int | None = None, retained_tokens: int = 0) -> CacheGroup:
     return CacheGroup(
         kind=rule,
         layers=1,
@@ -36,6 +36,7 @@ def group(rule: str, block_tokens: int, window_tokens: int | None = None) -> Cac
         block_tokens=block_tokens,
         page_bytes=1,
         window_tokens=window_tokens,
+        retained_tokens=retained_tokens,
         fixed_blocks=1 if rule == "fixed" else 0,
     )
 
@@ -51,7 +52,9 @@ def layouts(draw: st.DrawFn, in_flight_tokens: int, *, plain: bool) -> CacheLayo
             rule = draw(st.sampled_from(["sliding", "chunked", "fixed"]))
             size = draw(st.sampled_from([block, 4]))
             span = draw(st.sampled_from([size, 2 * size, 3 * size + 1])) if rule == "sliding" else 4 * size
-            groups += [group(rule, size, None if rule == "fixed" else span)] * draw(st.integers(1, 2))
+            retained = draw(st.sampled_from([0, 0, 2])) if rule == "sliding" else 0
+            one = group(rule, size, None if rule == "fixed" else span, retained)
+            groups += [one] * draw(st.integers(1, 2))
     return CacheLayout(block_tokens=block, bytes_per_block=1, groups=tuple(groups), in_flight_tokens=in_flight_tokens)
 
 

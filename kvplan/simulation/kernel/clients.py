@@ -85,7 +85,7 @@ def walk_away(
     row[column[OUTCOME] + i] = outcome
     time[moment[FINISH] + i] = now_s
     release(i, now_s, now_s - time[moment[ADMITTED] + i], doors, since, held, watch)
-    if conf[TRACKS] and (time[moment[FIRST] + i] < 0.0 or time[moment[FIRST] + i] >= now_s):
+    if conf[TRACKS] and (time[moment[FIRST] + i] < 0.0 or time[moment[FIRST] + i] > now_s):
         doors[IN_READING] -= row[column[PROMPT] + i]
     if row[column[SLOT_OF] + i] != -2:
         row[left_link + i] = -1
