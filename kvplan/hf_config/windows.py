@@ -5,6 +5,17 @@ from dataclasses import dataclass
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described
 from kvplan.hf_config.fields import MEASURE_HINT, Fields
+from kvplan.hf_config.window_classes import (
+    COUNTED_BACK,
+    ENDS_FULL,
+    EXTRA_TOKENS,
+    FROM_LAYER,
+    FULL_UNLESS_LISTED,
+    ONE_WINDOW,
+    PERIOD_NAMES,
+    PERIODS,
+    SWITCHED,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,102 +41,6 @@ _RULES = {
     "local_attention": "sliding",
     "chunked_attention": "chunked",
 }
-
-# Classes with a switch: ``use_sliding_window`` false (also the default) wins over any ``sliding_window``.
-_SWITCHED = frozenset(
-    {
-        "qwen2",
-        "qwen2_5_omni_text",
-        "qwen2_5_vl_text",
-        "qwen2_moe",
-        "qwen2_vl_text",
-        "qwen3",
-        "qwen3_moe",
-        "qwen3_omni_moe_text",
-        "qwen3_vl_moe_text",
-        "smollm3",
-    }
-)
-# ... of these, the classes that slide only from layer ``max_window_layers`` (28 where absent) on. dots.llm1 has no
-# switch, but the same rule (62 where absent).
-_FROM_LAYER = {
-    "qwen2": 28,
-    "qwen2_vl_text": 80,
-    "qwen2_5_vl_text": 80,
-    "qwen2_5_omni_text": 28,
-    "qwen3": 28,
-    "dots1": 62,
-}
-# Classes that alternate without a key: period, and whether the first (else the last) layer of each period is full.
-# Source: ``layer_types`` that the config classes of transformers 5.20 build; vLLM 0.33's model classes read those.
-_PERIODS = {
-    "afmoe": (4, False),
-    "cohere2": (4, False),
-    "cohere2_moe": (4, False),
-    "cwm": (4, True),
-    "diffusion_gemma_text": (6, False),
-    "exaone4": (4, False),
-    "exaone_moe": (4, False),
-    "gemma2": (2, False),
-    "gemma3_text": (6, False),
-    "gemma3n_text": (5, False),
-    "gemma4_text": (6, False),
-    "gemma4_unified_text": (6, False),
-    "gpt_oss": (2, False),
-    "granite_swa": (4, True),
-    "kolibri1": (5, False),
-    "muse_glimmer_text": (4, False),
-    "granitemoe_swa": (4, True),
-    "olmo3": (4, False),
-    "vaultgemma": (2, False),
-}
-# Classes that count their periods from the last layer back.
-_COUNTED_BACK = frozenset({"muse_glimmer_text"})
-# Classes whose last layer is full, whatever the list says.
-_ENDS_FULL = frozenset({"diffusion_gemma_text", "gemma4_text", "gemma4_unified_text"})
-# Classes of vLLM 0.33 that give every layer the same window: with a list that mixes kinds, all layers keep everything.
-_ONE_WINDOW = frozenset(
-    {
-        "clip_text_model",
-        "cohere",
-        "deepseek",
-        "ernie4_5_moe",
-        "falcon",
-        "gemma",
-        "glm4",
-        "glm4v_text",
-        "glm_ocr_text",
-        "gpt2",
-        "gptj",
-        "hyperclovax",
-        "internlm2",
-        "mimo",
-        "minicpm",
-        "mixtral",
-        "olmoe",
-        "opt",
-        "orion",
-        "pangu",
-        "param2moe",
-        "phimoe",
-        "qwen2",
-        "qwen2_5_omni_text",
-        "qwen2_5_vl_text",
-        "qwen2_moe",
-        "qwen2_vl_text",
-        "qwen3",
-        "qwen3_moe",
-        "sarvam",
-        "solar",
-        "stablelm",
-    }
-)
-# Classes with a window whose layers are all full unless ``layer_types`` says otherwise.
-# Qwen2-MoE's config class mixes kinds where none are listed, which its model class does not read.
-_FULL_UNLESS_LISTED = frozenset({"laguna", "mellum", "qwen2_moe", "step3p5"})
-_PERIOD_NAMES = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
-# vLLM's Cohere2 classes pass ``sliding_window + 1`` to the attention layer.
-_EXTRA_TOKENS = {"cohere2": 1, "cohere2_moe": 1}
 
 
 def read_spans(model: Described, layers: int) -> list[Span]:
@@ -157,12 +72,12 @@ def _span(model: Described, kind: str, window: int | None) -> Span:
 
 def _window(model: Described) -> int | None:
     """Tokens of the window, or None; 0 means none, as in vLLM."""
-    if model.family in _SWITCHED and not model.text.flag("use_sliding_window"):
+    if model.family in SWITCHED and not model.text.flag("use_sliding_window"):
         return None
-    if model.family in _SWITCHED and "sliding_window" not in model.text.values:
+    if model.family in SWITCHED and "sliding_window" not in model.text.values:
         return 4096  # the class default of these, which the switch otherwise hides
     tokens = model.text.size("sliding_window", default=0)
-    return tokens + _EXTRA_TOKENS.get(model.family, 0) if tokens else None
+    return tokens + EXTRA_TOKENS.get(model.family, 0) if tokens else None
 
 
 def _own_windows(model: Described, layers: int) -> list[Span] | None:
@@ -211,22 +126,22 @@ def _layer_kinds(model: Described, layers: int) -> list[str] | None:
         listed = None  # vLLM 0.33, OAIAttention: every second layer slides, whatever the list says
     if listed is not None:
         kinds = [layer_rule(model, name) for name in checked_length(model, "layer_types", listed, layers)]
-        if model.family in _ONE_WINDOW and set(kinds) != {"sliding"}:
+        if model.family in ONE_WINDOW and set(kinds) != {"sliding"}:
             return ["full"] * layers
     else:
-        pattern = model.text.value(*_PERIOD_NAMES)
+        pattern = model.text.value(*PERIOD_NAMES)
         if isinstance(pattern, str):
             kinds = _from_letters(model, pattern, layers)
-        elif model.family in _FROM_LAYER:
-            first = model.text.size("max_window_layers", default=_FROM_LAYER[model.family])
+        elif model.family in FROM_LAYER:
+            first = model.text.size("max_window_layers", default=FROM_LAYER[model.family])
             kinds = ["sliding" if index >= first else "full" for index in range(layers)]
-        elif model.family in _PERIODS:
+        elif model.family in PERIODS:
             kinds = _from_period(model, layers)
-        elif model.family in _FULL_UNLESS_LISTED:
+        elif model.family in FULL_UNLESS_LISTED:
             kinds = ["full"] * layers
         else:
             return None
-    if model.family in _ENDS_FULL:
+    if model.family in ENDS_FULL:
         kinds[-1] = "full"
     return kinds
 
@@ -251,10 +166,10 @@ def checked_length(model: Described, key: str, listed: list[str], layers: int) -
 
 
 def _from_period(model: Described, layers: int) -> list[str]:
-    period, full_first = _PERIODS[model.family]
-    period = model.text.optional_count(*_PERIOD_NAMES) or period
+    period, full_first = PERIODS[model.family]
+    period = model.text.optional_count(*PERIOD_NAMES) or period
     full_at = 0 if full_first else period - 1
-    if model.family in _COUNTED_BACK:
+    if model.family in COUNTED_BACK:
         full_at = (layers - 1) % period
     return ["full" if index % period == full_at else "sliding" for index in range(layers)]
 
