@@ -89,9 +89,10 @@ def _reason(
             f"every request sends its own cap, so a default changes nothing here; {cap:,} would cut off {alike:.2%} of "
             "such answers if a client sent none"
         )
-    parts = [f"a default of {cap:,} cuts off {truncated:.2%} of all answers"]
+    parts = [f"a default of {cap:,} cuts off {f'{truncated:.2%} of all answers' if truncated else 'no answer'}"]
     if refused is not None:
-        parts.append(f"and {refused:.2%} of requests are refused at least once")
+        many = f"{refused:.2%} of requests are refused at least once"
+        parts.append(f"and {many if refused else 'no request is refused'}")
         if refused > max_refused_share:
             parts.append(
                 f"(more than {max_refused_share:.0%}: a smaller cap cuts off more; the pool is small for this load)"
@@ -104,4 +105,4 @@ def _reason(
         if result.name in _SAFE_BY_CONSTRUCTION and (result.preemptions or result.over_capacity_events)
     ]
     assert not broken, f"worst-case admission preempted under {broken}"
-    return " ".join(parts)
+    return " ".join(parts).replace(" ;", ";")
