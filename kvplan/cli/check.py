@@ -52,7 +52,6 @@ def run(
     """
     from kvplan.check import check
     from kvplan.check.measure import parse_prices
-    from kvplan.traffic.load import load_traffic
 
     folder = options.profiles_folder(profiles)
     if against is not None and baseline is not None:
@@ -63,9 +62,9 @@ def run(
     changed = overrides.overrides(set_keys, duration=duration, calibration=learnt)
     if policy is not None:
         changed["admission.policy"] = policy
-    mix = load_traffic(traffic, profiles_folder=folder, overrides=changed)
+    mix = overrides.load(traffic, changed, folder)
     # The base is taken as it stands: what is tried by hand is part of the change.
-    base = None if against is None else load_traffic(against, profiles_folder=folder)
+    base = None if against is None else overrides.load(against, {}, folder)
     from kvplan.sweep import cluster_executor
 
     with (

@@ -29,7 +29,7 @@ def run(
         str, grouped(SERVER, "--server", metavar="NAME", show_default=True, help="uvicorn or granian.")
     ] = "uvicorn",
     ledger: Annotated[
-        str | None, typer.Option("--ledger", metavar="redis://HOST:PORT", help="Share one ledger among several gateways.")
+        str | None, typer.Option("--ledger", metavar="redis://HOST:PORT", help="Share one ledger among gateways.")
     ] = None,
     ledger_down: Annotated[
         str,

@@ -46,7 +46,7 @@ ContextParallel = Annotated[
     int, grouped(PARALLEL, "--context-parallel", "--dcp", metavar="N", help="Ranks that share a sequence's tokens.")
 ]
 KvDtype = Annotated[
-    str, typer.Option("--kv-dtype", metavar="TYPE", show_default=False, help="auto, bfloat16, fp8, ... (engine's word).")
+    str, typer.Option("--kv-dtype", metavar="TYPE", show_default=False, help="auto, bfloat16, fp8, ... (its word).")
 ]
 MaxModelLen = Annotated[
     int | None, typer.Option("--max-model-len", "--context", metavar="N", help="The engine's window, in tokens.")
