@@ -8,9 +8,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from yarl import URL
 
 from kvplan.admission import STRATEGIES
+from kvplan.gateway.counting import EngineCounter
 from tests.gateway_server import CHAT, CHAT_ALLOWANCE, WINDOW_TOKENS, Served, error_of, promise, run
 
 
@@ -213,6 +215,30 @@ def test_hop_by_hop_headers_stop_here_and_authorization_passes() -> None:
         assert not seen & {"x-private", "te"}
 
     run(case)
+
+
+def test_an_engine_that_does_not_count_is_asked_once() -> None:
+    asked = 0
+
+    async def missing(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.Response(status=404)
+
+    async def whole() -> None:
+        app = web.Application()
+        app.router.add_post("/tokenize", missing)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        counter = EngineCounter(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        for _ in range(3):
+            assert await counter("/v1/completions", {"prompt": "x"}, may_wait=True) is None
+        await counter.close()
+        await runner.cleanup()
+
+    asyncio.run(whole())
+    assert asked == 1
 
 
 def test_a_count_shrinks_what_the_bound_overstates() -> None:

@@ -20,12 +20,16 @@ _CHAT_FIELDS = (
 
 
 class EngineCounter:
-    """Counts through ``base_url``/tokenize, at most 32 at once. Any failure means "not known", and the bound stands."""
+    """Counts through ``base_url``/tokenize, at most 32 at once. Any failure means "not known", and the bound stands.
+
+    An engine that has no such route is asked once.
+    """
 
     def __init__(self, base_url: str) -> None:
         self._url = base_url.rstrip("/") + "/tokenize"
         self._session: aiohttp.ClientSession | None = None
         self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._is_offered = True
 
     async def __call__(self, path: str, fields: Mapping[str, object], *, may_wait: bool) -> int | None:
         """Prompt tokens of the body ``fields`` sent to ``path``, or None.
@@ -34,13 +38,14 @@ class EngineCounter:
         flood of questions to the engine.
         """
         question = _question(path, fields)
-        if question is None or (self._turn.locked() and not may_wait):
+        if question is None or not self._is_offered or (self._turn.locked() and not may_wait):
             return None
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
         async with self._turn:
             try:
                 async with self._session.post(self._url, json=question) as response:
+                    self._is_offered = response.status not in (404, 405, 501)
                     answer = await response.json() if response.status == 200 else None
             except (aiohttp.ClientError, TimeoutError, ValueError):
                 return None
