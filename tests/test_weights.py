@@ -314,6 +314,7 @@ STORED_OTHERWISE = {
     "openai-community/gpt2-large": "masks are stored",
     "openbmb/MiniCPM-V-2_6": "its resampler is not counted",
     "openbmb/MiniCPM-2B-sft-bf16": "the Hub counts one of two formats in part",
+    "stepfun-ai/Step-3.7-Flash": "the vision tower, the sliding layers' 96 heads and the gates are not in the record",
     "tiiuae/falcon-7b-instruct": "the head is stored although tied",
 }
 """Published totals that are not the model's parameters, and why."""
@@ -341,3 +342,170 @@ def test_totals_equal_the_published_ones(shared_data: Path) -> None:
             differ.add(facts["id"])
     assert compared > 80
     assert differ <= set(STORED_OTHERWISE)
+
+
+ZAMBA2_7B = {
+    "model_type": "zamba2",
+    "hidden_size": 3584,
+    "num_hidden_layers": 81,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "layers_block_type": ["hybrid" if layer in {6, *range(11, 81, 6)} else "mamba" for layer in range(81)],
+    "mamba_d_state": 64,
+    "mamba_ngroups": 2,
+    "n_mamba_heads": 112,
+    "num_mem_blocks": 2,
+    "adapter_rank": 128,
+    "vocab_size": 32000,
+}
+"""As Zyphra/Zamba2-7B."""
+
+
+def test_zamba2_counts_a_shared_block_once_and_each_layers_adapters() -> None:
+    """7,356,749,648 parameters of ``Zamba2ForCausalLM`` (transformers 5.24, built without memory)."""
+    weights = read_weights(ZAMBA2_7B, text=ZAMBA2_7B)
+    assert total(weights) == 7_356_749_648
+    blocks = {part.layer for part in weights.parts if part.name == "shared.self_attn.qkv_proj"}
+    assert blocks == {6, 11}
+    biased = read_weights(ZAMBA2_7B | {"add_bias_linear": True}, text=ZAMBA2_7B | {"add_bias_linear": True})
+    assert total(biased) - total(weights) == 2 * (2 * 14336 + 3584)
+    adapted = ZAMBA2_7B | {"use_shared_attention_adapter": True}
+    assert total(read_weights(adapted, text=adapted)) - total(weights) == 13 * 3 * 128 * 4 * 3584
+
+
+PUBLISHED_TO_THE_PARAMETER = {
+    "apple/OpenELM-270M": 271_527_168,
+    "apple/OpenELM-450M": 457_179_136,
+    "meta-llama/Llama-3.2-11B-Vision-Instruct": 10_670_220_835,
+    "microsoft/Phi-4-mini-flash-reasoning": 3_852_562_944,
+}
+
+
+@pytest.mark.parametrize("model", sorted(PUBLISHED_TO_THE_PARAMETER))
+def test_layers_of_their_own_kind_meet_the_published_total(model: str) -> None:
+    assert total(read_facts(model).weights) == PUBLISHED_TO_THE_PARAMETER[model]
+
+
+def test_openelm_takes_listed_multipliers() -> None:
+    config = {
+        "model_type": "openelm",
+        "model_dim": 1280,
+        "num_transformer_layers": 2,
+        "head_dim": 64,
+        "num_query_heads": [12, 12],
+        "num_kv_heads": [3, 3],
+        "ffn_multipliers": [0.5, 1.0],
+        "vocab_size": 32000,
+    }
+    widths = [part.parameters // (3 * 1280) for part in read_weights(config, text=config).parts if "mlp" in part.name]
+    assert widths == [768, 1280]  # 640 rounded to whole 256s
+    spread = config | {"ffn_multipliers": (0.5, 1.0)}
+    assert total(read_weights(spread, text=spread)) == total(read_weights(config, text=config))
+
+
+STEP = {
+    "model_type": "step3p5",
+    "hidden_size": 4096,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 64,
+    "num_attention_groups": 8,
+    "head_dim": 128,
+    "intermediate_size": 11264,
+    "moe_intermediate_size": 1280,
+    "moe_num_experts": 288,
+    "moe_layers_enum": "2, 3",
+    "share_expert_dim": 1280,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"],
+    "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 96},
+    "use_head_wise_attn_gate": True,
+    "num_nextn_predict_layers": 1,
+    "vocab_size": 128896,
+}
+
+
+def test_step_has_more_heads_where_it_slides_and_a_gate_for_each() -> None:
+    weights = read_weights(STEP, text=STEP)
+
+    def attention(heads: int) -> int:
+        return 4096 * 128 * (2 * heads + 2 * 8) + 2 * 128 + 4096 * heads
+
+    dense = 3 * 4096 * 11264
+    mixture = 288 * 3 * 4096 * 1280 + 4096 * 288 + 288 + 3 * 4096 * 1280
+    by_hand = 2 * 128896 * 4096 + 4096 + 4 * 2 * 4096 + attention(64) + 3 * attention(96) + 2 * dense + 2 * mixture
+    assert total(weights, with_mtp=False) == by_hand
+    further = attention(64) + dense + 2 * 4096 + 2 * 4096 * 4096 + 3 * 4096 + 128896 * 4096
+    assert total(weights) - by_hand == further
+
+
+def test_deepseek_v41_meets_the_published_total() -> None:
+    """763,205,315,794 elements on the Hub; the vision tower's exact projector is not in the config (0.02 % less)."""
+    weights = read_facts("deepseek-ai/DeepSeek-V4.1-Flash").weights
+    assert total(weights) == pytest.approx(763_205_315_794, rel=0.0005)
+    tables = [part for part in weights.parts if part.name == "engram.table"]
+    assert [(part.layer, part.parameters) for part in tables] == [(1, 384_006_168 * 256), (14, 384_016_682 * 256)]
+    assert {part.stored.name for part in tables if part.stored} == {"fp8"}
+    assert {part.stored.name for part in weights.parts if part.name == "mlp.experts" and part.stored} == {"mxfp4"}
+    assert {part.layer for part in weights.parts if part.name == "self_attn.compressor"} == {2, 8, 14, 20}
+
+
+def test_a_cut_list_of_quantised_modules_tells_no_size() -> None:
+    text = {**MIXTRAL, "model_type": "mixtral"}
+    listed = {"model.layers.0.self_attn.q_proj": {"quant_algo": "NVFP4"}}
+    cut = {"quant_method": "modelopt", "quantized_layers": listed}
+    assert read_weights(text, text=text, quantization=cut).parts == ()
+    told = cut | {"exclude_modules": ["model.layers.*.block_sparse_moe.experts*"]}
+    assert read_weights(text, text=text, quantization=told).parts
+
+
+def test_minimax_m3_has_an_indexer_where_attention_is_sparse() -> None:
+    text = {
+        "hidden_size": 6144,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "dense_intermediate_size": 12288,
+        "intermediate_size": 3072,
+        "num_local_experts": 128,
+        "n_shared_experts": 1,
+        "shared_intermediate_size": 3072,
+        "moe_layer_freq": [0, 1],
+        "use_routing_bias": True,
+        "sparse_attention_config": {
+            "sparse_attention_freq": [0, 1],
+            "sparse_index_dim": 128,
+            "sparse_num_index_heads": 4,
+        },
+        "vocab_size": 200064,
+    }
+    config = {"model_type": "minimax_m3_vl", "text_config": text}
+    attention = 6144 * 128 * (2 * 64 + 2 * 4) + 2 * 128
+    mixture = 128 * 3 * 6144 * 3072 + 6144 * 128 + 128 + 3 * 6144 * 3072
+    index = 6144 * 5 * 128 + 2 * 128
+    by_hand = 2 * 200064 * 6144 + 6144 + 4 * 6144 + 2 * attention + 3 * 6144 * 12288 + mixture + index
+    assert total(read_weights(config, text=text)) == by_hand
+
+
+def test_nemotrons_experts_are_found_under_their_mixer() -> None:
+    """``backbone.layers.N.mixer.experts.M.up_proj``, without a gate (NVIDIA's Nemotron-3 in NVFP4)."""
+    config = {
+        "model_type": "nemotron_h",
+        "hidden_size": 256,
+        "hybrid_override_pattern": "E*",
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 128,
+        "moe_shared_expert_intermediate_size": 256,
+        "intermediate_size": 128,
+        "vocab_size": 1024,
+    }
+    modules = ["experts.0.up_proj", "experts.0.down_proj", "shared_experts.up_proj", "shared_experts.down_proj"]
+    listed = {f"backbone.layers.0.mixer.{module}": {"quant_algo": "W4A16_NVFP4"} for module in modules}
+    weights = read_weights(config, text=config, quantization={"quant_method": "modelopt", "quantized_layers": listed})
+    stored = {part.name: part.stored.name for part in weights.parts if part.stored is not None}
+    assert stored["mlp.experts"] == stored["mlp.shared_experts.proj"] == "nvfp4"
+    assert "self_attn.q_proj" not in stored

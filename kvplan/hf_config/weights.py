@@ -2,7 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from kvplan.hf_config.weights_attention import attention_parts, hybrid_pattern_parts, latent_attention_parts
+from kvplan.hf_config.weights_attention import (
+    attention_parts,
+    hybrid_pattern_parts,
+    latent_attention_parts,
+    sparse_index_parts,
+)
 from kvplan.hf_config.weights_deepseek_v4 import (
     deepseek_v4_layer_parts,
     deepseek_v4_outer_parts,
@@ -26,6 +31,13 @@ from kvplan.hf_config.weights_recurrent import (
     rg_lru_parts,
     short_convolution_parts,
 )
+from kvplan.hf_config.weights_varying import (
+    mllama_layer_parts,
+    openelm_layer_parts,
+    phi4flash_layer_parts,
+    step_attention_parts,
+)
+from kvplan.hf_config.weights_zamba2 import zamba2_layer_parts
 from kvplan.model import WeightPart, Weights
 
 _MIXERS: Mapping[str, Callable[[Decoder, int], list[WeightPart]]] = {
@@ -38,6 +50,17 @@ _MIXERS: Mapping[str, Callable[[Decoder, int], list[WeightPart]]] = {
     "convolution": short_convolution_parts,
     "rg_lru": rg_lru_parts,
 }
+
+_WHOLE_LAYERS: Mapping[str, Callable[[Decoder, int], list[WeightPart]]] = {
+    "mllama_text_model": mllama_layer_parts,
+    "openelm": openelm_layer_parts,
+    "phi4flash": phi4flash_layer_parts,
+    "zamba2": zamba2_layer_parts,
+}
+"""Classes whose layers are of their own kind, but for their norms."""
+
+_MLLAMA_TOKENS = 8
+"""Rows that Llama 3.2 Vision's embedding has beyond the vocabulary, and its head has not."""
 
 
 def read_weights(
@@ -61,7 +84,7 @@ def read_weights(
         if quantization is None and not says_tying(config, text):
             parts = _without_second_table(parts, parameters)
         sure = (
-            decoder.recognised
+            (decoder.recognised or is_deepseek_v4(decoder))
             and not _lacks_width(decoder)
             and not _falls_short(decoder, parts, parameters, quantization)
         )
@@ -69,13 +92,14 @@ def read_weights(
             parts = ()
     method = None
     if quantization is not None:
-        parts, method = quantize(parts, quantization, expert_dtype=text.get("expert_dtype"))
+        expert_dtype = text.get("expert_dtype") or quantization.get("expert_dtype")
+        parts, method = quantize(parts, quantization, expert_dtype=expert_dtype)
     return Weights(parameters=parameters, stored_bytes=stored_bytes, parts=parts, quantization=method)
 
 
 def _lacks_width(decoder: Decoder) -> bool:
     """Whether a layer has a dense MLP whose width the config does not say."""
-    if decoder.intermediate is not None or is_block_configured(decoder):
+    if decoder.intermediate is not None or is_block_configured(decoder) or decoder.model_type in _WHOLE_LAYERS:
         return False
     return any(
         kind not in {"none", "mamba1", "mamba2"} and not is_mixture(decoder, layer)
@@ -128,6 +152,8 @@ def layer_parts(decoder: Decoder, layer: int, kind: str, letter: str | None = No
         parts = deepseek_v4_layer_parts(decoder, layer)
     elif is_block_configured(decoder):
         parts = block_parts(decoder, layer)
+    elif decoder.model_type in _WHOLE_LAYERS:
+        parts = _WHOLE_LAYERS[decoder.model_type](decoder, layer)
     else:
         parts = _mixer(decoder, layer, kind)
         if letter is None or letter in "-E":
@@ -141,7 +167,8 @@ def layer_parts(decoder: Decoder, layer: int, kind: str, letter: str | None = No
 def _ends(decoder: Decoder) -> list[WeightPart]:
     """The embedding, the last norm and the head (none of its own where tied; EAGLE-3's knows fewer tokens)."""
     traits, hidden = decoder.traits, decoder.hidden
-    parts = [linear("embed_tokens", decoder.vocabulary, hidden, "vocabulary")]
+    extra = _MLLAMA_TOKENS if decoder.model_type == "mllama_text_model" else 0
+    parts = [linear("embed_tokens", decoder.vocabulary + extra, hidden, "vocabulary")]
     if not decoder.tied:
         rows = whole(decoder.config, "draft_vocab_size") or decoder.vocabulary
         parts.append(linear("lm_head", rows, hidden, "vocabulary"))
@@ -171,15 +198,18 @@ def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
     """Plain attention with what some classes add: an output gate, other widths on sliding layers."""
     if "hybrid_layer_pattern" in decoder.config:
         return hybrid_pattern_parts(decoder, layer)
+    if decoder.model_type.startswith("step3p"):
+        return step_attention_parts(decoder, layer)
     gated = bool(decoder.config.get("attn_output_gate", decoder.model_type == "qwen3_next"))
-    return attention_parts(decoder, layer, query_factor=2 if gated else 1)
+    parts = attention_parts(decoder, layer, query_factor=2 if gated else 1)
+    return parts + sparse_index_parts(decoder, layer)
 
 
 def _feed_forward(decoder: Decoder, layer: int, *, mixture: bool | None = None) -> list[WeightPart]:
     """The feed-forward half of one layer."""
     if is_mixture(decoder, layer) if mixture is None else mixture:
         return mixture_parts(decoder, layer)
-    width = whole(decoder.config, "intermediate_size_mlp") or decoder.intermediate
+    width = whole(decoder.config, "intermediate_size_mlp", "dense_intermediate_size") or decoder.intermediate
     if width is None or decoder.model_type in {"mamba", "mamba2", "falcon_mamba"}:
         return []
     return dense_parts(decoder, layer, width)

@@ -1,6 +1,6 @@
 """Parameters of attention: query, key, value and output matrices, or MLA's latent ones with their indexer."""
 
-from kvplan.hf_config.weights_facts import Decoder, linear, numbers, whole, words
+from kvplan.hf_config.weights_facts import Decoder, linear, nested, numbers, whole, words
 from kvplan.model import WeightPart
 
 
@@ -130,3 +130,20 @@ def hybrid_pattern_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
         head_dim=whole(config, f"{prefix}head_dim") or decoder.head_dim,
         value_dim=whole(config, f"{prefix}v_head_dim") or whole(config, "v_head_dim"),
     )
+
+
+def sparse_index_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """MiniMax-M3's indexer: queries split like the KV heads, one key head kept whole on every rank, a norm each.
+
+    Source: vLLM 0.33, ``MinimaxM3QKVParallelLinearWithIndexer``; index values are switched off in every such layer.
+    """
+    sparse = nested(decoder.config, "sparse_attention_config")
+    chosen = numbers(sparse, "sparse_attention_freq") if sparse is not None else None
+    if sparse is None or chosen is None or layer >= len(chosen) or not chosen[layer]:
+        return []
+    heads, dim = whole(sparse, "sparse_num_index_heads") or 0, whole(sparse, "sparse_index_dim") or 0
+    return [
+        linear("self_attn.index_q_proj", decoder.hidden, heads * dim, "kv_heads", layer, kv_heads=heads),
+        linear("self_attn.index_k_proj", decoder.hidden, dim, "none", layer),
+        linear("self_attn.index_norms", 2, dim, "none", layer),
+    ]

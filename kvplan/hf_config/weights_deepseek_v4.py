@@ -1,14 +1,18 @@
 """DeepSeek-V4: low-rank queries and outputs, one KV vector, compressors and indexers by layer, hyper-connections.
 
-Source: vLLM 0.33, ``models/deepseek_v4``.
+V4.1 compresses only in ``kv_source_layer_ids``, indexes only in ``index_source_layer_ids``, and looks n-grams up in
+``engram_layer_ids``. Sources: vLLM 0.33, ``models/deepseek_v4`` and ``models/deepseek_v41``.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kvplan.hf_config.weights_facts import Decoder, linear, numbers, whole
 from kvplan.hf_config.weights_mlp import mixture_parts
-from kvplan.layers import FLOAT32
+from kvplan.layers import FLOAT32, StoredType
 from kvplan.model import WeightPart
+
+_ROWS = StoredType(name="fp8", bytes_per_group=33, elements_per_group=32)
 
 
 def is_deepseek_v4(decoder: Decoder) -> bool:
@@ -18,7 +22,12 @@ def is_deepseek_v4(decoder: Decoder) -> bool:
 
 def deepseek_v4_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     """Attention, experts and hyper-connections of one layer."""
-    return [*_attention(decoder, layer), *_feed_forward(decoder, layer), _hyper_connection(decoder, layer)]
+    return [
+        *_attention(decoder, layer),
+        *_feed_forward(decoder, layer),
+        _hyper_connection(decoder, layer),
+        *_engram(decoder, layer),
+    ]
 
 
 def deepseek_v4_outer_parts(decoder: Decoder) -> list[WeightPart]:
@@ -52,6 +61,8 @@ def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
         linear("self_attn.vectors", 1, query_rank + dim, "none", layer),
         _float32("self_attn.sink", decoder.heads, layer, "heads"),
     ]
+    if (sources := numbers(config, "kv_source_layer_ids")) is not None:
+        return parts + _shared_compression(decoder, layer, sources)
     ratios = numbers(config, "compress_ratios") or ()
     ratio = ratios[layer] if layer < len(ratios) else 0
     if ratio > 1:
@@ -62,6 +73,45 @@ def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
         parts.append(linear("self_attn.indexer.weights", hidden, heads, "none", layer))
         parts += _compressor(decoder, layer, ratio, index_dim, "self_attn.indexer.compressor")
     return parts
+
+
+def _shared_compression(decoder: Decoder, layer: int, sources: Sequence[int]) -> list[WeightPart]:
+    """V4.1: a compressor of hidden × dim (twice, with a gate, where it pools) in the source layers; queries and head
+    weights of the indexer in those that choose tokens, whose keys are made from a source layer's latent."""
+    config, hidden, dim = decoder.config, decoder.hidden, whole(decoder.config, "head_dim") or 0
+    heads, index_dim = whole(config, "index_n_heads") or 0, whole(config, "index_head_dim") or 0
+    ratios = numbers(config, "compress_ratios") or ()
+    parts = []
+    if layer in sources:
+        gates = 2 if layer < len(ratios) and ratios[layer] > 1 else 1
+        parts += [
+            linear("self_attn.compressor", hidden, gates * dim, "none", layer),
+            linear("self_attn.compressor.norm", 1, dim, "none", layer),
+            linear("self_attn.indexer.wk", dim, index_dim, "none", layer),
+            linear("self_attn.indexer.norm", 1, index_dim, "none", layer),
+        ]
+    if layer in (numbers(config, "index_source_layer_ids") or ()):
+        rank = whole(config, "q_lora_rank") or 0
+        parts.append(linear("self_attn.indexer.wq_b_proj", rank, heads * index_dim, "none", layer))
+        parts.append(linear("self_attn.indexer.weights", hidden, heads, "none", layer))
+    return parts
+
+
+def _engram(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """V4.1's table of n-grams, 8-bit rows with a scale for 32 values, split by hash heads; its rows, one of each head
+    and order, lead into a key for every stream and a value."""
+    config, hidden = decoder.config, decoder.hidden
+    listed, rows = numbers(config, "engram_layer_ids") or (), numbers(config, "engram_num_embeddings") or ()
+    if layer not in listed or len(rows) != len(listed):
+        return []
+    dim, streams = whole(config, "engram_head_dim") or 0, whole(config, "hc_mult") or 1
+    columns = ((whole(config, "engram_max_ngram_size") or 1) - 1) * (whole(config, "engram_n_heads") or 0)
+    table = linear("engram.table", rows[listed.index(layer)], dim, "columns", layer)
+    return [
+        replace(table, stored=_ROWS),
+        linear("engram.wkv_proj", columns * dim, (streams + 1) * hidden, "columns", layer),
+        linear("engram.vectors", 2 * streams, hidden, "none", layer),
+    ]
 
 
 def _compressor(decoder: Decoder, layer: int, ratio: int, dim: int, name: str) -> list[WeightPart]:
@@ -76,6 +126,9 @@ def _compressor(decoder: Decoder, layer: int, ratio: int, dim: int, name: str) -
 
 def _feed_forward(decoder: Decoder, layer: int) -> list[WeightPart]:
     """Experts; the first layers choose them by a table from token to experts (32-bit) instead of a correction."""
+    own = whole(decoder.config, "dspark_n_routed_experts") if layer >= decoder.layers else None
+    if own is not None:  # V4.1's layers for further tokens have fewer experts
+        decoder = replace(decoder, config={**decoder.config, "n_routed_experts": own})
     parts = mixture_parts(decoder, layer)
     hashed = whole(decoder.config, "num_hash_layers") or 0
     count, chosen = whole(decoder.config, "n_routed_experts") or 0, whole(decoder.config, "num_experts_per_tok") or 0

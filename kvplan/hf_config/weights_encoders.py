@@ -27,6 +27,8 @@ def encoder_parts(config: Config, text_hidden: int) -> list[WeightPart]:
 
 def _vision(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
     family = str(vision.get("model_type") or config.get("model_type") or "")
+    if str(config.get("model_type") or "").startswith("minimax_m3"):
+        return _minimax_m3(config, vision, text_hidden)
     for start, reader in _VISION.items():
         if family.startswith(start):
             return reader(config, vision, text_hidden)
@@ -206,6 +208,41 @@ def _llama4(_config: Config, vision: Config, text_hidden: int) -> list[WeightPar
     ]
 
 
+def _mllama(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """Llama 3.2 Vision: layers and gated global layers without attention biases; gated positions of a tile, and of
+    every patch in every shape of up to ``max_num_tiles`` tiles (nine shapes for four)."""
+    hidden, depth, intermediate = _widths(vision, hidden=1280, layers=32, intermediate=5120)
+    side, tiles = whole(vision, "image_size") or 560, whole(vision, "max_num_tiles") or 4
+    globals_ = whole(vision, "num_global_layers") or 8
+    patches = (side // (whole(vision, "patch_size") or 14)) ** 2 + 1
+    shapes = 1 + sum(tiles // height for height in range(1, tiles + 1))
+    gates = 3 + 2 * globals_
+    return [
+        _patches(vision, hidden, bias=False),
+        linear("vision.positions", patches + shapes * tiles * patches + 2 * shapes * tiles, hidden, "none"),
+        *_blocks(depth + globals_, hidden, intermediate, attention_bias=False),
+        linear("vision.norms_out", 5, hidden, "none"),
+        linear("vision.gates", 1, gates, "none"),
+        linear("vision.projector", (whole(vision, "vision_output_dim") or 7680) + 1, text_hidden, "none"),
+    ]
+
+
+def _minimax_m3(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
+    """MiniMax-M3: a ViT with rotary positions and patches over two frames, a projector, and a merger of 2 × 2."""
+    hidden, depth, intermediate = _widths(vision, hidden=1280, layers=32, intermediate=5120)
+    compression = nested(vision, "img_token_compression_config") or {}
+    frames, merge = whole(compression, "temporal_patch_size") or 2, whole(compression, "spatial_merge_size") or 2
+    middle = whole(config, "projector_hidden_size") or text_hidden
+    return [
+        _patches(vision, hidden, temporal=frames, bias=False),
+        *_blocks(depth, hidden, intermediate),
+        linear("vision.norm", 2, hidden, "none"),
+        linear("vision.projector", hidden + text_hidden, middle, "columns"),
+        linear("vision.merger", merge * merge * text_hidden + text_hidden, middle, "columns"),
+        linear("vision.projector_biases", 2, middle + text_hidden, "none"),
+    ]
+
+
 def _gemma4(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
     """Gemma 4: two position tables of 10,240, gated MLP, four norms; loaded whole on every rank."""
     hidden, depth, intermediate = _widths(vision, hidden=768, layers=16, intermediate=3072)
@@ -273,6 +310,7 @@ _VISION: Mapping[str, Callable[[Config, Config, int], list[WeightPart]]] = {
     "qwen2_vl": _qwen2,
     "glm4v": _glm4,
     "llama4": _llama4,
+    "mllama": _mllama,
     "gemma4": _gemma4,
     "siglip2": _siglip2,
     "siglip": _siglip,

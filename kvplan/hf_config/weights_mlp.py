@@ -39,9 +39,11 @@ def expert_width(decoder: Decoder) -> int | None:
 
 
 def is_mixture(decoder: Decoder, layer: int) -> bool:
-    """Whether ``layer`` has experts: by list, by its place after the first dense layers, or by a period."""
+    """Whether ``layer`` has experts: by list, by its place after the first dense layers, or by a period.
+
+    Layers that predict further tokens have experts as the last ones have, but for Step-3.5's."""
     config = decoder.config
-    if not experts(decoder):
+    if not experts(decoder) or (layer >= decoder.layers and decoder.model_type.startswith("step3p")):
         return False
     types = words(config, "mlp_layer_types")
     if types is not None and layer < len(types):
@@ -54,6 +56,9 @@ def is_mixture(decoder: Decoder, layer: int) -> bool:
     listed = numbers(config, "moe_layers")
     if listed is not None:
         return layer in listed
+    spelled = config.get("moe_layers_enum")
+    if isinstance(spelled, str):  # Step-3.5: "3,4,5,…"
+        return str(layer) in spelled.replace(" ", "").split(",")
     if layer < (whole(config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index") or 0):
         return False
     if period := whole(config, "expert_layer_period"):  # Jamba
@@ -110,6 +115,11 @@ def _has_correction(decoder: Decoder) -> bool:
         "kimi_k2",
         "kimi_linear",
         "minimax_m2",
+        "minimax_m3_vl",
+        "minimax_m3_vl_text",
+        "step3p5",
+        "step3p5_text",
+        "step3p7",
         "nemotron_h",
         "lfm2_moe",
     }

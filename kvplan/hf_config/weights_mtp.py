@@ -27,6 +27,8 @@ def multi_token_parts(
     own.append(linear("norms", 3, decoder.hidden, "none"))
     if decoder.model_type in _OWN_EMBEDDINGS:
         own.append(linear("embed_tokens", 2 * decoder.vocabulary, decoder.hidden, "vocabulary"))
+    if decoder.model_type.startswith("step3p"):  # a head for every further token (vLLM 0.33, ``Step3p5MTP``)
+        own.append(linear("lm_head", decoder.vocabulary, decoder.hidden, "vocabulary"))
     return [replace(part, name=PREFIX + part.name, parameters=count * part.parameters, layer=None) for part in own]
 
 

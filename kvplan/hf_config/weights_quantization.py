@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kvplan.errors import InputError
+from kvplan.hf_config.fields import CHECK_HINT
 from kvplan.hf_config.weights_facts import Config, nested, switch, whole, words
 from kvplan.layers import FP8, StoredType
 from kvplan.model import WeightPart
@@ -39,8 +40,22 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "self_attn.kv_a_proj": ("self_attn.kv_a_proj_with_mqa",),
     "self_attn.indexer.wq_b_proj": ("self_attn.indexer.wq_b",),
     "mlp.proj": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-    "mlp.experts": ("mlp.experts", "block_sparse_moe.experts", "experts", "mlp.experts.0.gate_proj"),
-    "mlp.shared_experts.proj": ("mlp.shared_experts.gate_proj", "mlp.shared_expert.gate_proj", "mlp.shared_experts"),
+    "mlp.experts": (
+        "mlp.experts",
+        "block_sparse_moe.experts",
+        "experts",
+        "mlp.experts.0.gate_proj",
+        "mlp.experts.0.up_proj",
+        "block_sparse_moe.experts.0.gate_proj",
+        "block_sparse_moe.experts.0.w1",
+    ),
+    "mlp.shared_experts.proj": (
+        "mlp.shared_experts.gate_proj",
+        "mlp.shared_expert.gate_proj",
+        "mlp.shared_experts.up_proj",
+        "mlp.shared_experts",
+        "block_sparse_moe.shared_experts.gate_proj",
+    ),
     "linear_attn.in_proj": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_qkvz"),
     "mixer.in_groups_proj": ("mixer.in_proj",),
 }
@@ -59,9 +74,17 @@ def quantize(
     inner = nested(block, "quantization") or block
     method = str(block.get("quant_method") or inner.get("quant_algo") or "").lower()
     rule = _rule(method, inner)
-    if rule is None:
+    if rule is None or (nested(inner, "quantized_layers") and _leaves_experts_out(parts, inner, rule)):
         return (), method or "unknown"
     return tuple(replace(part, stored=rule(part) or part.stored) for part in parts), method
+
+
+def _leaves_experts_out(parts: Sequence[WeightPart], block: Config, rule: "_Rule") -> bool:
+    """Whether a list of quantised modules says nothing of any expert, neither there nor among the excluded: it was cut,
+    and what most of the bytes are stored in cannot be told."""
+    excluded = _Names(_ignored(block))
+    routed = [part for part in parts if part.name.endswith(".experts") and part.layer is not None]
+    return bool(routed) and all(rule(part) is None and not excluded.match(part) for part in routed)
 
 
 _Rule = Callable[[WeightPart], StoredType | None]
@@ -245,7 +268,9 @@ def _compile(expression: str) -> re.Pattern[str]:
     try:
         return re.compile(expression)
     except re.error as error:
-        raise InputError(f"quantization_config names modules by {expression!r}, which is no pattern") from error
+        raise InputError(
+            f"quantization_config names modules by {expression!r}, which is no pattern", hint=CHECK_HINT
+        ) from error
 
 
 def _from_layers(entry: str) -> str:
