@@ -190,15 +190,32 @@ def test_admin_routes_stay_inside() -> None:
         for path in ("/v1/models/../../sleep", "/v1/models/%2e%2e/metrics", "/v1/models/a%3Fb", "/v1/models/x/../y"):
             async with gateway.client.get(URL(gateway.url + path, encoded=True)) as response:
                 assert response.status == 404, path
-        for path in ("/v1/models", "/tokenize", CHAT):
-            async with gateway.client.delete(gateway.url + path) as response:
-                assert response.status == 405, path
         async with gateway.client.get(gateway.url + "/v1/models") as response:
             assert (await response.json())["data"][0]["id"] == "fake"
         async with gateway.client.get(gateway.url + "/metrics") as response:
             assert "kvplan_ledger_capacity 128.0" in await response.text()
         async with gateway.client.get(gateway.url + "/healthz") as response:
             assert response.status == 200
+
+    run(case)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/v1/models/fake", "GET, HEAD"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("GET", CHAT, "POST"),
+        ("PUT", CHAT, "POST"),
+        ("GET", "/tokenize", "POST"),
+    ],
+)
+def test_a_route_is_served_by_its_methods_only(method: str, path: str, allowed: str) -> None:
+    async def case(gateway: Served) -> None:
+        async with gateway.client.request(method, gateway.url + path) as response:
+            assert (response.status, response.headers["Allow"]) == (405, allowed)
+            assert error_of(await response.read())["code"] == "method_not_allowed"
+        assert not gateway.engine.headers
 
     run(case)
 
