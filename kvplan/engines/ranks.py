@@ -28,7 +28,8 @@ PRICED = (FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, In
 class Kept:
     """Bytes on one rank: per token of layers that grow, per token of window layers, and of state per sequence.
 
-    ``counts`` are layers: growing, window, state. ``window_tokens`` is the longest window, None without one.
+    ``counts`` are layers: growing (index keys are part of one), window, state. ``window_tokens`` is the longest window,
+    None without one.
     """
 
     growing_per_token: Fraction
@@ -65,7 +66,7 @@ def keep(layers: Iterable[Layer], kv: KvTypes) -> Kept:
         growing_per_token=sum((layer.growing_bytes_per_token(kv) for layer in growing), Fraction(0)),
         windowed_per_token=sum((layer.windowed_bytes_per_token(kv) for layer in windowed), Fraction(0)),
         state_bytes=sum(layer.fixed_bytes(kv) for layer in states),
-        counts=(len(growing), len(windowed), len(states)),
+        counts=(sum(not isinstance(layer, IndexKeys) for layer in growing), len(windowed), len(states)),
         window_tokens=max((layer.window_tokens or 0 for layer in windowed), default=None),
     )
 

@@ -26,12 +26,12 @@ from kvplan.engines.sglang.rules import (
     WINDOW_POOL_RATIO,
     Pools,
     as_stored,
-    is_sparse,
     kv_types,
     page_tokens,
     share_out,
     states_per_request,
 )
+from kvplan.engines.sglang.sparse import is_sparse, with_index_keys
 from kvplan.engines.token_pool import one_pool, windows_as_full
 from kvplan.errors import InputError
 from kvplan.layers import (
@@ -39,6 +39,7 @@ from kvplan.layers import (
     FullAttention,
     GatedDeltaState,
     IndexKeys,
+    IndexTail,
     KdaState,
     LatentAttention,
     LightningState,
@@ -76,14 +77,15 @@ class Sglang:
     def plan(self, model: ModelSpec, deployment: Deployment) -> EnginePlan:
         """Pools from the budget, or from the memory that was given; the stage with the fewest pages decides."""
         _refuse(model, deployment)
-        kv = kv_types(model, deployment.kv_dtype, capability_of(deployment))
+        kv = kv_types(model, deployment.kv_dtype, capability_of(deployment), deployment.engine.release)
         pooled = deployment.hybrid_kv_cache_manager and has_window_pool(model.architecture, deployment.engine.release)
         ratio = _window_ratio(model, deployment, pooled=pooled)
         stages, windows, drafter = [], 0, drafter_of(model, deployment)
         for index, layers in enumerate(rank_stages(model, deployment)):
-            kept = keep((as_stored(layer, model.architecture) for layer in layers), kv)
+            indexed = with_index_keys(layers, deployment.engine.release)
+            kept = keep((as_stored(layer, model.architecture) for layer in indexed), kv)
             windows += kept.counts[1]
-            kept = with_draft(kept if pooled else windows_as_full(kept), drafter, model)
+            kept = with_draft(kept if pooled else windows_as_full(kept), drafter, model, kv)
             stages.append(_stage(model, deployment, kept, index, ratio))
         chosen = min(stages, key=lambda stage: stage.pages)
         tokens = chosen.pages * chosen.layout.block_tokens
@@ -198,11 +200,10 @@ def _settings(model: ModelSpec, deployment: Deployment, tokens: int, pools: Pool
 
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
-    refuse_other_kinds(model, "SGLang", but=(*_PRICED, IndexKeys) if is_sparse(model) else _PRICED)
+    refuse_other_kinds(model, "SGLang", but=(*_PRICED, IndexKeys, IndexTail) if is_sparse(model) else _PRICED)
     refuse_options(
         "SGLang",
         (deployment.context_parallel > 1, "decode context parallelism"),
-        (deployment.speculative_tokens > 0 and is_sparse(model), "speculative decoding of sparse MLA"),
         (
             deployment.speculative_tokens > 0 and deployment.pipeline_parallel > 1,
             "speculative decoding with pipeline stages",

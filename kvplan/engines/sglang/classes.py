@@ -39,6 +39,7 @@ TRACKED_STATE_CLASSES = frozenset(
         "BailingMoeV2_5ForCausalLM",
         "BailingMoeV3ForCausalLM",
         "FalconH1ForCausalLM",
+        "Glm5NextForConditionalGeneration",
         "GraniteMoeHybridForCausalLM",
         "KimiK3ForConditionalGeneration",
         "KimiLinearForCausalLM",
@@ -70,6 +71,7 @@ SERVED_AS_TEXT = frozenset(
 VISION_WITH_PREFILL_GRAPHS = frozenset(
     {
         "Cohere2VisionForConditionalGeneration",
+        "Glm5NextForConditionalGeneration",
         "KimiK25ForConditionalGeneration",
         "KimiK3ForConditionalGeneration",
         "MiniMaxM3SparseForConditionalGeneration",
@@ -79,6 +81,9 @@ VISION_WITH_PREFILL_GRAPHS = frozenset(
     }
 )
 """Classes with a vision encoder whose prefill is captured in graphs; that of the others is not."""
+
+KDA_WITH_PREFILL_GRAPHS = frozenset({"Glm5NextForConditionalGeneration"})
+"""Classes with KDA layers whose prefill is captured all the same."""
 
 
 def is_since(release: Release | None, first: Release) -> bool:

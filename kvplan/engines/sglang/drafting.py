@@ -9,9 +9,10 @@ from dataclasses import replace
 from kvplan.engines.base import BudgetTerm, Deployment, Finding
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import Release, is_since
+from kvplan.engines.sglang.sparse import draft_layer_bytes, is_sparse
 from kvplan.engines.vllm.drafting import DRAFT_MODEL, EAGLE, METHODS, MTP, NGRAM, Drafter, draft_weights
 from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.layers import RecurrentLayer
+from kvplan.layers import KvTypes, RecurrentLayer
 from kvplan.model import ModelSpec
 
 SEQUENCES = 48
@@ -52,7 +53,9 @@ def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
     layers = model.next_token_layers if draft is None else draft.layers
     if not layers:
         raise InputError(
-            f"{model.id} has no next-token layers", hint="--speculative-method ngram", key="speculative_method"
+            f"no next-token layers are read from {model.id}",
+            hint="--speculative-method ngram",
+            key="speculative_method",
         )
     if any(isinstance(layer, RecurrentLayer) for each in layers for layer in each):
         raise UnsupportedModelError(
@@ -69,7 +72,7 @@ def _implied(model: ModelSpec, draft: ModelSpec | None) -> str:
     if model.next_token_layers:
         return MTP
     raise UnsupportedModelError(
-        f"cannot tell what guesses ahead: {model.id} has no next-token layers",
+        f"cannot tell what guesses ahead: no next-token layers are read from {model.id}",
         hint="--speculative-method ngram, or --draft-model org/name",
         key="speculative_tokens",
     )
@@ -81,7 +84,7 @@ def algorithm_of(drafter: Drafter) -> str:
     return "EAGLE3" if third else _ALGORITHMS[drafter.method]
 
 
-def with_draft(kept: Kept, drafter: Drafter | None, model: ModelSpec) -> Kept:
+def with_draft(kept: Kept, drafter: Drafter | None, model: ModelSpec, kv: KvTypes) -> Kept:
     """What a rank keeps with the draft's layers, each of the model's average width.
 
     DeepSeek-V3, one next-token layer: 61 × 1,152 B + 1,152 B.
@@ -96,7 +99,8 @@ def with_draft(kept: Kept, drafter: Drafter | None, model: ModelSpec) -> Kept:
             hint="--speculative-method ngram, or start the engine once and read its log: kvplan calibrate LOG",
             key="speculative_tokens",
         )
-    return replace(kept, growing_per_token=kept.growing_per_token + kept.growing_per_token * layers // growing)
+    wider = draft_layer_bytes(model, kv) * layers if is_sparse(model) else kept.growing_per_token * layers // growing
+    return replace(kept, growing_per_token=kept.growing_per_token + wider)
 
 
 def draft_term(model: ModelSpec, deployment: Deployment) -> BudgetTerm | None:

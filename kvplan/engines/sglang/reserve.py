@@ -9,7 +9,13 @@ from fractions import Fraction
 
 from kvplan.engines.base import Deployment
 from kvplan.engines.devices import device_bytes
-from kvplan.engines.sglang.classes import SERVED_AS_TEXT, VISION_WITH_PREFILL_GRAPHS, Release, is_since
+from kvplan.engines.sglang.classes import (
+    KDA_WITH_PREFILL_GRAPHS,
+    SERVED_AS_TEXT,
+    VISION_WITH_PREFILL_GRAPHS,
+    Release,
+    is_since,
+)
 from kvplan.layers import KdaState, LatentAttention
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
@@ -80,7 +86,7 @@ def graphs_mib(model: ModelSpec, deployment: Deployment) -> int:
     """CUDA graphs: 2 for every sequence of the largest decode batch; 8 for every size of prefill, or 1.5 GiB with MLA.
 
     With attention data parallelism 3 more for every sequence and replica, 4.5 in batches above 300. Prefill is not
-    captured before 0.5.12, without chunks, with pipeline stages, KDA, or a vision encoder of most classes.
+    captured before 0.5.12, without chunks, with pipeline stages, KDA or a vision encoder of most classes.
     """
     release = deployment.engine.release
     tier = tier_of(device_bytes(deployment), release)
@@ -99,7 +105,7 @@ def _prefill_graphs_mib(model: ModelSpec, deployment: Deployment, release: Relea
     uncaptured = (
         not is_since(release, FIRST_PREFILL_GRAPHS)
         or deployment.pipeline_parallel > 1
-        or any(isinstance(layer, KdaState) for layer in kept)
+        or (model.architecture not in KDA_WITH_PREFILL_GRAPHS and any(isinstance(layer, KdaState) for layer in kept))
         or (serves_vision(model) and model.architecture not in VISION_WITH_PREFILL_GRAPHS)
     )
     if uncaptured:

@@ -8,16 +8,16 @@ from fractions import Fraction
 
 from kvplan.engines.base import Deployment
 from kvplan.engines.devices import H100_CAPABILITY, capability_of
-from kvplan.engines.sglang.classes import SAYS_STATE_TYPE, TRACKED_STATE_CLASSES, TRACKED_STATES, is_since
+from kvplan.engines.sglang.classes import SAYS_STATE_TYPE, TRACKED_STATE_CLASSES, TRACKED_STATES, Release, is_since
+from kvplan.engines.sglang.sparse import EIGHT_BITS, FIRST_BLACKWELL, eight_bit_latents, is_sparse, sparse_page
 from kvplan.engines.token_pool import named_type
-from kvplan.errors import UnsupportedModelError
+from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
     ChunkedAttention,
     FullAttention,
-    IndexKeys,
     KvTypes,
     LatentAttention,
     Layer,
@@ -28,16 +28,15 @@ from kvplan.layers import (
 )
 from kvplan.model import ModelSpec
 
-_EIGHT_BITS = StoredType(name="fp8_e4m3", bytes_per_group=1)
 # two values a byte, and a scale byte for 16 values; some releases leave the scales out of the sizes they print
 _FOUR_BITS = StoredType(name="nvfp4", bytes_per_group=9, elements_per_group=16)
 
 _TYPES: dict[str, StoredType] = {
     "bfloat16": BFLOAT16,
     "bf16": BFLOAT16,
-    "fp8_e4m3": _EIGHT_BITS,
+    "fp8_e4m3": EIGHT_BITS,
     "fp8_e5m2": StoredType(name="fp8_e5m2", bytes_per_group=1),
-    "fp8": _EIGHT_BITS,
+    "fp8": EIGHT_BITS,
     # one scale byte for 32 values
     "mxfp8": StoredType(name="mxfp8", bytes_per_group=33, elements_per_group=32),
     "nvfp4": _FOUR_BITS,
@@ -48,8 +47,6 @@ WINDOW_POOL_RATIO = Fraction(8, 10)
 STATE_POOL_RATIO = Fraction(9, 10)
 STATES_PER_REQUEST = 3
 TRACKED_STATES_PER_REQUEST = 5
-SPARSE_PAGE_TOKENS = 64
-_FIRST_BLACKWELL = 10
 _LATENT_KERNEL_CLASS = "DeepseekV3ForCausalLM"
 _LATENT_KERNEL_PAGE = 64
 
@@ -77,47 +74,45 @@ def window_pool_tokens(full_tokens: int, ratio: Fraction, page_tokens: int) -> i
     return int(full_tokens * ratio) // page_tokens * page_tokens
 
 
-def kv_types(model: ModelSpec, kv_dtype: str, capability: tuple[int, int] = H100_CAPABILITY) -> KvTypes:
+def kv_types(
+    model: ModelSpec, kv_dtype: str, capability: tuple[int, int] = H100_CAPABILITY, release: Release | None = None
+) -> KvTypes:
     """The stored types under ``--kv-cache-dtype``.
 
-    ``auto`` is the checkpoint's KV type, else the model's; for sparse MLA it is 8 bits on Blackwell. Sparse MLA packs
-    8-bit KV with its scales (656 B a token).
+    ``auto`` is the checkpoint's KV type, else the model's; for sparse MLA it is 8 bits on Blackwell.
     """
     word, sparse = kv_dtype, is_sparse(model)
     if word == "auto":
         word = model.kv_scheme or model.dtype
         if sparse:
-            word = "fp8_e4m3" if capability[0] >= _FIRST_BLACKWELL else "bfloat16"
+            word = "fp8_e4m3" if capability[0] >= FIRST_BLACKWELL else "bfloat16"
         elif word == "float16":
             return KvTypes(key=FLOAT16, value=FLOAT16)
     stored = named_type(word, _TYPES, "SGLang")
-    packed = "fp8_ds_mla" if stored is _EIGHT_BITS and sparse else None
-    return KvTypes(key=stored, value=stored, packed=packed)
+    if sparse and stored not in (EIGHT_BITS, BFLOAT16):
+        raise InputError(
+            f"SGLang keeps sparse MLA in bfloat16 or fp8_e4m3, not in {word}", hint="--kv-dtype auto", key="kv_dtype"
+        )
+    if sparse and stored is EIGHT_BITS:
+        return eight_bit_latents(model, capability, release)
+    return KvTypes(key=stored, value=stored)
 
 
 def page_tokens(model: ModelSpec, deployment: Deployment) -> int:
-    """``--page-size``: 1; 64 with sparse MLA. On a B200 and its kin the default kernels want more: 64, or 128 where K
-    and V differ in width; with MLA only DeepSeek-V3's class.
+    """``--page-size``: 1; 64 entries with sparse MLA. On a B200 and its kin the default kernels want more: 64, or 128
+    where K and V differ in width; with MLA only DeepSeek-V3's class.
     """
     if deployment.block_size is not None:
         return deployment.block_size
     if is_sparse(model):
-        return SPARSE_PAGE_TOKENS
-    if capability_of(deployment)[0] != _FIRST_BLACKWELL:
+        return sparse_page(model)
+    if capability_of(deployment)[0] != FIRST_BLACKWELL:
         return 1
     kept = [layer for layers in model.layers for layer in layers]
     if any(isinstance(layer, LatentAttention) for layer in kept):
         return _LATENT_KERNEL_PAGE if model.architecture == _LATENT_KERNEL_CLASS else 1
     heads = [layer for layer in kept if isinstance(layer, (FullAttention, SlidingAttention, ChunkedAttention))]
     return 64 if all(layer.head_dim == layer.value_head_dim for layer in heads) else 128
-
-
-def is_sparse(model: ModelSpec) -> bool:
-    """Whether an indexer picks among MLA's latents."""
-    kept = [layer for layers in model.layers for layer in layers]
-    return any(isinstance(layer, LatentAttention) for layer in kept) and any(
-        isinstance(layer, IndexKeys) for layer in kept
-    )
 
 
 def as_stored(layer: Layer, architecture: str) -> Layer:
