@@ -68,8 +68,8 @@ def percent(share: float) -> str:
 def seconds(value: float | None) -> str:
     """A time, with two or three significant digits.
 
-    >>> seconds(0.0123), seconds(4.12), seconds(62.3), seconds(7500.0), seconds(None)
-    ('12 ms', '4.1 s', '62 s', '2.1 h', '-')
+    >>> seconds(0.0044), seconds(0.0123), seconds(4.12), seconds(62.3), seconds(7500.0), seconds(None)
+    ('4.4 ms', '12 ms', '4.1 s', '62 s', '2.1 h', '-')
     """
     if value is None:
         return "-"
@@ -81,7 +81,7 @@ def seconds(value: float | None) -> str:
         return f"{value:.0f} s"
     if value >= 0.9995:
         return f"{value:.1f} s"
-    return f"{value * 1000:.0f} ms"
+    return f"{value * 1000:.{1 if 0 < value < 0.00995 else 0}f} ms"
 
 
 def plain_seconds(value: float | None) -> str:
