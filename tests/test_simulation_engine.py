@@ -390,3 +390,12 @@ def test_a_client_that_leaves_with_its_first_token_was_read_once() -> None:
     run = let_in(rows, small_engine(max_num_seqs=1, step=step), FrontDoor(max_queued_tokens=31))
     assert run.rows.outcome[0] == Outcome.CANCELLED
     assert run.rows.refusals.tolist() == [0, 0, 0, 1]
+
+
+def test_without_chunked_prefill_a_prompt_waits_for_a_whole_step() -> None:
+    """64 tokens a step: 40 of the second prompt would fit a part; unchunked, it waits for the next step."""
+    rows = asks((0.0, 24, 1, 1), (0.0, 50, 1, 1))
+    chunked, whole = (let_in(rows, small_engine(chunked_prefill=each)) for each in (True, False))
+    assert (chunked.totals.steps, whole.totals.steps) == (2, 2)
+    assert chunked.rows.scheduled_s.tolist() == [0.0, 0.0]
+    assert whole.rows.scheduled_s.tolist() == [0.0, pytest.approx(0.01 + 24 * 0.001 + 24 * 0.0001)]

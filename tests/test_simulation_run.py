@@ -390,3 +390,10 @@ def test_another_engine_s_scheduler_is_said_to_be_assumed() -> None:
     assert not any("scheduled as vLLM" in note for note in build_plant(parse(BUSY)).notes)
     other = build_plant(parse(BUSY.replace("deployment:\n", "deployment:\n  engine: sglang\n")))
     assert "requests are scheduled as vLLM does: of sglang only pool and pages are known" in other.notes
+
+
+def test_what_is_priced_but_not_played_is_said() -> None:
+    text = BUSY.replace("deployment:", "model: meta-llama/Llama-3.1-8B-Instruct\ndeployment:\n  pipeline_parallel: 2")
+    notes = build_plant(parse(text.replace(", block_tokens: 16", "")), offline=True).notes
+    assert "the 2 pipeline stages are played as one: no batch follows another from stage to stage" in notes
+    assert not any("stages" in note for note in build_plant(parse(BUSY)).notes)

@@ -83,6 +83,7 @@ def plan_deployment(
         memory_utilization=None if share is None else Fraction(str(share)),
         async_scheduling=wanted.async_scheduling,
         prefix_caching=wanted.prefix_caching,
+        chunked_prefill=wanted.chunked_prefill,
         hybrid_kv_cache_manager=wanted.hybrid_kv_cache_manager,
         block_size=wanted.block_size,
         enforce_eager=wanted.enforce_eager,
@@ -129,6 +130,7 @@ def build_plant(
             *notes,
             f"requests are scheduled as vLLM does: of {deployment.engine.name} only pool and pages are known",
         ]
+    notes += _not_played(wanted)
     blocks = pool.blocks if pool is not None and pool.blocks is not None else planned.plan.blocks
     layout, settings = planned.plan.layout, planned.plan.settings
     if kv_bytes is not None and pool is not None and pool.blocks is not None:
@@ -153,6 +155,17 @@ def build_plant(
         long_prefill_tokens=wanted.long_prefill_token_threshold,
         notes=tuple(notes),
     )
+
+
+def _not_played(wanted: PlannedDeployment) -> list[str]:
+    """What the plan prices and the engine clock leaves out."""
+    notes = []
+    if wanted.pipeline_parallel > 1:
+        stages = wanted.pipeline_parallel
+        notes.append(f"the {stages} pipeline stages are played as one: no batch follows another from stage to stage")
+    if wanted.speculative_tokens:
+        notes.append("tokens guessed ahead are priced, not played: a step writes one token of each sequence")
+    return notes
 
 
 def _context(model: ModelSpec | None, settings: Settings) -> int:

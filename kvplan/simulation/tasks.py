@@ -197,6 +197,7 @@ def engine_setup(plant: Plant) -> EngineSetup:
         prefix_caching=settings.prefix_caching and len(plant.layout.groups) == 1,
         watermark_blocks=plant.watermark_blocks,
         long_prefill_tokens=plant.long_prefill_tokens,
+        chunked_prefill=settings.chunked_prefill,
     )
 
 

@@ -60,6 +60,7 @@ class PlannedDeployment:
     gpu_memory_utilization: float | None = None
     async_scheduling: bool | None = None
     prefix_caching: bool | None = None
+    chunked_prefill: bool | None = None
     hybrid_kv_cache_manager: bool = True
     block_size: int | None = None
     enforce_eager: bool = False

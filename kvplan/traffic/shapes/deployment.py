@@ -54,6 +54,7 @@ class DeploymentShape(Section):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     async_scheduling: bool | None = None
     prefix_caching: bool | None = None
+    chunked_prefill: bool | None = None
     hybrid_kv_cache_manager: bool = True
     block_size: Count | None = None
     enforce_eager: bool = False
