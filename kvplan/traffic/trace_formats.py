@@ -185,37 +185,37 @@ def _plain(record: Record) -> TraceRow | str:
 
 
 FORMATS: dict[str, TraceFormat] = {
-    known.name: known
-    for known in (
-        TraceFormat(
-            name="plain",
-            columns=frozenset({"arrival_s", "prompt_tokens", "output_tokens"}),
-            read=_guarded(_plain),
-            source="kvplan's own form, seconds from any origin",
+    name: TraceFormat(name=name, columns=frozenset(columns), read=_guarded(read), source=source)
+    for name, columns, read, source in (
+        (
+            "plain",
+            ("arrival_s", "prompt_tokens", "output_tokens"),
+            _plain,
+            "kvplan's own form, seconds from any origin",
         ),
-        TraceFormat(
-            name="azure",
-            columns=frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
-            read=_guarded(_azure),
-            source="github.com/Azure/AzurePublicDataset, LLM inference traces of 2023 and 2024",
+        (
+            "azure",
+            ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+            _azure,
+            "github.com/Azure/AzurePublicDataset, LLM inference traces of 2023 and 2024",
         ),
-        TraceFormat(
-            name="burstgpt",
-            columns=frozenset({"Timestamp", "Request tokens", "Response tokens"}),
-            read=_guarded(_burstgpt),
-            source="github.com/HPMLL/BurstGPT, README: seconds, failed requests have 0 response tokens",
+        (
+            "burstgpt",
+            ("Timestamp", "Request tokens", "Response tokens"),
+            _burstgpt,
+            "github.com/HPMLL/BurstGPT, README: seconds, failed requests have 0 response tokens",
         ),
-        TraceFormat(
-            name="mooncake",
-            columns=frozenset({"timestamp", "input_length", "output_length"}),
-            read=_guarded(_mooncake),
-            source="github.com/kvcache-ai/Mooncake, FAST25-release: milliseconds, blocks of 512 tokens",
+        (
+            "mooncake",
+            ("timestamp", "input_length", "output_length"),
+            _mooncake,
+            "github.com/kvcache-ai/Mooncake, FAST25-release: milliseconds, blocks of 512 tokens",
         ),
-        TraceFormat(
-            name="bailian",
-            columns=frozenset({"timestamp", "input_length", "output_length", "chat_id"}),
-            read=_guarded(_bailian),
-            source="github.com/alibaba-edu/qwen-bailian-usagetraces-anon: seconds, blocks of 16 tokens",
+        (
+            "bailian",
+            ("timestamp", "input_length", "output_length", "chat_id"),
+            _bailian,
+            "github.com/alibaba-edu/qwen-bailian-usagetraces-anon: seconds, blocks of 16 tokens",
         ),
     )
 }
