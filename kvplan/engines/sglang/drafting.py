@@ -10,7 +10,7 @@ from kvplan.engines.base import BudgetTerm, Deployment, Finding
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import Release, is_since
 from kvplan.engines.sglang.sparse import draft_layer_bytes, is_sparse
-from kvplan.engines.vllm.drafting import DRAFT_MODEL, EAGLE, METHODS, MTP, NGRAM, Drafter, draft_weights
+from kvplan.engines.vllm.drafting import DRAFT_MODEL, EAGLE, MTP, NGRAM, Drafter, draft_weights, method_of
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import KvTypes, RecurrentLayer
 from kvplan.model import ModelSpec
@@ -29,19 +29,13 @@ def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
     tokens, draft = deployment.speculative_tokens, deployment.draft_model
     if not tokens:
         return None
-    method = deployment.speculative_method or _implied(model, draft)
-    if method not in METHODS or not is_since(deployment.engine.release, _FIRST_WIDENED):
+    if not is_since(deployment.engine.release, _FIRST_WIDENED):
         raise UnsupportedModelError(
-            f"cannot tell: what guessing ahead takes is not modelled for SGLang before 0.5.16, or by {method!r}",
-            hint=f"one of {', '.join(METHODS)}, from 0.5.16 on",
-            key="speculative_method",
+            "cannot tell: what guessing ahead takes is not modelled for SGLang before 0.5.16",
+            hint="--engine sglang@0.5.16, or leave out --speculative-tokens",
+            key="speculative_tokens",
         )
-    if (draft is None) == (method in (DRAFT_MODEL, EAGLE)):
-        raise InputError(
-            f"{method} needs a draft model" if draft is None else f"{method} takes no draft model",
-            hint="--draft-model org/name goes with draft_model and eagle",
-            key="draft_model",
-        )
+    method = method_of(model, deployment)
     if deployment.data_parallel > 1 and method in (NGRAM, DRAFT_MODEL):
         raise InputError(
             f"SGLang does not guess by {method} with attention data parallelism",
@@ -64,18 +58,6 @@ def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
             key="draft_model",
         )
     return Drafter(method=method, tokens=tokens, layers=layers, model=draft)
-
-
-def _implied(model: ModelSpec, draft: ModelSpec | None) -> str:
-    if draft is not None:
-        return EAGLE if "Eagle" in draft.architecture else DRAFT_MODEL
-    if model.next_token_layers:
-        return MTP
-    raise UnsupportedModelError(
-        f"cannot tell what guesses ahead: no next-token layers are read from {model.id}",
-        hint="--speculative-method ngram, or --draft-model org/name",
-        key="speculative_tokens",
-    )
 
 
 def algorithm_of(drafter: Drafter) -> str:

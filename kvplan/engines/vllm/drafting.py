@@ -53,21 +53,7 @@ def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
     tokens = deployment.speculative_tokens
     if not tokens:
         return None
-    draft, method = deployment.draft_model, deployment.speculative_method
-    if method is None:
-        method = _implied(model, draft)
-    if method not in METHODS:
-        raise UnsupportedModelError(
-            f"cannot tell: tokens guessed ahead by {method!r} are not modelled",
-            hint=f"one of {', '.join(METHODS)}",
-            key="speculative_method",
-        )
-    if (draft is None) == (method in (DRAFT_MODEL, EAGLE)):
-        raise InputError(
-            f"{method} needs a draft model" if draft is None else f"{method} takes no draft model",
-            hint="--draft-model org/name goes with draft_model and eagle",
-            key="draft_model",
-        )
+    method, draft = method_of(model, deployment), deployment.draft_model
     if method == NGRAM:
         return Drafter(method=method, tokens=tokens)
     if draft is None:
@@ -82,13 +68,35 @@ def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
     return Drafter(method=method, tokens=tokens, layers=draft.layers, model=draft)
 
 
+def method_of(model: ModelSpec, deployment: Deployment) -> str:
+    """How tokens are guessed ahead: as asked for, or as the draft model or the model's own layers imply it.
+
+    Raises UnsupportedModelError for a method that is not modelled, InputError where it and the draft model disagree.
+    """
+    draft = deployment.draft_model
+    method = deployment.speculative_method or _implied(model, draft)
+    if method not in METHODS:
+        raise UnsupportedModelError(
+            f"cannot tell: tokens guessed ahead by {method!r} are not modelled",
+            hint=f"one of {', '.join(METHODS)}",
+            key="speculative_method",
+        )
+    if (draft is None) == (method in (DRAFT_MODEL, EAGLE)):
+        raise InputError(
+            f"{method} needs a draft model" if draft is None else f"{method} takes no draft model",
+            hint="--draft-model org/name goes with draft_model and eagle",
+            key="draft_model",
+        )
+    return method
+
+
 def _implied(model: ModelSpec, draft: ModelSpec | None) -> str:
     if draft is not None:
         return EAGLE if "Eagle" in draft.architecture else DRAFT_MODEL
     if model.next_token_layers:
         return MTP
     raise UnsupportedModelError(
-        f"cannot tell what guesses ahead: {model.id} has no next-token layers that vLLM loads",
+        f"cannot tell what guesses ahead: no next-token layers are read from {model.id}",
         hint="--speculative-method ngram, or --draft-model org/name",
         key="speculative_tokens",
     )
