@@ -161,3 +161,22 @@ def test_latents_of_0_7_are_padded() -> None:
     plan = fit(model, asked).plan
     assert plan.layout.bytes_per_block == 61 * 16 * 1280
     assert abs(plan.blocks - 18_418) <= 5, "the log's two decimals"
+
+
+def test_an_index_that_is_pooled_and_its_tail() -> None:
+    """GLM-5.3-Flash on vLLM 0.33, TP 1, 20 GiB: blocks of 4,352 tokens and 50,620,416 B, 424 of them; KDA states in
+    groups of 9, 9, 8 and 8, eleven latents with their index keys in one, the tails in a ring of one block a request.
+    A request of 1,048,576 tokens takes 254 blocks, one of 8,192 takes 15."""
+    plan = fit(read_model("zai-org/GLM-5.3-Flash", offline=True), Deployment(kv_memory_bytes=20 * GIB)).plan
+    layout = plan.layout
+    assert (layout.block_tokens, layout.bytes_per_block, plan.blocks) == (4352, 50_620_416, 424)
+    assert [(group.layers, group.block_tokens) for group in layout.groups] == [
+        (9, 4352),
+        (9, 4352),
+        (8, 4352),
+        (8, 4352),
+        (22, 4352),
+        (11, 4),
+    ]
+    assert [group.page_bytes for group in layout.groups][-2:] == [11 * (4_456_448 + 143_616), 11 * 2048]
+    assert [layout.request_blocks(tokens) for tokens in (1_048_576, 8192)] == [254, 15]

@@ -6,7 +6,7 @@ Source: vLLM 0.33, ``kv_cache_planning.py``.
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
-from kvplan.engines.vllm.specs import CHUNKED, FULL, LATENT, SLIDING, STATE, PageSpec
+from kvplan.engines.vllm.specs import CHUNKED, FULL, LATENT, RING, SLIDING, STATE, PageSpec
 from kvplan.errors import InputError, UnsupportedModelError
 
 Group = list[PageSpec]
@@ -116,22 +116,38 @@ def _packed_groups(specs: Sequence[PageSpec]) -> list[Group]:
 
     A bucket is balanced if each of its page sizes has as many layers, x. d is the value from the largest x of a
     balanced bucket with several page sizes up to the largest x that pads the balanced buckets least (ties: the larger).
-    Worked case (DeepSeek-V4-Flash): x = 43, 21, 20; d = 22; the 43 window layers make 22 + 21.
+    Worked case (DeepSeek-V4-Flash): x = 43, 21, 20; d = 22; the 43 window layers make 22 + 21. States and rings are
+    split further, until their group fits the block that the others need (GLM-5.3-Flash: 34 states in 4 groups).
     """
     buckets = _bucketed(specs, lambda spec: spec.token_demand)
     sized = [_bucketed(bucket, lambda spec: spec.page_bytes) for bucket in buckets]
     repeats = [len(sizes[0]) if len({len(one) for one in sizes}) == 1 else None for sizes in sized]
     floor = max((x for x, sizes in zip(repeats, sized, strict=True) if x and len(sizes) > 1), default=0)
     per_group = _least_padding([x for x in repeats if x], floor) if floor else None
-    groups: list[Group] = []
+    dealt: list[list[Group]] = []
     for bucket, sizes, x in zip(buckets, sized, repeats, strict=True):
         count = -(-x // per_group) if x and per_group else 1
-        if count == 1:
-            groups.append(bucket)
-            continue
-        pattern = list(zip(*sizes, strict=True))
-        groups.extend([spec for repeat in pattern[first::count] for spec in repeat] for first in range(count))
-    return groups
+        dealt.append([bucket] if count == 1 else _dealt(list(zip(*sizes, strict=True)), count))
+    widest = max(
+        (sum(spec.page_bytes for spec in group) for groups in dealt for group in groups if _follows_tokens(group)),
+        default=0,
+    )
+    for place, bucket in enumerate(buckets):
+        if widest and not _follows_tokens(bucket):
+            least = -(-len(bucket) // max(1, widest // max(spec.page_bytes for spec in bucket)))
+            if least > len(dealt[place]):
+                dealt[place] = _dealt([(spec,) for spec in bucket], least)
+    return [group for groups in dealt for group in groups]
+
+
+def _dealt(repeats: Sequence[tuple[PageSpec, ...]], count: int) -> list[Group]:
+    """``repeats`` dealt round-robin into ``count`` groups."""
+    return [[spec for repeat in repeats[first::count] for spec in repeat] for first in range(count)]
+
+
+def _follows_tokens(group: Sequence[PageSpec]) -> bool:
+    """Whether the group's pages hold tokens: states and rings are one page a request, and fit the others' block."""
+    return all(spec.family not in (STATE, RING) for spec in group)
 
 
 def _least_padding(counts: Sequence[int], floor: int) -> int:

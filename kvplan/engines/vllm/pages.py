@@ -17,13 +17,14 @@ from kvplan.engines.vllm.blocks import (
 from kvplan.engines.vllm.drafting import Drafter
 from kvplan.engines.vllm.groups import make_groups
 from kvplan.engines.vllm.settings import release_of
-from kvplan.engines.vllm.specs import LATENT, PACKED_WINDOW, PageSpec, attention_spec, padded, state_spec
+from kvplan.engines.vllm.specs import LATENT, PACKED_WINDOW, RING, PageSpec, attention_spec, padded, state_spec
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     ChunkedAttention,
     CrossAttention,
     FullAttention,
     IndexKeys,
+    IndexTail,
     KvTypes,
     LatentAttention,
     Layer,
@@ -51,7 +52,7 @@ def stage_layouts(
     block, specs = _specs(rank_layers, deployment, settings, kv, drafter)
     if not specs:
         raise UnsupportedModelError(f"cannot tell: {model.id} keeps no KV cache, so there is no pool to plan")
-    side_by_side = any(spec.family == PACKED_WINDOW for spec in specs)
+    side_by_side = any(spec.family in (PACKED_WINDOW, RING) for spec in specs)
     groups = make_groups(specs, hybrid_manager=deployment.hybrid_kv_cache_manager, side_by_side=side_by_side)
     _check_context_parallel(model, groups, deployment)
     stride = math.lcm(*(spec.stride_bytes for spec in specs))
@@ -124,6 +125,7 @@ def _specs(
         block, page = hybrid.block_tokens, hybrid.page_bytes
     guessed, retained = (0, 0) if drafter is None else (drafter.tokens, drafter.retained_tokens)
     state_block = block if settings.prefix_caching else settings.max_model_len
+    pools_index = any(isinstance(layer, IndexTail) for layer in attention)
     resident = 2 if settings.prefix_caching else 1
     specs: list[PageSpec] = []
 
@@ -144,7 +146,14 @@ def _specs(
                     )
                 )
                 continue
-            spec = attention_spec(layer, index, kv, block_tokens=block, encoder_tokens=settings.max_num_batched_tokens)
+            spec = attention_spec(
+                layer,
+                index,
+                kv,
+                block_tokens=block,
+                encoder_tokens=settings.max_num_batched_tokens,
+                pools_index=pools_index,
+            )
             if spec is None:
                 continue
             if spec.family == LATENT and release[:2] == _LATENTS_ALIGNED:

@@ -2,6 +2,7 @@
 request it keeps. Sources: vLLM 0.33, ``kv_cache_interface.py`` and each layer's ``get_kv_cache_spec``."""
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Self
 
 from kvplan.errors import UnsupportedModelError
@@ -13,6 +14,7 @@ from kvplan.layers import (
     CrossAttention,
     FullAttention,
     IndexKeys,
+    IndexTail,
     KvTypes,
     LatentAttention,
     Layer,
@@ -21,7 +23,7 @@ from kvplan.layers import (
     SlidingAttention,
 )
 
-FULL, LATENT, SLIDING, CHUNKED, STATE, CROSS, PACKED_WINDOW = (
+FULL, LATENT, SLIDING, CHUNKED, STATE, CROSS, PACKED_WINDOW, RING = (
     "full",
     "latent",
     "sliding",
@@ -29,6 +31,7 @@ FULL, LATENT, SLIDING, CHUNKED, STATE, CROSS, PACKED_WINDOW = (
     "state",
     "cross",
     "packed window",
+    "ring",
 )
 """Families: which caches vLLM treats alike. ``full`` and ``latent`` keep every token and may share a group."""
 
@@ -36,6 +39,9 @@ _RULES = {FULL: "full", LATENT: "full", SLIDING: "sliding", CHUNKED: "chunked", 
 
 PACKED_ALIGNMENT_BYTES = 576
 """DeepSeek-V4: pages are whole rows of 576 B, so that several page sizes can lie side by side in a block."""
+
+POOLED_INDEX_READ = 64
+"""GLM-5.3-Flash: index entries that its kernel reads at once, so blocks lie whole reads apart."""
 
 PACKED_KERNEL_BLOCK = 256
 """DeepSeek-V4: tokens of a block that its kernels read at once."""
@@ -101,16 +107,23 @@ def padded(amount: int, alignment: int) -> int:
 
 
 def attention_spec(
-    layer: Layer, decoder_layer: int, kv: KvTypes, *, block_tokens: int, encoder_tokens: int
+    layer: Layer,
+    decoder_layer: int,
+    kv: KvTypes,
+    *,
+    block_tokens: int,
+    encoder_tokens: int,
+    pools_index: bool = False,
 ) -> PageSpec | None:
     """The cache of a layer that is not recurrent; None where it keeps nothing.
 
-    ``encoder_tokens`` is the token budget of the encoder, by which cross attention is sized.
+    ``encoder_tokens`` is the token budget of the encoder, by which cross attention is sized. ``pools_index``: an index
+    entry of several tokens lies beside plain latents (GLM-5.3-Flash), not beside compressed KV (DeepSeek-V4).
     Raises UnsupportedModelError for a kind that vLLM does not page.
     """
     family: str
     window: int | None = None
-    blocks = 0
+    blocks, stride = 0, 1
     match layer:
         case SharedKv():
             return None
@@ -126,9 +139,14 @@ def attention_spec(
         case LatentAttention():
             family = LATENT
             bytes_per_token = layer.growing_bytes_per_token(kv)
-        case IndexKeys() if layer.tokens_per_entry == 1:
+        case IndexKeys() if layer.tokens_per_entry == 1 or pools_index:
             family = LATENT
             bytes_per_token = layer.growing_bytes_per_token(kv)
+            stride = POOLED_INDEX_READ * layer.bytes_per_entry if layer.tokens_per_entry > 1 else 1
+        case IndexTail():
+            family, blocks, block_tokens = RING, 1, layer.tokens
+            bytes_per_token = Fraction(layer.fixed_bytes(kv), layer.tokens)
+            stride = layer.fixed_bytes(kv)
         case CrossAttention():
             family, blocks = CROSS, -(-encoder_tokens // block_tokens)
             bytes_per_token = FullAttention(
@@ -148,6 +166,7 @@ def attention_spec(
         page_bytes=page.numerator,
         window_tokens=window,
         fixed_blocks=blocks,
+        stride_bytes=stride,
     )
 
 
