@@ -321,6 +321,20 @@ def test_the_roofline_is_bytes_over_bandwidth_and_flops_over_peak() -> None:
     assert plant.service.band_share == 0.25
 
 
+def test_a_pool_that_was_asked_for_has_no_band() -> None:
+    """What vLLM takes, the rest of the GPU, is known to within a band; llama.cpp takes what its window needs:
+    8,192 tokens of 32 layers × 2 × 8 heads × 128 × 2 bytes."""
+    text = "model: meta-llama/Llama-3.1-8B-Instruct\ndeployment: {gpu: h100, engine: ENGINE, max_model_len: 8192}\n"
+    text += "traffic: {duration: 9s, classes: [{name: a, rate: 1/s, prompt_tokens: 9, output_tokens: 9}]}\n"
+    left, asked = (
+        build_plant(parse_traffic(text.replace("ENGINE", engine), file="t.yaml"), offline=True)
+        for engine in ("vllm", "llama.cpp")
+    )
+    assert left.band_share > 0
+    assert asked.kv_bytes == asked.kv_bytes_low == asked.kv_bytes_high == 8192 * 32 * 2 * 8 * 128 * 2
+    assert asked.band_share == 0
+
+
 def test_safety_fraction_is_the_pool_less_its_band() -> None:
     plant = replace(llama(), kv_bytes=1000, kv_bytes_low=964)
     fraction, terms, binds = safety_fraction(plant)

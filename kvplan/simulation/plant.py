@@ -138,6 +138,8 @@ def build_plant(
     longest = longest_window(layout, blocks, max(settings.max_model_len, _context(model, settings)))
     _check_starts(traffic, layout, blocks, settings, longest)
     budget = planned.plan.budget
+    if budget is not None and budget.kv_bytes != planned.plan.kv_bytes:
+        budget = None  # the pool is not what the budget leaves: llama.cpp takes what the window asks for, no more
     return Plant(
         model=model,
         gpu=None if deployment.gpu is None else deployment.gpu.name,
