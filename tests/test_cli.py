@@ -2,8 +2,10 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,17 @@ def test_help_of_a_command_ends_with_a_worked_example(command: str, capsys: pyte
     assert max(map(len, lines)) <= 80
     wanted = {"--offline", "--profiles"} if command == "gateway" else {"--format", "--offline", "--profiles"}
     assert wanted <= {word for line in lines for word in line.split()}
+
+
+@pytest.mark.parametrize("name", ["model", "fit", "compare", "list_profiles", "explain", "init"])
+def test_the_worked_example_works(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that need no file; what the others name is their user's."""
+    monkeypatch.chdir(tmp_path)
+    example = import_module(f"kvplan.cli.{name}").EXAMPLE.replace("\\\n", "")
+    assert main([*shlex.split(example)[1:], "--offline"]) == 0
+    assert capsys.readouterr().out or (tmp_path / "traffic.yaml").is_file()
 
 
 @pytest.mark.parametrize(
