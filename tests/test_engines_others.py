@@ -422,6 +422,7 @@ def test_llama_cpp_index_keys_are_one_head_of_the_key_type() -> None:
     both = ModelSpec(**{**vars(DENSE), "layers": ((LATENT, IndexKeys(bytes_per_entry=132)),) * 61})
     plan = plan_of("llama.cpp", both, max_model_len=4096, max_num_seqs=1)
     assert plan.layout.bytes_per_block == 61 * (576 + 128) * 2
+    assert plan.layout.groups[0].layers == 61
 
 
 def test_llama_cpp_splits_layers_over_gpus() -> None:

@@ -139,11 +139,11 @@ def ignored_windows(model: ModelSpec) -> int:
 
 
 def kept_by(model: ModelSpec, kv: KvTypes, part: range) -> Kept:
-    kept = keep((_as_stored(layer) for index in part for layer in model.layers[index]), kv)
+    kept = keep((_as_stored(layer, kv) for index in part for layer in model.layers[index]), kv)
     return windows_as_full(kept) if ignored_windows(model) else kept
 
 
-def _as_stored(layer: Layer) -> Layer:
+def _as_stored(layer: Layer, kv: KvTypes) -> Layer:
     """Recurrent states are float32 whatever the model's type; an indexer's keys are one head of the K type.
 
     Source: ``llama-kv-cache-dsa.cpp``. A config's index keys are priced as 8-bit values with a 4-byte scale for 128.
@@ -151,5 +151,5 @@ def _as_stored(layer: Layer) -> Layer:
     if isinstance(layer, RecurrentLayer):
         return replace(layer, conv_type=FLOAT32, temporal_type=FLOAT32)
     if isinstance(layer, IndexKeys):
-        return FullAttention(kv_heads=1, head_dim=layer.bytes_per_entry * 128 // 132, value_head_dim=0)
+        return replace(layer, bytes_per_entry=int(kv.key.bytes_for(layer.bytes_per_entry * 128 // 132)))
     return layer
