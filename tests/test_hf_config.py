@@ -279,6 +279,16 @@ def test_shared_tails_keep_nothing_and_say_what_they_read() -> None:
     assert tail == tuple((SharedKv(read=kept[0]),) for kept in model.layers[15:20] * 3)
 
 
+def test_a_class_without_the_older_rope_key_is_not_stretched_by_it() -> None:
+    """Source: vLLM 0.33 with transformers 5.20, Cohere2MoeConfig: 8,192, not 32,768."""
+    scaled = without(LLAMA, "architectures") | {
+        "max_position_embeddings": 8192,
+        "rope_scaling": {"type": "dynamic", "factor": 4.0},
+    }
+    assert read(scaled | {"architectures": ["Cohere2MoeForCausalLM"]}).max_context_tokens == 8192
+    assert read(scaled | {"architectures": ["LlamaForCausalLM"]}).max_context_tokens == 32768
+
+
 def test_every_query_head_count_of_a_layer_must_divide() -> None:
     """Laguna-XS.2 (config.json): 48 query heads on full layers, 64 on sliding ones."""
     laguna = without(LLAMA, "architectures") | {

@@ -17,6 +17,8 @@ _LENGTH_NAMES = (
 )
 # Classes whose max_position_embeddings is another name of the key that their files say.
 _RENAMED = frozenset({"gpt2", "gpt_bigcode", "gptj", "codegen", "dbrx", "kimi_linear", "bailing_hybrid"})
+# Classes that know ``rope_parameters`` only, and drop the older ``rope_scaling`` (transformers 5.20).
+_WITHOUT_OLD_ROPE = frozenset({"cohere2_moe"})
 _LARGEST_STRETCH = 1_000_000
 # These rope types keep the length already scaled: ``factor`` is not applied again.
 _ALREADY_SCALED = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
@@ -36,10 +38,9 @@ def read_context(text: Fields, family: str) -> int | None:
     if not said:
         return None
     tokens = text.optional_count("model_max_length") or min(said)
-    ropes = list(_ropes(text))
     factor = 1.0
-    if not family.startswith("gemma3"):
-        for rope in ropes:
+    if not family.startswith("gemma3") and (text.says("rope_parameters") or family not in _WITHOUT_OLD_ROPE):
+        for rope in _ropes(text):
             if _kind(rope) not in _ALREADY_SCALED:
                 factor = _stretch(rope) or factor
     return int(tokens * factor)
