@@ -180,3 +180,12 @@ def test_an_index_that_is_pooled_and_its_tail() -> None:
     ]
     assert [group.page_bytes for group in layout.groups][-2:] == [11 * (4_456_448 + 143_616), 11 * 2048]
     assert [layout.request_blocks(tokens) for tokens in (1_048_576, 8192)] == [254, 15]
+
+
+def test_8_bit_kv_of_narrow_sparse_latents_has_no_kernel_on_hopper() -> None:
+    """Asked for fp8 KV of GLM-5.3-Flash on an H100, vLLM 0.33 finds no valid attention backend (head size 512)."""
+    model = read_model("zai-org/GLM-5.3-Flash", offline=True)
+    with pytest.raises(InputError, match="latents of 512 values"):
+        fit(model, Deployment(kv_memory_bytes=20 * GIB, kv_dtype="fp8"))
+    wide = read_model("deepseek-ai/DeepSeek-V3.2", offline=True)
+    assert fit(wide, Deployment(kv_memory_bytes=20 * GIB, kv_dtype="fp8", max_model_len=8192)).plan.blocks

@@ -34,6 +34,7 @@ FLASHINFER_GDN_ALIGNMENT = 64
 
 
 _FIRST_FP8 = (8, 9)
+_PACKED_LATENT_WIDTH = 576
 _FIRST_GDN_ON_SM12X = (0, 31)
 _FLASHINFER_WIDTHS = frozenset({64, 128, 256, 512})
 
@@ -60,7 +61,8 @@ def kernel_block(layers: Sequence[Layer], kv: KvTypes, capability: tuple[int, in
     is_indexed = any(isinstance(layer, IndexKeys) for layer in kept)
     if any(isinstance(layer, LatentAttention) for layer in kept):
         if is_indexed:
-            return _sparse_latent_block(capability)
+            widths = {layer.latent_dim + layer.rope_dim for layer in kept if isinstance(layer, LatentAttention)}
+            return _sparse_latent_block(capability, is_8_bit=is_fp8, widths=widths)
         return _latent_block(kv, capability)
     if is_indexed:
         return KernelBlock(preferred=128, multiple=128)  # MiniMax-M3: a page is one block of its sparse attention
@@ -102,8 +104,16 @@ def _latent_block(kv: KvTypes, capability: tuple[int, int]) -> KernelBlock:
     return KernelBlock(preferred=DEFAULT_BLOCK, multiple=16)
 
 
-def _sparse_latent_block(capability: tuple[int, int]) -> KernelBlock:
-    """Sparse MLA: the indexer reads pages of 64. Kernels exist for Hopper and newer only."""
+def _sparse_latent_block(capability: tuple[int, int], *, is_8_bit: bool, widths: set[int]) -> KernelBlock:
+    """Sparse MLA: the indexer reads pages of 64. Kernels exist for Hopper and newer only; Hopper's read 8-bit KV only
+    where a latent and its rope key are 576 values (GLM-5.3-Flash's are 512)."""
+    if is_8_bit and capability[0] == 9 and widths != {_PACKED_LATENT_WIDTH}:
+        raise InputError(
+            f"no sparse MLA kernel of vLLM reads 8-bit KV of latents of {', '.join(map(str, sorted(widths)))} values "
+            "on Hopper",
+            hint="use --kv-dtype auto",
+            key="kv_dtype",
+        )
     if capability < (9, 0):
         raise InputError(
             f"vLLM has no sparse MLA kernel for compute capability {capability[0]}.{capability[1]}",
