@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import threading
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,7 @@ from aiohttp import web
 from yarl import URL
 
 from kvplan.admission import STRATEGIES
+from kvplan.gateway import middleware
 from kvplan.gateway.counting import EngineCounter
 from tests.gateway_server import CHAT, CHAT_ALLOWANCE, WINDOW_TOKENS, Served, error_of, promise, run
 
@@ -354,6 +356,28 @@ def test_a_client_is_told_whether_to_come_back() -> None:
         await slow
 
     run(case, promise(capacity=64))
+
+
+def test_a_large_body_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reading ends only after another request was answered."""
+    answered = threading.Event()
+    read = middleware._read
+
+    def slow_read(raw: bytes, *rest: Any) -> Any:
+        assert len(raw) < 64 * 1024 or answered.wait(10), "nobody else is answered meanwhile"
+        return read(raw, *rest)
+
+    monkeypatch.setattr(middleware, "_read", slow_read)
+
+    async def case(gateway: Served) -> None:
+        large = asyncio.create_task(gateway.chat("x" * 70_000, max_tokens=4))
+        while gateway.bodies.held_bytes < 70_000:
+            await asyncio.sleep(0.005)
+        assert (await gateway.chat(max_tokens=4))[0] == 200
+        answered.set()
+        assert (await large)[0] == 200, "a bound may exceed the window, and then the window holds"
+
+    run(case, body_limit_bytes=2**20)
 
 
 def test_413_for_those_who_want_it() -> None:

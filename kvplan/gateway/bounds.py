@@ -45,6 +45,14 @@ class UnpricedPartError(Exception):
         self.part = part
 
 
+_SLICE_CHARACTERS = 8192
+"""Normalised at once: a few milliseconds at most, after which another thread may run, and little memory, although one
+character can become eighteen (U+FDFA)."""
+
+_ACROSS_SLICES_BYTES = 16
+"""What a base letter and its marks can gain where they are cut apart: marks that are put in order compose otherwise."""
+
+
 def text_bound(text: str) -> int:
     """Tokens that ``text`` can become at most: its UTF-8 bytes, or those of its NFKC form where that is longer.
 
@@ -53,8 +61,13 @@ def text_bound(text: str) -> int:
     """
     if text.isascii():
         return len(text)
-    plain = len(text.encode("utf-8", "surrogatepass"))
-    return max(plain, len(unicodedata.normalize("NFKC", text).encode("utf-8", "surrogatepass")))
+    plain = normal = 0
+    for start in range(0, len(text), _SLICE_CHARACTERS):
+        part = text[start : start + _SLICE_CHARACTERS]
+        plain += len(part.encode("utf-8", "surrogatepass"))
+        normal += len(unicodedata.normalize("NFKC", part).encode("utf-8", "surrogatepass"))
+        normal += _ACROSS_SLICES_BYTES if start else 0
+    return max(plain, normal)
 
 
 def json_bound(value: object) -> int:

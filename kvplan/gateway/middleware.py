@@ -31,6 +31,9 @@ class Counter(Protocol):
         ...
 
 
+_LARGE_BODY_BYTES = 64 * 1024
+"""From here on a body is read and bounded beside the loop: running streams must not wait for it."""
+
 _DRAINING = Refusal(reason="draining", message="this server is shutting down", retry_after_s=1.0)
 _LEDGER_DOWN = Refusal(
     reason="ledger_unavailable", message="the shared ledger of reservations cannot be reached", retry_after_s=2.0
@@ -136,8 +139,10 @@ class AdmissionMiddleware:
     async def _price(self, scope: Scope, route: Route, raw: bytes) -> _Priced:
         """Fields and price; the exact prompt where its bound alone would refuse it and a counter can tell."""
         promise = self.admission.promise
-        body = read_body(raw)
-        ask = read_ask(route, body.fields, promise.media_tokens)
+        if len(raw) < _LARGE_BODY_BYTES:
+            body, ask = _read(raw, route, promise.media_tokens)
+        else:
+            body, ask = await asyncio.to_thread(_read, raw, route, promise.media_tokens)
         charged = price(promise, ask)
         fits = ask.prompts[0] < promise.window_tokens and charged.weight <= self.admission.ledger.free
         if self._count is not None and ask.is_countable and not fits:
@@ -211,6 +216,11 @@ class AdmissionMiddleware:
     def _note_refusal(self, reason: str) -> None:
         if self._metrics is not None:
             self._metrics.note_refusal(reason)
+
+
+def _read(raw: bytes, route: Route, media_tokens: Mapping[str, int]) -> tuple[Body, Ask]:
+    body = read_body(raw)
+    return body, read_ask(route, body.fields, media_tokens)
 
 
 def draining() -> Refusal:
