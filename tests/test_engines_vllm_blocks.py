@@ -182,6 +182,14 @@ def test_an_index_that_is_pooled_and_its_tail() -> None:
     assert [layout.request_blocks(tokens) for tokens in (1_048_576, 8192)] == [254, 15]
 
 
+def test_a_shorter_block_of_a_pooled_index_is_read_in_other_pieces() -> None:
+    """The same at TP 8, 40 GiB, window 32,768: blocks of 640 tokens and 7,468,032 B, 5,751 of them, 65 a request."""
+    asked = Deployment(kv_memory_bytes=40 * GIB, tensor_parallel=8, max_model_len=32_768)
+    plan = fit(read_model("zai-org/GLM-5.3-Flash", offline=True), asked).plan
+    assert (plan.layout.block_tokens, plan.layout.bytes_per_block, plan.blocks) == (640, 7_468_032, 5751)
+    assert plan.layout.request_blocks(32_768) == 65
+
+
 def test_8_bit_kv_of_narrow_sparse_latents_has_no_kernel_on_hopper() -> None:
     """Asked for fp8 KV of GLM-5.3-Flash on an H100, vLLM 0.33 finds no valid attention backend (head size 512)."""
     model = read_model("zai-org/GLM-5.3-Flash", offline=True)

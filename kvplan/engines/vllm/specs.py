@@ -1,6 +1,7 @@
 """One cache of one layer on one rank, as vLLM pages it: how many tokens a page holds, how many bytes, and what of a
 request it keeps. Sources: vLLM 0.33, ``kv_cache_interface.py`` and each layer's ``get_kv_cache_spec``."""
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Self
@@ -40,11 +41,9 @@ _RULES = {FULL: "full", LATENT: "full", SLIDING: "sliding", CHUNKED: "chunked", 
 PACKED_ALIGNMENT_BYTES = 576
 """DeepSeek-V4: pages are whole rows of 576 B, so that several page sizes can lie side by side in a block."""
 
-POOLED_INDEX_READ = 64
-"""GLM-5.3-Flash: index entries that its kernel reads at once, so blocks lie whole reads apart."""
-
 PACKED_KERNEL_BLOCK = 256
-"""DeepSeek-V4: tokens of a block that its kernels read at once."""
+"""Tokens of a block that the kernels of compressed KV (DeepSeek-V4) and of pooled index keys (GLM-5.3-Flash) read at
+once: where a block is longer, blocks lie whole reads apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +138,16 @@ def attention_spec(
         case LatentAttention():
             family = LATENT
             bytes_per_token = layer.growing_bytes_per_token(kv)
+            stride = int(bytes_per_token) if pools_index else 1  # read row by row
         case IndexKeys() if layer.tokens_per_entry == 1 or pools_index:
             family = LATENT
             bytes_per_token = layer.growing_bytes_per_token(kv)
-            stride = POOLED_INDEX_READ * layer.bytes_per_entry if layer.tokens_per_entry > 1 else 1
+            read = math.gcd(PACKED_KERNEL_BLOCK, block_tokens)
+            if layer.tokens_per_entry > 1 and read < block_tokens:
+                stride = int(layer.growing_bytes_per_token(kv) * read)
         case IndexTail():
             family, blocks, block_tokens = RING, 1, layer.tokens
             bytes_per_token = Fraction(layer.fixed_bytes(kv), layer.tokens)
-            stride = layer.fixed_bytes(kv)
         case CrossAttention():
             family, blocks = CROSS, -(-encoder_tokens // block_tokens)
             bytes_per_token = FullAttention(
