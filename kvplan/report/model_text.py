@@ -49,16 +49,17 @@ def text(price: ModelPrice) -> Iterator[Part]:
 
 def _answer(price: ModelPrice) -> str:
     """What one token costs, with what does not grow beside it."""
-    parts = []
     growing, windowed = price.bytes_per_token, price.windowed_bytes_per_token
+    dtype = f" in {SHORT_TYPES.get(price.kv_types.name, price.kv_types.name)}"
+    parts = []
     if growing:
         parts.append(f"{exact(growing)} bytes of KV per token ({format_bytes(int(growing))})")
     if windowed:
-        also = "and " if growing else ""
-        parts.append(f"{also}{exact(windowed)} more per token while windows fill")
+        parts.append(f"{exact(windowed)} {'more' if growing else 'bytes of KV per token'} while windows fill")
     if price.fixed_bytes:
-        parts.append(f"{exact(price.fixed_bytes)} bytes per sequence, whatever its length")
-    return f"{', '.join(parts) or 'no KV at all'}, in {SHORT_TYPES.get(price.kv_types.name, price.kv_types.name)}"
+        parts.append(f"{exact(price.fixed_bytes)} bytes per sequence")
+    first, *others = parts or ["no KV at all"]
+    return ", ".join((f"{first}{dtype}", *others))
 
 
 def _layer_rows(price: ModelPrice) -> Iterator[tuple[str, ...]]:
