@@ -7,9 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 
 from kvplan.capacity import Fit
+from kvplan.engines.drafting import Drafter
 from kvplan.engines.ggml_types import cache_types
 from kvplan.engines.sglang import drafting as sglang_drafting
-from kvplan.engines.vllm.drafting import Drafter, drafter_of
+from kvplan.engines.vllm.drafting import drafter_of
 
 Value = Callable[[Fit], object]
 

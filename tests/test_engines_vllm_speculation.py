@@ -10,7 +10,8 @@ import pytest
 
 from kvplan.capacity import RequestShape, fit
 from kvplan.engines.base import Deployment
-from kvplan.engines.vllm.drafting import METHODS, Drafter, draft_weights, drafter_of, with_drafter
+from kvplan.engines.drafting import METHODS, Drafter, draft_weights
+from kvplan.engines.vllm.drafting import drafter_of, with_drafter
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.hf_config import read_config
 from kvplan.layers import FullAttention, Mamba1State, SlidingAttention

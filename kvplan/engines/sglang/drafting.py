@@ -7,10 +7,10 @@ Source: ``DefaultPoolConfigurator`` of ``pool_configurator.py``, ``speculative_h
 from dataclasses import replace
 
 from kvplan.engines.base import BudgetTerm, Deployment, Finding
+from kvplan.engines.drafting import DRAFT_MODEL, EAGLE, MTP, NGRAM, Drafter, draft_weights, method_of
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import Release, is_since
 from kvplan.engines.sglang.sparse import draft_layer_bytes, is_sparse
-from kvplan.engines.vllm.drafting import DRAFT_MODEL, EAGLE, MTP, NGRAM, Drafter, draft_weights, method_of
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import KvTypes, RecurrentLayer
 from kvplan.model import ModelSpec

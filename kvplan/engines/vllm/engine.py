@@ -3,12 +3,11 @@
 from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Settings, Unpriced
 from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import capability_of
+from kvplan.engines.drafting import Drafter, draft_weights
 from kvplan.engines.vllm.budget import stage_budgets
 from kvplan.engines.vllm.drafting import (
-    Drafter,
     check_lookahead,
     cut_to_drafter,
-    draft_weights,
     drafter_of,
     drafting_findings,
     with_drafter,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
 from kvplan.engines.devices import capability_of
+from kvplan.engines.drafting import Drafter
 from kvplan.engines.stages import stage_layers
 from kvplan.engines.vllm.blocks import (
     DEFAULT_BLOCK,
@@ -14,7 +15,6 @@ from kvplan.engines.vllm.blocks import (
     hybrid_block,
     kernel_block,
 )
-from kvplan.engines.vllm.drafting import Drafter
 from kvplan.engines.vllm.groups import make_groups
 from kvplan.engines.vllm.settings import release_of
 from kvplan.engines.vllm.specs import LATENT, PACKED_WINDOW, RING, PageSpec, attention_spec, padded, state_spec

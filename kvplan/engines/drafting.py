@@ -1,0 +1,132 @@
+"""What guesses tokens ahead on any engine: the method asked for, or that follows from the models, and the weights it
+loads. How an engine pages a drafter's caches is the engine's own."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from kvplan.engines.base import Deployment
+from kvplan.engines.weights import MTP_NAMES, part_bytes, rank_share, rank_weights
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.layers import Layer
+from kvplan.model import ModelSpec
+
+NGRAM, MTP, DRAFT_MODEL, EAGLE = "ngram", "mtp", "draft_model", "eagle"
+METHODS = (NGRAM, MTP, DRAFT_MODEL, EAGLE)
+_AUXILIARY_STATES = 3
+"""EAGLE-3 joins the hidden states of three of the model's layers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drafter:
+    """What guesses ``tokens`` ahead: ``layers`` are its caches, ``model`` the checkpoint they come from, if another.
+
+    ``retained_tokens`` are kept below every window: modules that run one after the other read that far back.
+    """
+
+    method: str
+    tokens: int
+    layers: tuple[tuple[Layer, ...], ...] = ()
+    model: ModelSpec | None = None
+    retained_tokens: int = 0
+
+    @property
+    def engine_word(self) -> str:
+        """The method as vLLM spells it: EAGLE-3 has a name of its own."""
+        return "eagle3" if self.model is not None and self.method == EAGLE and _is_third(self.model) else self.method
+
+    @property
+    def lookahead_tokens(self) -> int:
+        """Slots that are reserved past a request's tokens."""
+        return 0 if self.method == NGRAM else self.tokens
+
+
+def method_of(model: ModelSpec, deployment: Deployment) -> str:
+    """How tokens are guessed ahead: as asked for, or as the draft model or the model's own layers imply it.
+
+    Raises UnsupportedModelError for a method that is not modelled, InputError where it and the draft model disagree.
+    """
+    draft = deployment.draft_model
+    method = deployment.speculative_method or _implied(model, draft)
+    if method not in METHODS:
+        raise UnsupportedModelError(
+            f"cannot tell: tokens guessed ahead by {method!r} are not modelled",
+            hint=f"one of {', '.join(METHODS)}",
+            key="speculative_method",
+        )
+    if (draft is None) == (method in (DRAFT_MODEL, EAGLE)):
+        raise InputError(
+            f"{method} needs a draft model" if draft is None else f"{method} takes no draft model",
+            hint="--draft-model org/name goes with draft_model and eagle",
+            key="draft_model",
+        )
+    return method
+
+
+def _implied(model: ModelSpec, draft: ModelSpec | None) -> str:
+    if draft is not None:
+        return EAGLE if "Eagle" in draft.architecture else DRAFT_MODEL
+    if model.next_token_layers:
+        return MTP
+    raise UnsupportedModelError(
+        f"cannot tell what guesses ahead: no next-token layers are read from {model.id}",
+        hint="--speculative-method ngram, or --draft-model org/name",
+        key="speculative_tokens",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftWeights:
+    """What the drafter's own weights take on a rank of the last stage; embedding and head are the model's."""
+
+    bytes: int
+    formula: str
+
+
+def draft_weights(model: ModelSpec, drafter: Drafter | None, tensor_parallel: int) -> DraftWeights:
+    """Bytes of the drafter on one rank.
+
+    Next-token layers share the model's embedding and head; so does EAGLE's, which joins hidden states with the token by
+    a matrix of its own (EAGLE-3: 3 × hidden × hidden, and queries, keys and values of twice the width).
+    """
+    if drafter is None or drafter.method == NGRAM:
+        return DraftWeights(bytes=0, formula="nothing is loaded to guess ahead")
+    if drafter.model is None:
+        return DraftWeights(
+            bytes=_next_token_bytes(model, tensor_parallel),
+            formula=f"{len(drafter.layers)} next-token layers, embedding and head shared",
+        )
+    whole = rank_weights(drafter.model, tensor_parallel=tensor_parallel)
+    if drafter.method == DRAFT_MODEL or not drafter.model.weights.parts:
+        return DraftWeights(bytes=whole.bytes, formula=f"{drafter.model.id}: {whole.formula}")
+    return DraftWeights(
+        bytes=_eagle_bytes(drafter.model, tensor_parallel),
+        formula=f"{drafter.model.id}: its layers and what joins them, embedding shared",
+    )
+
+
+def _next_token_bytes(model: ModelSpec, tensor_parallel: int) -> int:
+    """The multi-token parts, without their copies of embedding and head; of file sizes their share."""
+    weights, vocabulary = model.weights, model.shape.vocabulary
+    width = model.shape.expert_intermediate or model.shape.intermediate
+    own = [part for part in weights.parts if part.name.startswith(MTP_NAMES) and part.split != "vocabulary"]
+    shares = (rank_share(part, tensor_parallel, vocabulary, expert_width=width) for part in own)
+    counted = sum((part_bytes(part, share, model.dtype) for part, share in zip(own, shares, strict=True)), Fraction(0))
+    if weights.quantization is not None and weights.stored_bytes is not None and weights.parts:
+        every = sum((part_bytes(part, Fraction(part.parameters), model.dtype) for part in weights.parts), Fraction(0))
+        counted = counted * weights.stored_bytes / every
+    return int(counted)
+
+
+def _is_third(draft: ModelSpec) -> bool:
+    return "Eagle3" in draft.architecture
+
+
+def _eagle_bytes(draft: ModelSpec, tensor_parallel: int) -> int:
+    hidden, third = draft.shape.hidden, _is_third(draft)
+    total = sum(
+        part_bytes(part, rank_share(part, tensor_parallel, draft.shape.vocabulary), draft.dtype)
+        * (2 if third and part.name.endswith(("q_proj", "kv_proj")) else 1)
+        for part in draft.weights.parts
+        if part.name != "embed_tokens" and (third or part.name != "lm_head")
+    )
+    return int(total) + (_AUXILIARY_STATES if third else 2) * hidden * hidden * 2
