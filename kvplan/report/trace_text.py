@@ -44,6 +44,15 @@ def _row(lengths: Lengths) -> tuple[str, ...]:
 
 
 def _bursts(trace: TraceDescription) -> str:
-    windows = ", ".join(f"{value:.2g} over {name}" for name, value in trace.dispersion.items())
+    windows = ", ".join(f"{_spread(value)} over {name.removesuffix('s')} s" for name, value in trace.dispersion.items())
     spread = f"; variance over mean of arrivals: {windows} (1 is Poisson)" if windows else ""
     return f"gaps vary by {trace.interarrival_cv:.2f} × their mean (1 is Poisson){spread}"
+
+
+def _spread(value: float) -> str:
+    """Two digits, and no power of ten.
+
+    >>> _spread(0.0), _spread(1.34), _spread(56.2), _spread(163.0)
+    ('0', '1.3', '56', '163')
+    """
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}"
