@@ -509,3 +509,59 @@ def test_nemotrons_experts_are_found_under_their_mixer() -> None:
     stored = {part.name: part.stored.name for part in weights.parts if part.stored is not None}
     assert stored["mlp.experts"] == stored["mlp.shared_experts.proj"] == "nvfp4"
     assert "self_attn.q_proj" not in stored
+
+
+CLASSES = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "golden" / "parameters_of_classes.jsonl").read_text("utf-8").splitlines()
+]
+"""Default configs of transformers 5.20.2's classes and the parameters of the modules built from them."""
+
+
+@pytest.mark.parametrize("row", CLASSES, ids=lambda row: str(row["class"]))
+def test_classes_have_the_parameters_that_transformers_builds(row: dict[str, Any]) -> None:
+    """Within 0.02 % (RecurrentGemma's own rounding); most to the parameter. Further-token layers are not built."""
+    weights = read_weights(row["config"], text=row["config"])
+    assert total(weights, with_mtp=False) == pytest.approx(row["parameters"], rel=2e-4)
+
+
+def test_glm_flash_and_laguna_meet_their_published_totals() -> None:
+    """GLM-4.7-Flash counts a layer for further tokens with its own tables, Laguna-XS.2 gates and heads by layer."""
+    glm = {
+        "model_type": "glm4_moe_lite",
+        "hidden_size": 2048,
+        "num_hidden_layers": 47,
+        "num_attention_heads": 20,
+        "num_key_value_heads": 20,
+        "q_lora_rank": 768,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 192,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 256,
+        "intermediate_size": 10240,
+        "moe_intermediate_size": 1536,
+        "n_routed_experts": 64,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 4,
+        "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 1,
+        "vocab_size": 154880,
+    }
+    assert total(read_weights(glm, text=glm)) == 31_221_488_576
+    laguna = {
+        "model_type": "laguna",
+        "hidden_size": 2048,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 48,
+        "num_key_value_heads": 8,
+        "num_attention_heads_per_layer": [48, 64, 64, 64] * 10,
+        "head_dim": 128,
+        "gating": True,
+        "intermediate_size": 8192,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+        "num_experts": 256,
+        "mlp_layer_types": ["dense"] + ["sparse"] * 39,
+        "vocab_size": 100352,
+    }
+    assert total(read_weights(laguna, text=laguna)) == 33_442_617_088

@@ -32,6 +32,7 @@ from kvplan.hf_config.weights_recurrent import (
     short_convolution_parts,
 )
 from kvplan.hf_config.weights_varying import (
+    laguna_attention_parts,
     mllama_layer_parts,
     openelm_layer_parts,
     phi4flash_layer_parts,
@@ -58,6 +59,9 @@ _WHOLE_LAYERS: Mapping[str, Callable[[Decoder, int], list[WeightPart]]] = {
     "zamba2": zamba2_layer_parts,
 }
 """Classes whose layers are of their own kind, but for their norms."""
+
+_GATED = ("qwen3_next", "qwen3_5")
+"""Classes whose attention has an output gate unless their config switches it off."""
 
 _MLLAMA_TOKENS = 8
 """Rows that Llama 3.2 Vision's embedding has beyond the vocabulary, and its head has not."""
@@ -196,11 +200,13 @@ def _mixer(decoder: Decoder, layer: int, kind: str) -> list[WeightPart]:
 
 def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
     """Plain attention with what some classes add: an output gate, other widths on sliding layers."""
-    if "hybrid_layer_pattern" in decoder.config:
+    if "hybrid_layer_pattern" in decoder.config or decoder.model_type == "mimo_v2_flash":
         return hybrid_pattern_parts(decoder, layer)
+    if decoder.model_type in {"laguna", "afmoe"}:
+        return laguna_attention_parts(decoder, layer)
     if decoder.model_type.startswith("step3p"):
         return step_attention_parts(decoder, layer)
-    gated = bool(decoder.config.get("attn_output_gate", decoder.model_type == "qwen3_next"))
+    gated = bool(decoder.config.get("attn_output_gate", decoder.model_type.startswith(_GATED)))
     parts = attention_parts(decoder, layer, query_factor=2 if gated else 1)
     return parts + sparse_index_parts(decoder, layer)
 

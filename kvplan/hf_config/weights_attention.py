@@ -117,9 +117,11 @@ def indexer_parts(decoder: Decoder, layer: int, query_inputs: int) -> list[Weigh
 
 
 def hybrid_pattern_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Attention whose sliding layers have their own head counts and widths (MiMo-V2: ``hybrid_layer_pattern``)."""
+    """Attention whose sliding layers have their own head counts and widths (MiMo-V2: ``hybrid_layer_pattern``,
+    or ``layer_types`` where transformers 5 saved it)."""
     pattern = numbers(decoder.config, "hybrid_layer_pattern") or ()
-    slides = bool(layer < len(pattern) and pattern[layer])
+    kinds = words(decoder.config, "layer_types") or ()
+    slides = bool(pattern[layer]) if layer < len(pattern) else kinds[layer : layer + 1] == ("sliding_attention",)
     prefix = "swa_" if slides else ""
     config = decoder.config
     return attention_parts(

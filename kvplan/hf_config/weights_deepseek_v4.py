@@ -7,7 +7,7 @@ V4.1 compresses only in ``kv_source_layer_ids``, indexes only in ``index_source_
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvplan.hf_config.weights_facts import Decoder, linear, numbers, whole
+from kvplan.hf_config.weights_facts import Decoder, linear, nested, numbers, whole, words
 from kvplan.hf_config.weights_mlp import mixture_parts
 from kvplan.layers import FLOAT32, StoredType
 from kvplan.model import WeightPart
@@ -17,7 +17,17 @@ _ROWS = StoredType(name="fp8", bytes_per_group=33, elements_per_group=32)
 
 def is_deepseek_v4(decoder: Decoder) -> bool:
     """Whether layers compress their KV and the output has a rank of its own."""
-    return numbers(decoder.config, "compress_ratios") is not None and whole(decoder.config, "o_lora_rank") is not None
+    return bool(_ratios(decoder)) and whole(decoder.config, "o_lora_rank") is not None
+
+
+def _ratios(decoder: Decoder) -> tuple[int, ...]:
+    """Tokens to an entry by layer, 0 where nothing is compressed: listed, or by the kind of layer as transformers 5
+    saves it (``compress_rates``)."""
+    listed = numbers(decoder.config, "compress_ratios")
+    if listed is not None:
+        return listed
+    rates = nested(decoder.config, "compress_rates") or {}
+    return tuple(whole(rates, kind) or 0 for kind in words(decoder.config, "layer_types") or () if rates)
 
 
 def deepseek_v4_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
@@ -63,7 +73,7 @@ def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
     ]
     if (sources := numbers(config, "kv_source_layer_ids")) is not None:
         return parts + _shared_compression(decoder, layer, sources)
-    ratios = numbers(config, "compress_ratios") or ()
+    ratios = _ratios(decoder)
     ratio = ratios[layer] if layer < len(ratios) else 0
     if ratio > 1:
         parts += _compressor(decoder, layer, ratio, dim, "self_attn.compressor")
@@ -80,7 +90,7 @@ def _shared_compression(decoder: Decoder, layer: int, sources: Sequence[int]) ->
     weights of the indexer in those that choose tokens, whose keys are made from a source layer's latent."""
     config, hidden, dim = decoder.config, decoder.hidden, whole(decoder.config, "head_dim") or 0
     heads, index_dim = whole(config, "index_n_heads") or 0, whole(config, "index_head_dim") or 0
-    ratios = numbers(config, "compress_ratios") or ()
+    ratios = _ratios(decoder)
     parts = []
     if layer in sources:
         gates = 2 if layer < len(ratios) and ratios[layer] > 1 else 1
@@ -130,7 +140,8 @@ def _feed_forward(decoder: Decoder, layer: int) -> list[WeightPart]:
     if own is not None:  # V4.1's layers for further tokens have fewer experts
         decoder = replace(decoder, config={**decoder.config, "n_routed_experts": own})
     parts = mixture_parts(decoder, layer)
-    hashed = whole(decoder.config, "num_hash_layers") or 0
+    kinds = words(decoder.config, "mlp_layer_types") or ()
+    hashed = whole(decoder.config, "num_hash_layers") or kinds.count("hash_moe")
     count, chosen = whole(decoder.config, "n_routed_experts") or 0, whole(decoder.config, "num_experts_per_tok") or 0
     if layer < hashed:
         return [*parts, _float32("mlp.expert_table", decoder.vocabulary * chosen, layer)]

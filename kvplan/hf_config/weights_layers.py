@@ -26,6 +26,15 @@ _NEMOTRON_WORDS = {
 }
 
 
+_LINEAR: Mapping[str, str] = {
+    "bamba": "mamba2",
+    "granitemoehybrid": "mamba2",
+    "kimi_linear": "kda",
+    "minimax": "lightning",
+}
+"""What ``linear_attention`` means to classes that transformers 5 saves with it; to others the gated delta net."""
+
+
 def mixers(decoder: Decoder) -> tuple[str, ...]:
     """One word per layer: attention, latent, mamba1, mamba2, delta, kda, lightning, convolution, rg_lru, both
     (attention beside Mamba-2) or none (a layer that only has a feed-forward half)."""
@@ -43,7 +52,10 @@ def mixers(decoder: Decoder) -> tuple[str, ...]:
     if kda is not None:
         recurrent = numbers(kda, "kda_layers") or ()
         return tuple("kda" if i + 1 in recurrent else "latent" for i in range(count))
+    named = words(config, "layer_types")
     if whole(config, "kv_lora_rank") is not None:
+        if decoder.model_type == "kimi_linear" and named is not None and len(named) >= count:
+            return tuple("kda" if word == "linear_attention" else "latent" for word in named[:count])
         return ("latent",) * count
     if period := whole(config, "attn_layer_period"):
         offset = whole(config, "attn_layer_offset") or 0
@@ -56,8 +68,11 @@ def mixers(decoder: Decoder) -> tuple[str, ...]:
         return tuple("attention" if kind else "lightning" for kind in types[:count])
     if (blocks := words(config, "_block_types") or words(config, "block_types")) is not None:
         return tuple(_WORDS.get(blocks[i % len(blocks)], "attention") for i in range(count))
-    if (named := words(config, "layer_types")) is not None and len(named) >= count:
-        return tuple(_WORDS.get(word, "attention") for word in named[:count])
+    if named is not None and len(named) >= count:
+        meaning = {**_WORDS, "linear_attention": _LINEAR.get(decoder.model_type, "delta")}
+        return tuple(meaning.get(word, "attention") for word in named[:count])
+    if decoder.model_type in {"bamba", "granitemoehybrid"}:  # transformers 5.24: all Mamba where nothing is listed
+        return ("mamba2",) * count
     if whole(config, "linear_num_value_heads") is not None:
         interval = whole(config, "full_attention_interval") or 4
         return tuple("delta" if (i + 1) % interval else "attention" for i in range(count))

@@ -96,7 +96,7 @@ def mixture_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     shared = shared_width(decoder)
     if shared:
         parts += dense_parts(decoder, layer, shared, name="mlp.shared_experts")
-    if whole(config, "shared_expert_intermediate_size"):
+    if whole(config, "shared_expert_intermediate_size") and decoder.model_type != "laguna":
         parts.append(linear("mlp.shared_expert_gate", hidden, 1, "none", layer))
     return parts
 
@@ -109,7 +109,14 @@ def _has_correction(decoder: Decoder) -> bool:
     return decoder.model_type in {
         "deepseek_v3",
         "deepseek_v32",
+        "afmoe",
+        "exaone_moe",
         "glm4_moe",
+        "glm4_moe_lite",
+        "hy_v3",
+        "laguna",
+        "minimax_m3_text",
+        "solar_open",
         "glm4v_moe_text",
         "glm_moe_dsa",
         "kimi_k2",

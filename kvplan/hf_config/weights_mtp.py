@@ -7,7 +7,7 @@ from kvplan.hf_config.weights_facts import Decoder, linear, whole
 from kvplan.model import WeightPart
 
 PREFIX = "mtp."
-_OWN_EMBEDDINGS = frozenset({"deepseek_v3", "deepseek_v32", "kimi_k2"})
+_OWN_EMBEDDINGS = frozenset({"deepseek_v3", "deepseek_v32", "glm4_moe_lite", "kimi_k2"})
 """Classes whose checkpoints store the embedding and the head once more beside the multi-token layer."""
 
 

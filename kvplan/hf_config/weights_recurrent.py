@@ -83,9 +83,11 @@ def gated_delta_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
 def kda_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     """Q, K, V, O of hidden × heads × dim each with a convolution on the first three; two low-rank gates
     (hidden × dim on every rank, dim × heads × dim split); one write strength per head."""
-    config = nested(decoder.config, "linear_attn_config") or {}
-    heads, dim = whole(config, "num_heads") or 0, whole(config, "head_dim") or 0
-    kernel, hidden, width = whole(config, "short_conv_kernel_size") or 4, decoder.hidden, heads * dim
+    config, flat = nested(decoder.config, "linear_attn_config") or {}, decoder.config  # flat: transformers 5
+    heads = whole(config, "num_heads") or whole(flat, "linear_num_heads") or 0
+    dim = whole(config, "head_dim") or whole(flat, "linear_head_dim") or 0
+    kernel = whole(config, "short_conv_kernel_size") or whole(flat, "linear_conv_kernel_dim") or 4
+    hidden, width = decoder.hidden, heads * dim
     return [
         linear("self_attn.qkv_proj", hidden, 3 * width, "columns", layer),
         linear("self_attn.conv", 3 * width, kernel, "columns", layer),

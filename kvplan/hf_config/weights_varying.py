@@ -1,7 +1,7 @@
-"""Decoders whose layers differ in heads or kind by their place: OpenELM, Phi-4-flash, Llama 3.2 Vision, Step-3.5.
+"""Decoders whose layers differ in heads or kind: OpenELM, Phi-4-flash, Llama 3.2 Vision, Laguna, AFMoE, Step-3.5.
 
 Sources: the published ``modeling_openelm.py`` and ``modeling_phi4flash.py``; vLLM 0.10.1, ``mllama.py``; vLLM 0.33,
-``step3p5.py``. The sums meet the published totals to the parameter (tests/test_weights.py).
+``step3p5.py``, ``laguna.py``, ``afmoe.py``. The sums meet published totals to the parameter (tests/test_weights.py).
 """
 
 from collections.abc import Sequence
@@ -63,6 +63,19 @@ def mllama_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     parts = attention_parts(decoder, layer) + dense_parts(decoder, layer, decoder.intermediate or 0)
     if layer in (numbers(decoder.config, "cross_attention_layers") or ()):
         parts.append(linear("cross_attn.vectors", 2, decoder.head_dim + 1, "none", layer))
+    return parts
+
+
+def laguna_attention_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """Laguna and AFMoE: query heads by layer where they are listed, and a gate for every head (Laguna's ``gating`` true
+    or ``per-head``) or for every value of a head."""
+    listed = numbers(decoder.config, "num_attention_heads_per_layer") or ()
+    heads = listed[layer] if layer < len(listed) else decoder.heads
+    parts = attention_parts(decoder, layer, heads=heads)
+    gating = decoder.config.get("gating", "per-element" if decoder.model_type == "afmoe" else True)
+    if gating:
+        width = heads if gating is True or gating == "per-head" else heads * decoder.head_dim
+        parts.append(linear("self_attn.g_proj", decoder.hidden, width, "heads", layer))
     return parts
 
 
