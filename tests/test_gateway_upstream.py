@@ -243,7 +243,8 @@ def test_bytes_that_nobody_asked_for_end_a_connection() -> None:
         async with upstream_of(engine) as upstream:
             assert await ask(upstream) == (200, b"hello")
             assert await ask(upstream) == (200, b"hello")
-            await asyncio.sleep(0.05)
+            while engine.closed < 2:
+                await asyncio.sleep(0.005)
             assert await ask(upstream) == (200, b"hello")
             assert engine.connections == 3
 
@@ -255,7 +256,8 @@ def test_a_connection_that_the_engine_closed_is_not_used_again() -> None:
         engine = Engine([LENGTH, None], [LENGTH])
         async with upstream_of(engine) as upstream:
             assert await ask(upstream) == (200, b"hello")
-            await asyncio.sleep(0.02)
+            while upstream._idle:
+                await asyncio.sleep(0.005)
             assert await ask(upstream) == (200, b"hello")
             assert engine.connections == 2
 
@@ -273,10 +275,10 @@ def test_an_engine_that_falls_silent_is_given_up(sent: bytes) -> None:
 
 
 def test_a_slow_engine_is_not_a_silent_one() -> None:
-    pieces: list[bytes | float | None] = [part for at in range(len(LENGTH)) for part in (LENGTH[at : at + 1], 0.005)]
+    pieces: list[bytes | float | None] = [part for at in range(len(LENGTH)) for part in (LENGTH[at : at + 1], 0.015)]
 
     async def case() -> None:
-        async with upstream_of(Engine(pieces), silence_s=0.1) as upstream:
+        async with upstream_of(Engine(pieces), silence_s=0.6) as upstream:
             assert await ask(upstream) == (200, b"hello")
 
     run(case)
