@@ -59,9 +59,9 @@ def layouts(draw: st.DrawFn, in_flight_tokens: int, *, plain: bool) -> CacheLayo
 
 
 @st.composite
-def setups(draw: st.DrawFn, *, caching: bool = False) -> EngineSetup:
+def setups(draw: st.DrawFn, *, caching: bool = False, whole: bool = False) -> EngineSetup:
     """A small engine whose pool is often too small for its traffic, and always large enough for one request."""
-    tokens = draw(st.sampled_from([6, 16, 64, 128]))
+    tokens = WINDOW_TOKENS if whole else draw(st.sampled_from([6, 16, 64]))
     is_async = draw(st.booleans())
     layout = draw(layouts((2 if is_async else 1) * tokens, plain=caching))
     least = layout.request_blocks(WINDOW_TOKENS) + layout.reserved_blocks
@@ -81,7 +81,7 @@ def setups(draw: st.DrawFn, *, caching: bool = False) -> EngineSetup:
         prefix_caching=caching,
         watermark_blocks=draw(st.sampled_from([0, 0, 2])),
         long_prefill_tokens=draw(st.sampled_from([0, 0, 5])),
-        chunked_prefill=tokens < WINDOW_TOKENS or draw(st.booleans()),
+        chunked_prefill=not whole,
         reserves_whole_input=draw(st.booleans()) or caching,
     )
 
@@ -175,6 +175,46 @@ def test_counts_equal_the_reference(setup: EngineSetup, requests: Requests) -> N
     run = run_kernel(requests, setup, FrontDoor(), CLIENTS)
     assert run.kernel == "counts"
     assert_equal(run, requests, setup, FrontDoor(), Watch())
+
+
+@given(setup=st.one_of(setups(whole=True), setups(whole=True, caching=True)), requests=traffic())
+@settings(max_examples=60, deadline=None)
+def test_whole_prompts_equal_the_reference(setup: EngineSetup, requests: Requests) -> None:
+    """Without chunked prefill; a step then holds the longest prompt."""
+    assert_equal(run_kernel(requests, setup, FrontDoor(), CLIENTS), requests, setup, FrontDoor(), Watch())
+
+
+def test_ends_in_one_batch_are_seen_in_order_of_admission() -> None:
+    """The third request takes the first one's seat and ends with the second: the hold that a refusal is told from
+    moves by the second's first."""
+    charge = np.array([1, 10, 19, 25, 10])
+    requests = Requests(
+        arrival_s=np.array([0.0, 0.0, 1.5, 15.0, 20.0]),
+        prompt_tokens=np.ones(5, np.int64),
+        output_tokens=np.array([2, 10, 8, 7, 1]),
+        cap_tokens=np.array([2, 10, 8, 7, 1]),
+        charge=charge,
+        refused_for_good=np.zeros(5, np.bool_),
+        client=np.ones(5, np.int64),
+        time_out_s=np.full(5, inf),
+        cancel_s=np.full(5, inf),
+        client_draw=np.zeros(5),
+        server_draw=np.zeros(5),
+    )
+    layout = CacheLayout(block_tokens=4, bytes_per_block=1, groups=(group("full", 4),), in_flight_tokens=16)
+    setup = EngineSetup(
+        blocks=100,
+        layout=layout,
+        max_model_len=WINDOW_TOKENS,
+        max_num_seqs=3,
+        max_num_batched_tokens=16,
+        step=StepCost(base_s=1.0, prefill_token_s=0.0, decode_sequence_s=0.0, kv_token_s=0.0),
+    )
+    door = FrontDoor(capacity=30)
+    run = run_kernel(requests, setup, door, CLIENTS)
+    assert run.rows.finish_s[1] == run.rows.finish_s[2]
+    assert run.rows.refusals[4] > 0
+    assert_equal(run, requests, setup, door, Watch())
 
 
 @given(setup=setups(caching=True), requests=traffic())
