@@ -81,11 +81,13 @@ def requests_for(
     seed: int,
     client_timeouts_s: Sequence[float],
     expected_output_tokens: Sequence[int],
+    tries_again: bool = True,
 ) -> Requests:
     """Every arrival with its cap, charge and whether it can ever be served.
 
     ``expected_output_tokens`` is the p95 of each class's answers. A user who walks away does so after a drawn share of
-    the time that the answer would take on an idle engine.
+    the time that the answer would take on an idle engine. ``tries_again`` False: no client does, so that nobody looks
+    at the draws of a wait.
     """
     window, strategy = plant.settings.max_model_len, opened.strategy
     prompt = arrivals.prompt_tokens
@@ -98,6 +100,12 @@ def requests_for(
         never = never | (arrivals.answers > opened.front.max_inside)
     never = never | (charge > opened.capacity)
     prefixes = arrivals.prefixes
+    client_draw = server_draw = np.zeros(len(arrivals))
+    if tries_again:
+        client_draw, server_draw = (
+            np.random.default_rng([seed, _STREAM_BASE, name]).random(len(arrivals))
+            for name in (_CLIENT_STREAM, _SERVER_STREAM)
+        )
     return Requests(
         arrival_s=arrivals.arrival_s,
         prompt_tokens=prompt,
@@ -108,8 +116,8 @@ def requests_for(
         client=arrivals.client_index,
         time_out_s=_timeouts(arrivals, client_timeouts_s),
         cancel_s=_cancel_times(arrivals, np.minimum(arrivals.output_tokens, np.maximum(cap, 1)), plant),
-        client_draw=np.random.default_rng([seed, _STREAM_BASE, _CLIENT_STREAM]).random(len(arrivals)),
-        server_draw=np.random.default_rng([seed, _STREAM_BASE, _SERVER_STREAM]).random(len(arrivals)),
+        client_draw=client_draw,
+        server_draw=server_draw,
         chain=None if prefixes is None else prefixes.ids,
         chain_start=None if prefixes is None else prefixes.offsets,
         chain_tokens=512 if prefixes is None else prefixes.block_tokens,

@@ -96,14 +96,13 @@ def run_kernel(
         places.PROMPT: requests.prompt_tokens,
         places.ANSWER: answer,
         places.CAP: cap,
-        places.LINK: -1,
         places.SLOT_OF: -1,
-        places.LEFT_LINK: -1,
-        places.READ_LINK: -1,
         places.REPLICA: -1,
     }
-    row = memory.columns(count, [starts.get(column, 0) for column in range(places.ROW_COLUMNS)], np.int32)
-    time = memory.columns(count, [-1.0] * places.TIME_COLUMNS, np.float64)
+    row = memory.columns(places.ROW_COLUMNS, count, starts, np.int32)
+    del starts, cap, answer  # of millions of requests, that is much
+    never = dict.fromkeys(range(places.TIME_COLUMNS), -1.0)
+    time = memory.columns(places.TIME_COLUMNS, count, never, np.float64)
     conf = (
         engine.max_num_batched_tokens,
         seats,
@@ -135,10 +134,8 @@ def run_kernel(
             memory.of(requests.charge),
             memory.of(requests.refused_for_good | (requests.prompt_tokens >= engine.max_model_len), np.int8),
             memory.of(requests.client, np.int32),
-            memory.of(requests.time_out_s, np.float64),
-            memory.of(requests.cancel_s, np.float64),
-            memory.of(requests.client_draw, np.float64),
-            memory.of(requests.server_draw, np.float64),
+            *memory.both(requests.time_out_s, requests.cancel_s),
+            *memory.both(requests.client_draw, requests.server_draw),
             memory.of([] if requests.parent is None else requests.parent),
             memory.of([] if requests.parent is None else np.bincount(requests.parent, minlength=count)),
         ),
@@ -181,22 +178,30 @@ def _rows(row: Counts, time: Floats, count: int, stop_s: float) -> RequestRows:
     outcome[ended & np.isnan(moments[places.FINISH])] = Outcome.UNFINISHED
     columns[places.GENERATED][outcome == Outcome.UNFINISHED] = 0
     gave_up = outcome == Outcome.GAVE_UP
-    gave_up_s = np.where(gave_up, moments[places.FINISH], np.nan)
-    moments[places.FINISH][gave_up] = np.nan
+    gave_up_s: Floats = np.broadcast_to(np.nan, count)
+    if gave_up.any():
+        gave_up_s = np.where(gave_up, moments[places.FINISH], np.nan)
+        moments[places.FINISH][gave_up] = np.nan
     return RequestRows(
-        attempts=columns[places.ATTEMPTS],
-        refusals=columns[places.REFUSALS],
+        attempts=_kept(columns[places.ATTEMPTS]),
+        refusals=_kept(columns[places.REFUSALS]),
         outcome=outcome,
         admitted_s=moments[places.ADMITTED],
         scheduled_s=moments[places.SCHEDULED],
         first_token_s=moments[places.FIRST],
         finish_s=moments[places.FINISH],
         gave_up_s=gave_up_s,
-        output_tokens=columns[places.GENERATED],
-        preemptions=columns[places.PREEMPTIONS],
-        recomputed_tokens=columns[places.RECOMPUTED],
-        replica=columns[places.REPLICA],
+        output_tokens=_kept(columns[places.GENERATED]),
+        preemptions=_kept(columns[places.PREEMPTIONS]),
+        recomputed_tokens=_kept(columns[places.RECOMPUTED]),
+        replica=_kept(columns[places.REPLICA]),
     )
+
+
+def _kept(column: Counts) -> Counts:
+    """The column, so that the table it stands in can go: one number where it is the same in every row."""
+    alike = len(column) > 0 and bool((column == column[0]).all())
+    return np.broadcast_to(column[0], len(column)) if alike else column.copy()
 
 
 def _totals(states: Any, clocks: Any, since: Any, watch: Watch, end_s: float, reserved_peak: int) -> Totals:

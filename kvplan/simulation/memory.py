@@ -1,6 +1,6 @@
 """The kernel's memory: plain lists, or arrays where it is compiled, filled from what was asked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from kvplan.errors import InputError
 from kvplan.simulation.kernel import places
-from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Integers, Requests, Watch
+from kvplan.simulation.types import ClientRule, EngineSetup, Floats, FrontDoor, Integers, Requests, Watch
 
 _NO_ONE = -1
 _SLIDING, _CHUNKED = 1, 2
@@ -25,12 +25,20 @@ class Memory:
         array = np.ascontiguousarray(values, dtype)
         return array if self.compiled else array.tolist()
 
-    def columns(self, count: int, starts: Sequence[Any], dtype: Any = np.int64) -> Any:
-        """One row of columns of ``count`` entries each, one behind the other: each a number, or an array's values."""
-        table = np.empty((len(starts), count), dtype)
-        for column, start in zip(table, starts, strict=True):
-            column[:] = start
+    def columns(self, columns: int, count: int, starts: Mapping[int, Any], dtype: Any = np.int64) -> Any:
+        """One row of columns of ``count`` entries each, one behind the other: each begins with a number or an array's
+        values; those that are not named with zeros, which take no memory until they are written."""
+        table = np.zeros((columns, count), dtype)
+        for column, start in starts.items():
+            table[column] = start
         return self.of(table.ravel(), dtype)
+
+    def both(self, first: Floats, second: Floats) -> tuple[Any, Any]:
+        """Two columns that are only read; one list or array where both say the same number in every row."""
+        values = self.of(first, np.float64)
+        alike = _is_one_number(first) and _is_one_number(second) and bool((first[:1] == second[:1]).all())
+        same = first is second or alike
+        return values, values if same else self.of(second, np.float64)
 
     def table(self) -> Any:
         """An empty table from integers to integers."""
@@ -40,6 +48,11 @@ class Memory:
         from numba.typed import Dict
 
         return Dict.empty(types.int64, types.int64)
+
+
+def _is_one_number(values: Floats) -> bool:
+    """Whether the array is one number, seen as many."""
+    return values.strides == (0,)
 
 
 def offsets(columns: int, count: int) -> tuple[int, ...]:

@@ -213,6 +213,7 @@ def run_task(task: Task, say: Callable[[str], None] | None = None) -> TaskResult
         seed=task.seed,
         client_timeouts_s=task.client_timeouts_s,
         expected_output_tokens=task.expected_output_tokens,
+        tries_again=any(rule.tries > 1 for rule in task.clients),
     )
     duration_s = task.traffic.duration_s
     until_s = inf if duration_s is None else duration_s
