@@ -88,7 +88,8 @@ class Repeats:
         ids = row.hash_ids
         self._products += row.prompt_tokens * row.output_tokens
         if not ids:
-            self._others.add(row.arrival_s)
+            if self.requests:  # a trace without any ids needs no second count
+                self._others.add(row.arrival_s)
             return
         begin = ids[0]
         self.requests += 1
