@@ -11,6 +11,7 @@ from kvplan.engines.weights import rank_share, rank_weights, stage_parts
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config import read_config
 from kvplan.hf_config.weights import read_weights
+from kvplan.hf_config.weights_encoders import encoder_parts
 from kvplan.layers import FullAttention, StoredType
 from kvplan.model import ModelSpec, Shape, Source, WeightPart, Weights
 from kvplan.units import GIB
@@ -523,6 +524,19 @@ def test_classes_have_the_parameters_that_transformers_builds(row: dict[str, Any
     """Within 0.02 % (RecurrentGemma's own rounding); most to the parameter. Further-token layers are not built."""
     weights = read_weights(row["config"], text=row["config"])
     assert total(weights, with_mtp=False) == pytest.approx(row["parameters"], rel=2e-4)
+
+
+ENCODERS = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "golden" / "parameters_of_encoders.jsonl").read_text("utf-8").splitlines()
+]
+"""Vision configs of transformers 5.20.2 and the parameters of towers and projectors built from them."""
+
+
+@pytest.mark.parametrize("row", ENCODERS, ids=lambda row: str(row["class"]))
+def test_encoders_have_the_parameters_that_transformers_builds(row: dict[str, Any]) -> None:
+    counted = sum(part.parameters for part in encoder_parts(row["config"], row["text_hidden"]))
+    assert counted == pytest.approx(row["parameters"], rel=5e-5)
 
 
 def test_glm_flash_and_laguna_meet_their_published_totals() -> None:

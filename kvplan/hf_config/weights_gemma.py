@@ -3,15 +3,18 @@
 Sources: vLLM 0.33, ``gemma4.py``; transformers 5.24, ``modeling_gemma4.py``, ``modeling_gemma3n.py``.
 """
 
+from collections.abc import Mapping
+
 from kvplan.hf_config.weights_attention import attention_parts
-from kvplan.hf_config.weights_facts import Decoder, linear, switch, whole, words
+from kvplan.hf_config.weights_facts import Config, Decoder, linear, nested, switch, whole, words
 from kvplan.hf_config.weights_mlp import dense_parts, experts
 from kvplan.model import WeightPart
 
 
 def is_gemma4(decoder: Decoder) -> bool:
     """Whether the full layers have widths of their own (``global_head_dim``) or tokens have per-layer embeddings."""
-    return whole(decoder.config, "global_head_dim", "hidden_size_per_layer_input") is not None
+    stated = whole(decoder.config, "global_head_dim", "hidden_size_per_layer_input") is not None
+    return stated or decoder.model_type.startswith("gemma4")
 
 
 def gemma4_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
@@ -43,18 +46,28 @@ def _is_shared(decoder: Decoder, layer: int) -> bool:
 
 
 def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Full layers: ``global_head_dim`` and ``num_global_key_value_heads``; KV-sharing layers have no K and V. The last
-    layer is full whatever the list says."""
+    """Full layers: ``global_head_dim`` and ``num_global_key_value_heads``, or what ``per_layer_config`` says of a layer
+    (transformers 5.20); KV-sharing layers have no K and V. The last layer is full whatever the list says."""
     types = words(decoder.config, "layer_types") or ()
     full = layer == decoder.layers - 1 or (layer < len(types) and types[layer] == "full_attention")
-    config = decoder.config
+    config, own = decoder.config, _own_config(decoder, layer)
+    kv_heads = whole(own, "num_key_value_heads") or (whole(config, "num_global_key_value_heads") if full else None)
+    head_dim = whole(own, "head_dim") or (whole(config, "global_head_dim") if full else None)
     return attention_parts(
         decoder,
         layer,
-        kv_heads=(whole(config, "num_global_key_value_heads") if full else None) or decoder.kv_heads,
-        head_dim=(whole(config, "global_head_dim") if full else None) or decoder.head_dim,
+        kv_heads=kv_heads or decoder.kv_heads,
+        head_dim=head_dim or decoder.head_dim,
         has_kv=not _is_shared(decoder, layer),
     )
+
+
+def _own_config(decoder: Decoder, layer: int) -> Config:
+    """What ``per_layer_config`` says of ``layer``; its keys are numbers with leading noughts."""
+    listed = nested(decoder.config, "per_layer_config") or {}
+    owns = (own for key, own in listed.items() if key.lstrip("0") == str(layer).lstrip("0"))
+    own = next(owns, None)
+    return own if isinstance(own, Mapping) else {}
 
 
 def _mlp_width(decoder: Decoder, layer: int) -> int:
