@@ -41,6 +41,10 @@ WORTH_LOADING = 200_000
 """Requests from which loading a kernel that was compiled before pays."""
 WORTH_COMPILING = 1_000_000
 """Requests from which compiling it pays as well."""
+BLOCKS_OF_A_REQUEST = 150
+"""Blocks with identities that take as long to play as one more request: 0.4 µs each, 60 µs a request."""
+_REQUEST_S = 6e-5
+_LONG_RUN_S = 60.0
 
 
 def worth_compiling(requests: int) -> bool:
@@ -67,13 +71,20 @@ def run_kernel(
     identities. ``compiled``: None compiles where that pays; ``say`` is told when it does.
     """
     watch = watch or Watch()
-    if compiled is None:
-        compiled = worth_compiling(len(requests.arrival_s))
-    plays: Callable[..., Any] = numba_kernel.compiled_play(say) if compiled else play.play
-    memory = Memory(compiled=compiled)
     groups = engine.layout.groups
     caches = engine.prefix_caching and len(groups) == 1 and groups[0].rule == "full"
     named = caches and requests.chain is not None
+    work = len(requests.arrival_s)
+    if named:
+        work += int(requests.prompt_tokens.sum()) // (groups[0].block_tokens * BLOCKS_OF_A_REQUEST)
+    if compiled is None:
+        compiled = worth_compiling(work)
+    if named and not compiled and say is not None and work * _REQUEST_S > _LONG_RUN_S:
+        say(
+            f"a run takes about {work * _REQUEST_S / 60:.0f} min: the blocks of shared prefixes are followed one by one"
+        )
+    plays: Callable[..., Any] = numba_kernel.compiled_play(say) if compiled else play.play
+    memory = Memory(compiled=compiled)
     count, replicas, step = len(requests.arrival_s), door.replicas, engine.step
     cap = np.maximum(1, np.minimum(requests.cap_tokens, engine.max_model_len - requests.prompt_tokens))
     answer = np.minimum(requests.output_tokens, cap)
