@@ -11,7 +11,7 @@ from kvplan.engines.weights import rank_share, rank_weights, stage_parts
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config import read_config
 from kvplan.hf_config.weights import read_weights
-from kvplan.hf_config.weights_encoders import encoder_parts
+from kvplan.hf_config.weights.encoders import encoder_parts
 from kvplan.layers import FullAttention, StoredType
 from kvplan.model import ModelSpec, Shape, Source, WeightPart, Weights
 from kvplan.units import GIB

@@ -7,8 +7,9 @@ V4.1 compresses only in ``kv_source_layer_ids``, indexes only in ``index_source_
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvplan.hf_config.weights_facts import Decoder, linear, nested, numbers, whole, words
-from kvplan.hf_config.weights_mlp import mixture_parts
+from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.keys import nested, numbers, whole, words
+from kvplan.hf_config.weights.mlp import mixture_parts
 from kvplan.layers import FLOAT32, StoredType
 from kvplan.model import WeightPart
 

@@ -5,9 +5,10 @@ Sources: vLLM 0.33, ``gemma4.py``; transformers 5.24, ``modeling_gemma4.py``, ``
 
 from collections.abc import Mapping
 
-from kvplan.hf_config.weights_attention import attention_parts
-from kvplan.hf_config.weights_facts import Config, Decoder, linear, nested, switch, whole, words
-from kvplan.hf_config.weights_mlp import dense_parts, experts
+from kvplan.hf_config.weights.attention import attention_parts
+from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.keys import Config, nested, switch, whole, words
+from kvplan.hf_config.weights.mlp import dense_parts, experts
 from kvplan.model import WeightPart
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from kvplan.hf_config.weights_facts import Decoder, linear, whole
+from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.keys import whole
 from kvplan.model import WeightPart
 
 PREFIX = "mtp."

@@ -1,6 +1,7 @@
 """What encoders of pictures and sound have in common: transformer blocks, patches, positions and their widths."""
 
-from kvplan.hf_config.weights_facts import Config, linear, whole
+from kvplan.hf_config.weights.decoder import linear
+from kvplan.hf_config.weights.keys import Config, whole
 from kvplan.model import WeightPart
 
 

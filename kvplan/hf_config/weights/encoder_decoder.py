@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvplan.hf_config.weights_facts import Config, linear, whole
+from kvplan.hf_config.weights.decoder import linear
+from kvplan.hf_config.weights.keys import Config, whole
 from kvplan.model import WeightPart
 
 

@@ -3,14 +3,11 @@
 Scales are counted with their elements: an fp8 block of 128 × 128 has one float32 scale, so 16,388 B hold 16,384.
 """
 
-import fnmatch
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from kvplan.errors import InputError
-from kvplan.hf_config.fields import CHECK_HINT
-from kvplan.hf_config.weights_facts import Config, nested, switch, whole, words
+from kvplan.hf_config.weights.keys import Config, nested, switch, whole, words
+from kvplan.hf_config.weights.module_names import ModuleNames
 from kvplan.layers import FP8, StoredType
 from kvplan.model import WeightPart
 
@@ -33,34 +30,6 @@ _ALGORITHMS: Mapping[str, StoredType] = {
     "MXFP8": _MXFP8,
 }
 
-_MODULES: Mapping[str, tuple[str, ...]] = {
-    # the modules in the checkpoint that make up one of our parts
-    "self_attn.kv_proj": ("self_attn.k_proj", "self_attn.v_proj"),
-    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "self_attn.kv_a_proj": ("self_attn.kv_a_proj_with_mqa",),
-    "self_attn.indexer.wq_b_proj": ("self_attn.indexer.wq_b",),
-    "mlp.proj": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-    "mlp.experts": (
-        "mlp.experts",
-        "block_sparse_moe.experts",
-        "experts",
-        "mlp.experts.0.gate_proj",
-        "mlp.experts.0.up_proj",
-        "block_sparse_moe.experts.0.gate_proj",
-        "block_sparse_moe.experts.0.w1",
-    ),
-    "mlp.shared_experts.proj": (
-        "mlp.shared_experts.gate_proj",
-        "mlp.shared_expert.gate_proj",
-        "mlp.shared_experts.up_proj",
-        "mlp.shared_experts",
-        "block_sparse_moe.shared_experts.gate_proj",
-    ),
-    "linear_attn.in_proj": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_qkvz"),
-    "mixer.in_groups_proj": ("mixer.in_proj",),
-}
-_BESIDE_LAYERS = ("vision", "visual", "mtp", "audio", "multi_modal", "embed_vision")
-
 
 def quantize(
     parts: Sequence[WeightPart], block: Config, *, expert_dtype: object = None
@@ -82,7 +51,7 @@ def quantize(
 def _leaves_experts_out(parts: Sequence[WeightPart], block: Config, rule: "_Rule") -> bool:
     """Whether a list of quantised modules says nothing of any expert, neither there nor among the excluded: it was cut,
     and what most of the bytes are stored in cannot be told."""
-    excluded = _Names(_ignored(block))
+    excluded = ModuleNames(_ignored(block))
     routed = [part for part in parts if part.name.endswith(".experts") and part.layer is not None]
     return bool(routed) and all(rule(part) is None and not excluded.match(part) for part in routed)
 
@@ -100,7 +69,7 @@ def _rule(method: str, block: Config) -> _Rule | None:
     stored = _single_type(method, block)
     if stored is None:
         return None
-    skipped = _Names(_ignored(block))
+    skipped = ModuleNames(_ignored(block))
     # checkpoints quantised with MXFP4 or Quark's experts-only schemes keep everything but the experts in 16 bit
     experts_only = method in {"mxfp4", "gpt_oss_mxfp4"}
     routed = _expert_type(block) or stored
@@ -148,15 +117,15 @@ def _integer_type(bits: int, group: int | None, *, zeros: bool) -> StoredType:
 def _groups_rule(block: Config) -> _Rule | None:
     """compressed-tensors: each group's targets (a class of modules, or names) and its weights' bits and group."""
     groups = nested(block, "config_groups") or {}
-    kinds: list[tuple[_Names | None, StoredType]] = []
+    kinds: list[tuple[ModuleNames | None, StoredType]] = []
     for group in groups.values():
         stored = _weights_type(group)
         if stored is None or not isinstance(group, Mapping):
             return None
         targets = words(group, "targets") or ()
         everywhere = any(target in {"Linear", "LinearBase", "MoE"} for target in targets)
-        kinds.append((None if everywhere else _Names(targets), stored))
-    skipped = _Names(_ignored(block))
+        kinds.append((None if everywhere else ModuleNames(targets), stored))
+    skipped = ModuleNames(_ignored(block))
 
     def rule(part: WeightPart) -> StoredType | None:
         if not is_matrix(part) or skipped.match(part):
@@ -189,7 +158,7 @@ def _mixed_rule(layers: Config) -> _Rule:
         if isinstance(facts, Mapping):
             by_type.setdefault(str(facts.get("quant_algo")).upper(), []).append(name)
     tables = [
-        (_Names(names), _ALGORITHMS[algorithm]) for algorithm, names in by_type.items() if algorithm in _ALGORITHMS
+        (ModuleNames(names), _ALGORITHMS[algorithm]) for algorithm, names in by_type.items() if algorithm in _ALGORITHMS
     ]
 
     def rule(part: WeightPart) -> StoredType | None:
@@ -222,80 +191,3 @@ def is_matrix(part: WeightPart) -> bool:
     if part.name.startswith(("vision.", "audio.")) or (part.layer is None and not part.name.startswith("mtp.")):
         return False
     return part.name.endswith(("proj", "experts"))
-
-
-class _Names:
-    """Module names and patterns of a config, asked for a part of ours. Patterns of one layer are kept by layer: a
-    checkpoint may list thousands."""
-
-    def __init__(self, entries: Sequence[str]) -> None:
-        self._plain: set[str] = set()
-        self._globs: list[str] = []
-        self._globs_by_layer: dict[int, list[str]] = {}
-        self._expressions: list[re.Pattern[str]] = []
-        for entry in entries:
-            if entry.startswith("re:"):
-                self._expressions.append(_compile(entry[3:]))
-            elif not entry.startswith(_BESIDE_LAYERS) and ".visual" not in entry and "vision" not in entry:
-                self._add(_from_layers(entry))
-
-    def _add(self, name: str) -> None:
-        if "*" not in name:
-            self._plain.add(name)
-        elif (found := re.match(r"layers\.(\d+)\.", name)) is not None:
-            self._globs_by_layer.setdefault(int(found[1]), []).append(name)
-        else:
-            self._globs.append(name)
-
-    def match(self, part: WeightPart) -> bool:
-        """Whether an entry names the part, a module around it, or one of the modules it is made of."""
-        globs = self._globs if part.layer is None else self._globs + self._globs_by_layer.get(part.layer, [])
-        return any(self._match_name(name, globs) for name in module_names(part))
-
-    def _match_name(self, name: str, globs: Sequence[str]) -> bool:
-        pieces = name.split(".")
-        for start in range(len(pieces)):
-            for end in range(start + 1, len(pieces) + 1):
-                if ".".join(pieces[start:end]) in self._plain:
-                    return True
-        full = f"model.{name}"
-        if any(fnmatch.fnmatchcase(name, glob) or fnmatch.fnmatchcase(full, glob) for glob in globs):
-            return True
-        return any(expression.match(full) or expression.match(name) for expression in self._expressions)
-
-
-def _compile(expression: str) -> re.Pattern[str]:
-    try:
-        return re.compile(expression)
-    except re.error as error:
-        raise InputError(
-            f"quantization_config names modules by {expression!r}, which is no pattern", hint=CHECK_HINT
-        ) from error
-
-
-def _from_layers(entry: str) -> str:
-    """``entry`` from its ``layers.`` on: prefixes differ between a checkpoint and the class that loads it."""
-    _, found, rest = entry.partition("layers.")
-    return f"layers.{rest}" if found else entry
-
-
-def module_names(part: WeightPart) -> Iterator[str]:
-    """Names that a checkpoint may give to what ``part`` holds.
-
-    >>> from kvplan.model import WeightPart
-    >>> list(module_names(WeightPart(name="self_attn.kv_a_proj", parameters=1, split="none", layer=3)))[0]
-    'layers.3.self_attn.kv_a_proj_with_mqa'
-    """
-    name = part.name.removeprefix("mtp.")
-    prefix = "" if part.layer is None else f"layers.{part.layer}."
-    for module in _MODULES.get(name, (name,)):
-        yield prefix + module
-        if part.layer is not None:
-            for ours, theirs in (
-                ("self_attn.", "mixer."),
-                ("self_attn.", "attn."),
-                ("mlp.", "mixer."),
-                ("mlp.", "ffn."),
-            ):
-                if module.startswith(ours):
-                    yield prefix + theirs + module.removeprefix(ours)

@@ -6,10 +6,11 @@ Sources: the published ``modeling_openelm.py`` and ``modeling_phi4flash.py``; vL
 
 from collections.abc import Sequence
 
-from kvplan.hf_config.weights_attention import attention_parts
-from kvplan.hf_config.weights_facts import Decoder, linear, nested, numbers, switch, whole, words
-from kvplan.hf_config.weights_mlp import dense_parts
-from kvplan.hf_config.weights_recurrent import mamba1_parts
+from kvplan.hf_config.weights.attention import attention_parts
+from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.keys import nested, numbers, switch, whole, words
+from kvplan.hf_config.weights.mlp import dense_parts
+from kvplan.hf_config.weights.recurrent import mamba1_parts
 from kvplan.model import WeightPart
 
 

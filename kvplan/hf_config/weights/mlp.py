@@ -1,6 +1,7 @@
 """Parameters of the feed-forward half: a dense MLP, or experts with their router and shared experts."""
 
-from kvplan.hf_config.weights_facts import Decoder, linear, numbers, switch, whole, words
+from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.keys import numbers, switch, whole, words
 from kvplan.layers import FLOAT32
 from kvplan.model import WeightPart
 

@@ -5,9 +5,10 @@ Sources: vLLM 0.33, one function per family of encoders; an encoder of an unknow
 
 from collections.abc import Callable, Mapping
 
-from kvplan.hf_config.weights_audio import audio_parts
-from kvplan.hf_config.weights_encoder_blocks import blocks, patches, positions, widths
-from kvplan.hf_config.weights_facts import Config, linear, nested, whole
+from kvplan.hf_config.weights.audio import audio_parts
+from kvplan.hf_config.weights.decoder import linear
+from kvplan.hf_config.weights.encoder_blocks import blocks, patches, positions, widths
+from kvplan.hf_config.weights.keys import Config, nested, whole
 from kvplan.model import WeightPart
 
 

@@ -2,27 +2,28 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from kvplan.hf_config.weights_attention import (
+from kvplan.hf_config.weights.attention import (
     attention_parts,
     hybrid_pattern_parts,
     latent_attention_parts,
     sparse_index_parts,
 )
-from kvplan.hf_config.weights_deepseek_v4 import (
+from kvplan.hf_config.weights.decoder import Decoder, linear, read_decoder, says_tying
+from kvplan.hf_config.weights.deepseek_v4 import (
     deepseek_v4_layer_parts,
     deepseek_v4_outer_parts,
     is_deepseek_v4,
 )
-from kvplan.hf_config.weights_encoder_decoder import encoder_decoder_parts, is_encoder_decoder
-from kvplan.hf_config.weights_encoders import encoder_parts
-from kvplan.hf_config.weights_facts import Config, Decoder, linear, read_decoder, says_tying, whole
-from kvplan.hf_config.weights_gemma import gemma4_layer_parts, gemma4_outer_parts, is_gemma4
-from kvplan.hf_config.weights_layers import mixers, nemotron_pattern
-from kvplan.hf_config.weights_mlp import dense_parts, is_mixture, mixture_parts
-from kvplan.hf_config.weights_mtp import multi_token_parts
-from kvplan.hf_config.weights_nas import block_parts, is_block_configured
-from kvplan.hf_config.weights_quantization import quantize
-from kvplan.hf_config.weights_recurrent import (
+from kvplan.hf_config.weights.encoder_decoder import encoder_decoder_parts, is_encoder_decoder
+from kvplan.hf_config.weights.encoders import encoder_parts
+from kvplan.hf_config.weights.gemma import gemma4_layer_parts, gemma4_outer_parts, is_gemma4
+from kvplan.hf_config.weights.keys import Config, whole
+from kvplan.hf_config.weights.mixers import mixers, nemotron_pattern
+from kvplan.hf_config.weights.mlp import dense_parts, is_mixture, mixture_parts
+from kvplan.hf_config.weights.multi_token import multi_token_parts
+from kvplan.hf_config.weights.nemotron_nas import block_parts, is_block_configured
+from kvplan.hf_config.weights.quantization import quantize
+from kvplan.hf_config.weights.recurrent import (
     gated_delta_parts,
     kda_parts,
     lightning_parts,
@@ -31,14 +32,14 @@ from kvplan.hf_config.weights_recurrent import (
     rg_lru_parts,
     short_convolution_parts,
 )
-from kvplan.hf_config.weights_varying import (
+from kvplan.hf_config.weights.varying import (
     laguna_attention_parts,
     mllama_layer_parts,
     openelm_layer_parts,
     phi4flash_layer_parts,
     step_attention_parts,
 )
-from kvplan.hf_config.weights_zamba2 import zamba2_layer_parts
+from kvplan.hf_config.weights.zamba2 import zamba2_layer_parts
 from kvplan.model import WeightPart, Weights
 
 _MIXERS: Mapping[str, Callable[[Decoder, int], list[WeightPart]]] = {

@@ -3,7 +3,8 @@
 Sources: vLLM 0.33, ``layers/mamba/``; every mixer is split by its heads or inner channels.
 """
 
-from kvplan.hf_config.weights_facts import Decoder, linear, nested, switch, whole
+from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.keys import nested, switch, whole
 from kvplan.layers import FLOAT32
 from kvplan.model import WeightPart
 

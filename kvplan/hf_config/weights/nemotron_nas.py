@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from kvplan.hf_config.weights_attention import attention_parts
-from kvplan.hf_config.weights_facts import Config, Decoder, linear, nested, whole
-from kvplan.hf_config.weights_mlp import dense_parts
+from kvplan.hf_config.weights.attention import attention_parts
+from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.keys import Config, nested, whole
+from kvplan.hf_config.weights.mlp import dense_parts
 from kvplan.model import WeightPart
 
 _MULTIPLE = 256

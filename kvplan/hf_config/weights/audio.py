@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from kvplan.hf_config.weights_encoder_blocks import blocks, widths
-from kvplan.hf_config.weights_facts import Config, linear, whole
+from kvplan.hf_config.weights.decoder import linear
+from kvplan.hf_config.weights.encoder_blocks import blocks, widths
+from kvplan.hf_config.weights.keys import Config, whole
 from kvplan.model import WeightPart
 
 

@@ -1,12 +1,11 @@
 """The widths that weight arithmetic needs, read once under the names that published configs give them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvplan.hf_config.weights_traits import TRAITS, Traits
+from kvplan.hf_config.weights.keys import Config, nested, switch, whole, words
+from kvplan.hf_config.weights.traits import TRAITS, Traits
 from kvplan.model import WeightPart
-
-Config = Mapping[str, object]
 
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
 _HIDDEN_KEYS = ("hidden_size", "n_embd", "d_model", "model_dim")
@@ -38,50 +37,6 @@ _CLASS_WIDTHS: Mapping[str, Mapping[str, int]] = {
 
 _GATE_AND_UP_TOGETHER = frozenset({"qwen", "molmo", "recurrent_gemma"})
 """Classes whose ``intermediate_size`` counts gate and up together."""
-
-
-def whole(config: Config, *keys: str) -> int | None:
-    """The first of ``keys`` that holds a whole number of zero or more, or None.
-
-    A list that says the same number for every layer is that number (Hunyuan's files).
-    """
-    for key in keys:
-        value = config.get(key)
-        if isinstance(value, list) and value and all(item == value[0] for item in value):
-            value = value[0]
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-        if isinstance(value, float) and value.is_integer() and value >= 0:
-            return int(value)
-    return None
-
-
-def switch(config: Config, key: str, *, default: bool) -> bool:
-    """The truth of ``key``, or ``default`` where it is absent or null."""
-    value = config.get(key)
-    return default if value is None else bool(value)
-
-
-def words(config: Config, key: str) -> tuple[str, ...] | None:
-    """A list of words, or None where ``key`` holds something else."""
-    value = config.get(key)
-    if isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(word, str) for word in value):
-        return tuple(value)
-    return None
-
-
-def numbers(config: Config, key: str) -> tuple[int, ...] | None:
-    """A list of whole numbers, or None where ``key`` holds something else."""
-    value = config.get(key)
-    if isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(item, int) for item in value):
-        return tuple(value)
-    return None
-
-
-def nested(config: Config, key: str) -> Config | None:
-    """The mapping under ``key``, or None."""
-    value = config.get(key)
-    return value if isinstance(value, Mapping) else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from kvplan.hf_config.weights_facts import Decoder, nested, numbers, whole, words
+from kvplan.hf_config.weights.decoder import Decoder
+from kvplan.hf_config.weights.keys import nested, numbers, whole, words
 
 _WORDS: Mapping[str, str] = {
     "linear_attention": "delta",

@@ -3,8 +3,9 @@
 Source: vLLM 0.33, ``models/zamba2.py``.
 """
 
-from kvplan.hf_config.weights_facts import Decoder, linear, switch, whole, words
-from kvplan.hf_config.weights_recurrent import mamba2_parts
+from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.keys import switch, whole, words
+from kvplan.hf_config.weights.recurrent import mamba2_parts
 from kvplan.model import WeightPart
 
 

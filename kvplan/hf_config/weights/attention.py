@@ -1,6 +1,7 @@
 """Parameters of attention: query, key, value and output matrices, or MLA's latent ones with their indexer."""
 
-from kvplan.hf_config.weights_facts import Decoder, linear, nested, numbers, whole, words
+from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.keys import nested, numbers, whole, words
 from kvplan.model import WeightPart
 
 
