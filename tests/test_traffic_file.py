@@ -313,6 +313,19 @@ def test_overrides_are_validated_like_the_file() -> None:
         parse_traffic(MINIMAL, file="mix.yaml", overrides={"safety": 2.0})
 
 
+def test_an_entry_of_a_list_is_overridden_by_its_number() -> None:
+    assert parse_traffic(MINIMAL, file="m", overrides={f"{CLASS}.rate": "3/s"}).classes[0].rate_per_s == 3
+    for key, message in (
+        ("traffic.classes.rate", "'rate' is no entry of that list"),
+        ("traffic.classes.1.rate", "'1' is no entry of that list"),
+        ("traffic.duration.s", "there is no 's' inside a single value"),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            parse_traffic(MINIMAL, file="m", overrides={key: 3})
+        assert caught.value.key == key
+        assert caught.value.hint == ("give an entry by its number: 0 chat" if "classes" in key else None)
+
+
 def test_the_template_is_a_traffic_file() -> None:
     traffic = parse(TEMPLATE)
     assert traffic.model == "meta-llama/Llama-3.1-8B-Instruct"

@@ -102,13 +102,31 @@ def _override(values: dict[str, Any], overrides: Mapping[str, object]) -> None:
             section = next(places, "unknown")
             if section == "unknown":
                 raise InputError(f"{name!r} is no key of a traffic file", key=name)
-        target = values
+        block: Any = values
         for part in filter(None, section.split(".")):
-            inner = target.setdefault(part, {})
-            if not isinstance(inner, dict):
-                raise InputError(f"{part!r} in the file is no block of keys", key=name)
-            target = inner
-        target[key] = value
+            block = _inside(block, part, name)
+        if not isinstance(block, dict):
+            raise _no_block(block, key, name)
+        block[key] = value
+
+
+def _inside(block: Any, part: str, name: str) -> Any:
+    """The block under a key, made where it is missing, or a list's entry."""
+    if isinstance(block, dict):
+        return block.setdefault(part, {})
+    if isinstance(block, list) and part.isdecimal() and int(part) < len(block):
+        return block[int(part)]
+    raise _no_block(block, part, name)
+
+
+def _no_block(block: Any, part: str, name: str) -> InputError:
+    if not isinstance(block, list):
+        return InputError(f"{name}: there is no {part!r} inside a single value", key=name)
+    called = [entry.get("name", "") if isinstance(entry, dict) else "" for entry in block]
+    entries = ", ".join(f"{index} {word}".strip() for index, word in enumerate(called))
+    return InputError(
+        f"{name}: {part!r} is no entry of that list", hint=f"give an entry by its number: {entries}", key=name
+    )
 
 
 def known_keys(shape: Any, path: KeyPath) -> tuple[str, ...]:
