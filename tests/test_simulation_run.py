@@ -8,12 +8,12 @@ import pytest
 
 from kvplan.admission import STRATEGIES, Ask, charge, effective_cap
 from kvplan.engines.base import CacheGroup, CacheLayout
-from kvplan.errors import InputError
+from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.recommend import safety_fraction, with_recommendation
 from kvplan.simulation.bounds import judged_strategy, round_caps, sustainable_per_s
 from kvplan.simulation.clients import client_rule, client_table
 from kvplan.simulation.doors import caps, charged_blocks, door, requests_for
-from kvplan.simulation.plant import Plant, build_plant
+from kvplan.simulation.plant import DoesNotStartError, Plant, build_plant
 from kvplan.simulation.request_lines import REQUEST_COLUMNS, request_lines
 from kvplan.simulation.results import Simulation
 from kvplan.simulation.run import is_random, simulate
@@ -389,7 +389,7 @@ def test_an_efficiency_scales_the_whole_step() -> None:
     plant = build_plant(traffic, offline=True)
     assert plant.model is not None
     from kvplan.capacity import fit
-    from kvplan.simulation.plant import plan_deployment
+    from kvplan.simulation.deployment import plan_deployment
 
     deployment = plan_deployment(traffic.deployment)
     assert deployment.gpu is not None
@@ -411,3 +411,40 @@ def test_what_is_priced_but_not_played_is_said() -> None:
     notes = build_plant(parse(text.replace(", block_tokens: 16", "")), offline=True).notes
     assert "the 2 pipeline stages are played as one: no batch follows another from stage to stage" in notes
     assert not any("stages" in note for note in build_plant(parse(BUSY)).notes)
+
+
+def test_speculation_is_priced_and_not_played() -> None:
+    """Llama-3.2-1B guesses for 3.1-8B: its bf16 weights (1,235,814,400 × 2 B) and its KV leave the pool smaller."""
+    draft = "speculative_tokens: 3, draft_model: meta-llama/Llama-3.2-1B-Instruct, gpu: h100"
+    alone, guessed = (
+        build_plant(parse(LLAMA.replace("gpu: h100", text)), offline=True) for text in ("gpu: h100", draft)
+    )
+    assert alone.kv_bytes is not None
+    assert guessed.kv_bytes is not None
+    assert alone.kv_bytes - guessed.kv_bytes >= 1_235_814_400 * 2
+    assert any(note.startswith("tokens guessed ahead are priced, not played") for note in guessed.notes)
+    assert guessed.service.step == alone.service.step
+    measured = parse(BUSY.replace("deployment:", "deployment:\n  speculative_tokens: 3"))
+    assert build_plant(measured).blocks == build_plant(parse(BUSY)).blocks
+
+
+@pytest.mark.parametrize(
+    ("key", "option"),
+    [("max_loras", "max_loras: 2"), ("kv_offload", "kv_offload: 10GiB"), ("enforce_eager", "enforce_eager: true")],
+)
+def test_a_plan_that_cannot_tell_is_not_played(key: str, option: str) -> None:
+    text = LLAMA.replace("gpu: h100", f"gpu: h100, engine: tensorrt-llm, {option}")
+    with pytest.raises(UnsupportedModelError, match="cannot tell") as caught:
+        build_plant(parse(text), offline=True)
+    assert caught.value.key == f"deployment.{key}"
+    assert f"take {key.replace('_', '-')} out" in (caught.value.hint or "")
+
+
+def test_slots_that_find_no_memory_do_not_start() -> None:
+    """Llama.cpp takes all its slots' windows at start-up: four of 32,768 tokens are 16 GiB, and 24 GiB hold 15 of
+    weights; one of them would fit."""
+    text = LLAMA.replace("gpu: h100, max_model_len: 32768", "gpu: 4090, engine: llama.cpp, max_model_len: WINDOW")
+    shorter = parse(text.replace("WINDOW", "32768"))
+    assert build_plant(shorter, offline=True).settings.max_model_len == 32768
+    with pytest.raises(DoesNotStartError, match="would not start"):
+        build_plant(parse(text.replace("WINDOW", "131072, max_num_seqs: 4")), offline=True)

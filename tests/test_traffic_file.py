@@ -1,17 +1,28 @@
 """The traffic file: what it may say, what each mistake is answered with, and the schema that editors use."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import AliasChoices
 
+from kvplan.cli.fit import run
+from kvplan.cli.grouped import Grouped
+from kvplan.engines.base import Deployment, EngineVersion, MediaLimit
 from kvplan.errors import InputError
 from kvplan.profiles.loader import list_names
+from kvplan.simulation.deployment import plan_deployment
 from kvplan.traffic.arrivals import Diurnal, Gamma, OnOff, Poisson, Ramp, Recorded
 from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Quantiles
 from kvplan.traffic.json_schema import schema_text
 from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, ServiceTime, Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.prefixes import SharedPrefix
+from kvplan.traffic.shapes.deployment import DeploymentShape
 from kvplan.traffic.template import TEMPLATE
 
 CLASS = "traffic.classes.0"
@@ -324,6 +335,87 @@ def test_an_entry_of_a_list_is_overridden_by_its_number() -> None:
             parse_traffic(MINIMAL, file="m", overrides={key: 3})
         assert caught.value.key == key
         assert caught.value.hint == ("give an entry by its number: 0 chat" if "classes" in key else None)
+
+
+NOT_THE_DEPLOYMENT_S = {"prompt", "max_tokens", "tokens", "safety_fraction", "flags", "format", "offline", "profiles"}
+"""What ``fit`` is asked beside the deployment: requests, and how to answer."""
+ALIASES = {"tp", "pp", "dp", "dcp", "context", "enable_expert_parallel"}
+"""Second names of options."""
+
+
+def option_names(run: Callable[..., int]) -> set[str]:
+    """The long names of a command's options, as keys: ``--enforce-eager`` is enforce_eager."""
+    names: list[str] = []
+    for parameter in inspect.signature(run).parameters.values():
+        for note in get_args(parameter.annotation):
+            if isinstance(note, Grouped):
+                names += note.names
+            elif hasattr(note, "param_decls"):  # Typer's Option, which takes the first name for its default
+                names += [str(note.default), *(note.param_decls or ())]
+    long = (name.partition("/")[0] for name in names if name.startswith("--"))
+    return {name.removeprefix("--").replace("-", "_") for name in long} - ALIASES
+
+
+def test_every_option_of_fit_is_a_key_of_the_deployment() -> None:
+    keys: set[str] = set()
+    for name, field in DeploymentShape.model_fields.items():
+        choices = field.validation_alias
+        keys |= {str(each) for each in choices.choices} if isinstance(choices, AliasChoices) else {name}
+    options = option_names(run)
+    assert options > NOT_THE_DEPLOYMENT_S
+    assert sorted(options - keys - NOT_THE_DEPLOYMENT_S) == []
+
+
+def test_options_of_fit_reach_the_engine() -> None:
+    said = """\
+deployment:
+  engine: sglang
+  pp_layers: [20, 12]
+  speculative_method: draft_model
+  speculative_tokens: 3
+  draft_model: meta-llama/Llama-3.2-1B-Instruct
+  max_loras: 2
+  max_lora_rank: 64
+  limit_mm_per_prompt: {image: 2, video: {count: 1, tokens: 9000}, audio: 0}
+  kv_memory: 10GiB
+  kv_offload: 20GiB
+  mem_fraction_static: 0.85
+  kv_unified: true
+  swa_full: true
+  swa_full_tokens_ratio: 0.8
+  mamba_full_memory_ratio: 0.9
+  weights_bytes: 16GB
+"""
+    asked = plan_deployment(parse(said + MINIMAL).deployment, offline=True)
+    assert asked.draft_model is not None
+    assert asked.draft_model.id == "meta-llama/Llama-3.2-1B-Instruct"
+    assert replace(asked, draft_model=None) == Deployment(
+        engine=EngineVersion(name="sglang"),
+        pipeline_parallel=2,
+        pipeline_layers=(20, 12),
+        speculative_method="draft_model",
+        speculative_tokens=3,
+        lora_slots=2,
+        lora_rank=64,
+        media_limits=(
+            MediaLimit(sort="image", items=2),
+            MediaLimit(sort="video", items=1, item_tokens=9000),
+            MediaLimit(sort="audio", items=0),
+        ),
+        kv_memory_bytes=10 * 2**30,
+        kv_offload_bytes=20 * 2**30,
+        memory_utilization=Fraction(85, 100),
+        kv_unified=True,
+        swa_full=True,
+        window_pool_ratio=Fraction(8, 10),
+        state_pool_ratio=Fraction(9, 10),
+        weight_bytes=16 * 10**9,
+    )
+
+
+def test_a_pool_is_given_once() -> None:
+    error = complaint("deployment: {kv_memory: 1GiB, kv_pool: {blocks: 9}}\n" + MINIMAL)
+    assert "give one of them" in error.message
 
 
 def test_the_template_is_a_traffic_file() -> None:

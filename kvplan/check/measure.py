@@ -10,7 +10,8 @@ from kvplan.engines.base import Deployment
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.simulation.bounds import judged_strategy
-from kvplan.simulation.plant import DoesNotStartError, plan_deployment
+from kvplan.simulation.deployment import plan_deployment
+from kvplan.simulation.plant import DoesNotStartError
 from kvplan.simulation.run import simulate
 from kvplan.simulation.workers import Progress
 from kvplan.traffic.kinds import Traffic
@@ -41,7 +42,8 @@ def measure(
 
         model = read_model(traffic.model, offline=offline, profiles_folder=profiles_folder)
     wanted = traffic.deployment
-    deployment = plan_deployment(wanted, profiles_folder=profiles_folder, model_id=None if model is None else model.id)
+    model_id = None if model is None else model.id
+    deployment = plan_deployment(wanted, offline=offline, profiles_folder=profiles_folder, model_id=model_id)
     planned = _planned(traffic, model, deployment)
     simulation, trouble = None, _trouble(planned)
     if trouble is None:

@@ -109,7 +109,7 @@ def run(
 
         with progress_bar("curves") as step:
             caps = cap_curve(result, workers=workers, profiles_folder=folder, progress=step, say=talk)
-    planned = None if report is None else _budgeted(result, folder)
+    planned = None if report is None else _budgeted(result, offline=offline, profiles_folder=folder)
     _write_files(result, caps, planned, (requests, plot, report))
     _print(result, format)
     return 0
@@ -174,12 +174,12 @@ def _write_files(
         write_lines(report, [html(result, planned, caps)])
 
 
-def _budgeted(result: "Simulation", profiles_folder: Path | None) -> "Fit | None":
+def _budgeted(result: "Simulation", *, offline: bool, profiles_folder: Path | None) -> "Fit | None":
     """The plan behind the pool, where the pool was planned and not given."""
     from kvplan.capacity import fit
-    from kvplan.simulation.plant import plan_deployment
+    from kvplan.simulation.deployment import plan_deployment
 
-    traffic, model = result.traffic, result.plant.model
-    if model is None or traffic.deployment.kv_pool is not None:
+    wanted, model = result.traffic.deployment, result.plant.model
+    if model is None or wanted.kv_pool is not None:
         return None
-    return fit(model, plan_deployment(traffic.deployment, profiles_folder=profiles_folder, model_id=model.id))
+    return fit(model, plan_deployment(wanted, offline=offline, profiles_folder=profiles_folder, model_id=model.id))

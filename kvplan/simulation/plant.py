@@ -1,17 +1,17 @@
 """What the traffic meets: the pool, the engine's settings and its clock, made from the file's deployment."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
-from kvplan.calibration_file import apply_calibration, load_calibration
-from kvplan.capacity import Fit, fit, longest_window, usable_blocks
-from kvplan.engines import parse_engine
+from kvplan.calibration_file import load_calibration
+from kvplan.capacity import CANNOT_TELL, Fit, fit, longest_window, usable_blocks
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
-from kvplan.errors import InputError
+from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import FullAttention
 from kvplan.model import ModelSpec, Shape, Source, Weights
-from kvplan.profiles.loader import load_gpu
+from kvplan.simulation.deployment import plan_deployment, read_named_model
 from kvplan.simulation.service import BAND_SHARE, CALIBRATED_BAND_SHARE, Service, file_service, roofline
 from kvplan.traffic.kinds import KvPool, PlannedDeployment, Traffic
 
@@ -60,45 +60,6 @@ class Plant:
         return max(0.0, (self.kv_bytes - self.kv_bytes_low) / self.kv_bytes)
 
 
-def plan_deployment(
-    wanted: PlannedDeployment, *, profiles_folder: str | Path | None = None, model_id: str | None = None
-) -> Deployment:
-    """The engine's own question: the file's deployment with its GPU looked up, as its calibration corrects it."""
-    share = wanted.gpu_memory_utilization
-    deployment = Deployment(
-        engine=parse_engine(wanted.engine),
-        gpu=None if wanted.gpu is None else load_gpu(wanted.gpu, extra_folder=profiles_folder),
-        gpu_memory_bytes=wanted.gpu_memory_bytes,
-        tensor_parallel=wanted.tensor_parallel,
-        pipeline_parallel=wanted.pipeline_parallel,
-        data_parallel=wanted.data_parallel,
-        context_parallel=wanted.context_parallel,
-        expert_parallel=wanted.expert_parallel,
-        kv_dtype=wanted.kv_dtype,
-        cache_type_k=wanted.cache_type_k,
-        cache_type_v=wanted.cache_type_v,
-        max_model_len=wanted.max_model_len,
-        max_num_seqs=wanted.max_num_seqs,
-        max_num_batched_tokens=wanted.max_num_batched_tokens,
-        memory_utilization=None if share is None else Fraction(str(share)),
-        async_scheduling=wanted.async_scheduling,
-        prefix_caching=wanted.prefix_caching,
-        chunked_prefill=wanted.chunked_prefill,
-        hybrid_kv_cache_manager=wanted.hybrid_kv_cache_manager,
-        block_size=wanted.block_size,
-        enforce_eager=wanted.enforce_eager,
-        speculative_tokens=wanted.speculative_tokens,
-        weight_bytes=wanted.weight_bytes,
-        kv_memory_bytes=None if wanted.kv_pool is None else wanted.kv_pool.memory_bytes,
-    )
-    if wanted.calibration is None:
-        return deployment
-    found = load_calibration(Path(wanted.calibration))
-    if deployment.gpu is None and found.gpu is not None:
-        deployment = replace(deployment, gpu=load_gpu(found.gpu, extra_folder=profiles_folder))
-    return apply_calibration(deployment, found, model_id)
-
-
 def build_plant(
     traffic: Traffic,
     *,
@@ -109,37 +70,29 @@ def build_plant(
     """The plant that the file describes.
 
     ``model`` stands for the one the file names. Raises InputError where the file says too little, DoesNotStartError
-    where the engine would refuse to start because one request of the whole window does not fit its pool.
+    where the engine would refuse to start, UnsupportedModelError where an option was asked for that no plan prices.
     """
     wanted = traffic.deployment
-    pool = wanted.kv_pool
-    if model is None and traffic.model is not None:
-        from kvplan.sources import read_model
-
-        model = read_model(traffic.model, offline=offline, profiles_folder=profiles_folder)
-    deployment = plan_deployment(wanted, profiles_folder=profiles_folder, model_id=None if model is None else model.id)
-    notes: list[str] = []
-    if model is None or (pool is not None and pool.block_tokens is not None):
+    model = model or read_named_model(traffic.model, offline=offline, profiles_folder=profiles_folder)
+    deployment = plan_deployment(
+        wanted, offline=offline, profiles_folder=profiles_folder, model_id=None if model is None else model.id
+    )
+    pool, notes = wanted.kv_pool or KvPool(), tuple[str, ...]()
+    if model is None or pool.block_tokens is not None:
         planned = _plain_pool(traffic, deployment, model)
-        kv_bytes = None
     else:
-        planned, notes = _model_pool(traffic, deployment, model, pool)
-        kv_bytes = planned.plan.kv_bytes
-    if deployment.engine.name != "vllm":
-        notes = [
-            *notes,
-            f"requests are scheduled as vLLM does: of {deployment.engine.name} only pool and pages are known",
-        ]
-    notes += _not_played(wanted)
-    blocks = pool.blocks if pool is not None and pool.blocks is not None else planned.plan.blocks
-    layout, settings = planned.plan.layout, planned.plan.settings
-    if kv_bytes is not None and pool is not None and pool.blocks is not None:
-        kv_bytes = blocks * layout.bytes_per_block
+        planned, notes = _model_pool(traffic, deployment, model)
+    _check_told(planned, traffic)
+    plan = planned.plan
+    layout, settings, blocks = plan.layout, plan.settings, pool.blocks or plan.blocks
     longest = longest_window(layout, blocks, max(settings.max_model_len, _context(model, settings)))
-    _check_starts(traffic, layout, blocks, settings, longest)
-    budget = planned.plan.budget
-    if budget is not None and budget.kv_bytes != planned.plan.kv_bytes:
-        budget = None  # the pool is not what the budget leaves: llama.cpp takes what the window asks for, no more
+    _check_starts(traffic, planned, blocks, longest)
+    if pool.blocks is None:
+        kv_bytes: int | None = plan.kv_bytes
+    else:
+        kv_bytes = None if pool.block_tokens is not None or model is None else blocks * layout.bytes_per_block
+    # Without a band: a pool that is not what the budget leaves (llama.cpp takes what the window asks for, no more).
+    band = plan.budget if plan.budget is not None and plan.budget.kv_bytes == plan.kv_bytes else None
     return Plant(
         model=model,
         gpu=None if deployment.gpu is None else deployment.gpu.name,
@@ -148,49 +101,69 @@ def build_plant(
         settings=settings,
         blocks=blocks,
         kv_bytes=kv_bytes,
-        kv_bytes_low=kv_bytes if budget is None else budget.kv_bytes_low,
-        kv_bytes_high=kv_bytes if budget is None else budget.kv_bytes_high,
+        kv_bytes_low=kv_bytes if band is None else band.kv_bytes_low,
+        kv_bytes_high=kv_bytes if band is None else band.kv_bytes_high,
         longest_window_tokens=longest,
         service=_service(traffic, model, deployment, planned),
         replicas=wanted.replicas * deployment.data_parallel,
         watermark_blocks=int(wanted.watermark_share * blocks),
         long_prefill_tokens=wanted.long_prefill_token_threshold,
-        notes=tuple(notes),
+        notes=(*notes, *_not_played(wanted, deployment)),
     )
 
 
-def _not_played(wanted: PlannedDeployment) -> list[str]:
+def _not_played(wanted: PlannedDeployment, deployment: Deployment) -> Iterator[str]:
     """What the plan prices and the engine clock leaves out."""
-    notes = []
-    if wanted.pipeline_parallel > 1:
-        stages = wanted.pipeline_parallel
-        notes.append(f"the {stages} pipeline stages are played as one: no batch follows another from stage to stage")
+    engine, stages = deployment.engine.name, wanted.pipeline_parallel
+    if engine != "vllm":
+        yield f"requests are scheduled as vLLM does: of {engine} only pool and pages are known"
+    if stages > 1:
+        yield f"the {stages} pipeline stages are played as one: no batch follows another from stage to stage"
     if wanted.speculative_tokens:
-        notes.append("tokens guessed ahead are priced, not played: a step writes one token of each sequence")
-    return notes
+        yield "tokens guessed ahead are priced, not played: a step writes one token of each sequence"
+
+
+def _check_told(planned: Fit, traffic: Traffic) -> None:
+    """Raises UnsupportedModelError where the plan is made without something that the file asks for."""
+    if planned.verdict == CANNOT_TELL:
+        first, *_ = planned.plan.unpriced
+        raise UnsupportedModelError(
+            first.finding.message,
+            hint=f"{first.finding.hint}; or take {first.word} out of the file",
+            file=traffic.file,
+            key=f"deployment.{first.word.replace('-', '_')}",
+        )
 
 
 def _context(model: ModelSpec | None, settings: Settings) -> int:
     return (model.max_context_tokens if model is not None else None) or settings.max_model_len
 
 
-def _check_starts(traffic: Traffic, layout: CacheLayout, blocks: int, settings: Settings, longest: int) -> None:
-    charge = layout.request_blocks(settings.max_model_len)
-    if charge > usable_blocks(layout, blocks):
-        shorter = f"set max_model_len to {longest:,} at most, or " if longest else ""
+def _check_starts(traffic: Traffic, planned: Fit, blocks: int, longest: int) -> None:
+    """Raises DoesNotStartError where the window does not fit, or a pool that was planned not as the engine needs it."""
+    layout, settings, pool = planned.plan.layout, planned.plan.settings, traffic.deployment.kv_pool
+    charge, usable = layout.request_blocks(settings.max_model_len), usable_blocks(layout, blocks)
+    shorter = f"set max_model_len to {longest:,} at most, or " if longest else ""
+    message = None
+    if charge > usable:
+        message = (
+            f"one request of the window of {settings.max_model_len:,} tokens takes {charge:,} blocks "
+            f"and {usable:,} are usable"
+        )
+    elif not planned.plan.starts and (pool is None or pool.blocks is None):
+        message = next(finding.message for finding in planned.findings if finding.severity == "error")
+    if message is not None:
         raise DoesNotStartError(
-            f"the engine would not start: one request of the window of {settings.max_model_len:,} tokens takes "
-            f"{charge:,} blocks and {usable_blocks(layout, blocks):,} are usable",
+            f"the engine would not start: {message}",
             hint=f"{shorter}give the pool more memory (kvplan fit shows where it goes)",
             file=traffic.file,
             key="deployment.max_model_len",
         )
 
 
-def _model_pool(
-    traffic: Traffic, deployment: Deployment, model: ModelSpec, pool: KvPool | None
-) -> tuple[Fit, list[str]]:
+def _model_pool(traffic: Traffic, deployment: Deployment, model: ModelSpec) -> tuple[Fit, tuple[str, ...]]:
     """The model's own groups. Several groups are simulated with prefix caching off, so they are paged that way."""
+    pool = traffic.deployment.kv_pool
     if pool is None and deployment.gpu is None and deployment.gpu_memory_bytes is None:
         raise InputError(
             "the file names neither a GPU nor a KV pool",
@@ -201,11 +174,11 @@ def _model_pool(
     if pool is not None and pool.blocks is not None:
         deployment = replace(deployment, kv_memory_bytes=_UNKNOWN_KV_BYTES)
     planned = fit(model, deployment)
-    if len(planned.plan.layout.groups) == 1 or not planned.plan.settings.prefix_caching:
-        return planned, []
     groups = len(planned.plan.layout.groups)
+    if groups == 1 or not planned.plan.settings.prefix_caching:
+        return planned, ()
     note = f"prefix caching is left out: the model's layers form {groups} groups, which are simulated without it"
-    return fit(model, replace(deployment, prefix_caching=False)), [note]
+    return fit(model, replace(deployment, prefix_caching=False)), (note,)
 
 
 def _plain_pool(traffic: Traffic, deployment: Deployment, model: ModelSpec | None) -> Fit:
@@ -227,8 +200,7 @@ def _plain_pool(traffic: Traffic, deployment: Deployment, model: ModelSpec | Non
             key="deployment.max_model_len",
         )
     block_tokens = pool.block_tokens or deployment.block_size or _DEFAULT_BLOCK_TOKENS
-    stand_in = _one_layer_model(window)
-    planned = fit(stand_in, replace(deployment, block_size=None, kv_memory_bytes=_UNKNOWN_KV_BYTES, tensor_parallel=1))
+    planned = fit(_one_layer_model(window), replace(deployment, **_OF_ONE_LAYER))
     page_bytes = planned.plan.layout.groups[0].page_bytes
     group = CacheGroup(kind="full attention", layers=1, rule="full", block_tokens=block_tokens, page_bytes=page_bytes)
     layout = CacheLayout(
@@ -238,6 +210,19 @@ def _plain_pool(traffic: Traffic, deployment: Deployment, model: ModelSpec | Non
         in_flight_tokens=planned.plan.layout.in_flight_tokens,
     )
     return replace(planned, plan=replace(planned.plan, layout=layout, blocks=pool.blocks))
+
+
+_OF_ONE_LAYER: dict[str, Any] = {
+    "block_size": None,
+    "kv_memory_bytes": _UNKNOWN_KV_BYTES,
+    "tensor_parallel": 1,
+    "pipeline_parallel": 1,
+    "pipeline_layers": None,
+    "speculative_tokens": 0,
+    "speculative_method": None,
+    "draft_model": None,
+}
+"""What a deployment asks of the layers, which a stand-in has not."""
 
 
 def _one_layer_model(window: int) -> ModelSpec:

@@ -1,7 +1,9 @@
 """From the shape of the file to the values inside: units read, relations between keys checked."""
 
+from dataclasses import fields
 from pathlib import Path
 
+from kvplan.engines.base import MediaLimit
 from kvplan.errors import InputError
 from kvplan.traffic import arrivals as processes
 from kvplan.traffic import distributions as laws
@@ -19,7 +21,7 @@ from kvplan.traffic.kinds import (
 from kvplan.traffic.load import Places
 from kvplan.traffic.prefixes import SharedPrefix
 from kvplan.traffic.shapes.classes import ArrivalShape, ClassShape, SharedPrefixShape
-from kvplan.traffic.shapes.deployment import DeploymentShape
+from kvplan.traffic.shapes.deployment import DeploymentShape, MediaShape
 from kvplan.traffic.shapes.file import AdmissionShape, FileShape, RetryAfterShape
 from kvplan.traffic.shapes.lengths import AnswersShape, CapShape, LengthShape, quantile_of
 from kvplan.traffic.yaml_text import KeyPath
@@ -199,36 +201,60 @@ def _arrivals(shape: ArrivalShape | None, places: Places, path: KeyPath) -> proc
     )
 
 
-_RENAMED = {"gpu_memory", "watermark", "weight_bytes", "kv_pool", "service", "calibration"}
+_DEPLOYMENT: KeyPath = ("deployment",)
 
 
 def _deployment(shape: DeploymentShape, places: Places) -> PlannedDeployment:
-    """Most keys carry their name over; those with a unit are read here."""
-    path: KeyPath = ("deployment",)
-    plain = {name: getattr(shape, name) for name in DeploymentShape.model_fields if name not in _RENAMED}
+    """Most keys carry their name and value over; those with a unit, a place or a form of their own are read here."""
+    known = {field.name for field in fields(PlannedDeployment)}
+    plain = {name: getattr(shape, name) for name in DeploymentShape.model_fields if name in known}
+    stages = None if shape.pp_layers is None else tuple(shape.pp_layers)
+    if stages is not None and shape.pipeline_parallel == 1:
+        plain["pipeline_parallel"] = len(stages)
+    plain |= {
+        "gpu": None if shape.gpu is None else str(shape.gpu),
+        "pp_layers": stages,
+        "limit_mm_per_prompt": _media_limits(shape),
+        "weight_bytes": _memory(shape.weight_bytes, places, "weight_bytes"),
+        "kv_pool": _pool(shape, places),
+        "service": None if shape.service is None else ServiceTime(**shape.service.model_dump()),
+        "calibration": None
+        if shape.calibration is None
+        else _beside(places, shape.calibration, (*_DEPLOYMENT, "calibration"), "calibration"),
+    }
     memory = shape.gpu_memory
-    texts = [] if memory is None else memory.split(",") if isinstance(memory, str) else memory
-    memory_bytes = tuple(places.at((*path, "gpu_memory"), parse_bytes, text.strip()) for text in texts)
-    weights = shape.weight_bytes
-    pool, service = shape.kv_pool, shape.service
-    memory_path = (*path, "kv_pool", "memory")
+    ranks = [] if memory is None else memory.split(",") if isinstance(memory, str) else memory
     return PlannedDeployment(
         **plain,
-        gpu_memory_bytes=memory_bytes or None,
-        calibration=None
-        if shape.calibration is None
-        else _beside(places, shape.calibration, (*path, "calibration"), "calibration"),
+        gpu_memory_bytes=tuple(places.at((*_DEPLOYMENT, "gpu_memory"), parse_bytes, text.strip()) for text in ranks)
+        or None,
+        kv_offload_bytes=_memory(shape.kv_offload, places, "kv_offload"),
         watermark_share=shape.watermark,
-        weight_bytes=places.at((*path, "weight_bytes"), parse_bytes, weights) if isinstance(weights, str) else weights,
-        kv_pool=None
-        if pool is None
-        else KvPool(
-            blocks=pool.blocks,
-            block_tokens=pool.block_tokens,
-            memory_bytes=None if pool.memory is None else places.at(memory_path, parse_bytes, pool.memory),
-        ),
-        service=None if service is None else ServiceTime(**service.model_dump()),
     )
+
+
+def _memory(value: int | str | None, places: Places, *key: str) -> int | None:
+    return places.at((*_DEPLOYMENT, *key), parse_bytes, value) if isinstance(value, str) else value
+
+
+def _pool(shape: DeploymentShape, places: Places) -> KvPool | None:
+    if shape.kv_memory is not None:
+        return KvPool(memory_bytes=_memory(shape.kv_memory, places, "kv_memory"))
+    pool = shape.kv_pool
+    if pool is None:
+        return None
+    memory_bytes = _memory(pool.memory, places, "kv_pool", "memory")
+    return KvPool(blocks=pool.blocks, block_tokens=pool.block_tokens, memory_bytes=memory_bytes)
+
+
+def _media_limits(shape: DeploymentShape) -> tuple[MediaLimit, ...] | None:
+    if shape.limit_mm_per_prompt is None:
+        return None
+    said = {
+        sort: limit if isinstance(limit, MediaShape) else MediaShape(count=limit)
+        for sort, limit in shape.limit_mm_per_prompt.items()
+    }
+    return tuple(MediaLimit(sort=sort, items=limit.count, item_tokens=limit.tokens) for sort, limit in said.items())
 
 
 def _admission(shape: AdmissionShape) -> AdmissionPlan:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvplan.engines.base import MediaLimit
 from kvplan.traffic.arrivals import ArrivalProcess, Poisson, Ramp
 from kvplan.traffic.distributions import Constant, Distribution
 from kvplan.traffic.prefixes import Prefixes, SharedPrefix
@@ -39,7 +40,10 @@ class ServiceTime:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedDeployment:
-    """The file's ``deployment``: names and figures as written, for the engine that the plan asks. None: its default."""
+    """The file's ``deployment``: its keys by their names, what has a unit read. None: the engine's default.
+
+    ``draft_model`` is a reference like the file's ``model``.
+    """
 
     gpu: str | None = None
     gpu_memory_bytes: tuple[int, ...] | None = None
@@ -49,6 +53,7 @@ class PlannedDeployment:
     data_parallel: int = 1
     context_parallel: int = 1
     expert_parallel: bool = False
+    pp_layers: tuple[int, ...] | None = None
     replicas: int = 1
     router: str = "round_robin"
     kv_dtype: str = "auto"
@@ -65,6 +70,16 @@ class PlannedDeployment:
     block_size: int | None = None
     enforce_eager: bool = False
     speculative_tokens: int = 0
+    speculative_method: str | None = None
+    draft_model: str | None = None
+    max_loras: int = 0
+    max_lora_rank: int = 16
+    limit_mm_per_prompt: tuple[MediaLimit, ...] | None = None
+    kv_offload_bytes: int | None = None
+    kv_unified: bool | None = None
+    swa_full: bool = False
+    swa_full_tokens_ratio: float | None = None
+    mamba_full_memory_ratio: float | None = None
     weight_bytes: int | None = None
     calibration: str | None = None
     watermark_share: float = 0.0

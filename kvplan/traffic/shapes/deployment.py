@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
-from kvplan.traffic.shapes.base import Bytes, Count, CountOrNone, NotNegative, Section
+from kvplan.traffic.shapes.base import Bytes, Count, CountOrNone, NotNegative, Positive, Section
 
 
 class PoolShape(Section):
@@ -34,8 +34,13 @@ class ServiceShape(Section):
         return self
 
 
+class MediaShape(Section):
+    count: CountOrNone = 1
+    tokens: Count | None = None
+
+
 class DeploymentShape(Section):
-    gpu: str | None = None
+    gpu: str | Count | None = None  # 4090 is a number to YAML
     gpu_memory: Bytes | list[Bytes] | None = None
     engine: str = "vllm"
     tensor_parallel: Count = 1
@@ -43,6 +48,7 @@ class DeploymentShape(Section):
     data_parallel: Count = 1
     context_parallel: Count = 1
     expert_parallel: bool = False
+    pp_layers: Annotated[list[Count], Field(min_length=1)] | None = None
     replicas: Count = 1
     router: Literal["round_robin", "least_reserved"] = "round_robin"
     kv_dtype: str = "auto"
@@ -51,7 +57,17 @@ class DeploymentShape(Section):
     max_model_len: Count | None = None
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    gpu_memory_utilization: Annotated[
+        Annotated[float, Field(gt=0, le=1)] | None,
+        Field(
+            validation_alias=AliasChoices(
+                "gpu_memory_utilization",
+                "mem_fraction_static",
+                "free_gpu_memory_fraction",
+                "cuda_memory_fraction",
+            )
+        ),
+    ] = None
     async_scheduling: bool | None = None
     prefix_caching: bool | None = None
     chunked_prefill: bool | None = None
@@ -59,7 +75,20 @@ class DeploymentShape(Section):
     block_size: Count | None = None
     enforce_eager: bool = False
     speculative_tokens: CountOrNone = 0
-    weight_bytes: Count | Bytes | None = None
+    speculative_method: str | None = None
+    draft_model: Annotated[str, Field(min_length=1)] | None = None
+    max_loras: CountOrNone = 0
+    max_lora_rank: Count = 16
+    limit_mm_per_prompt: dict[str, CountOrNone | MediaShape] | None = None
+    kv_memory: Bytes | None = None
+    kv_offload: Bytes | None = None
+    kv_unified: bool | None = None
+    swa_full: bool = False
+    swa_full_tokens_ratio: Positive | None = None
+    mamba_full_memory_ratio: Positive | None = None
+    weight_bytes: Annotated[
+        Count | Bytes | None, Field(validation_alias=AliasChoices("weight_bytes", "weights_bytes"))
+    ] = None
     calibration: str | None = None
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     long_prefill_token_threshold: CountOrNone = 0
@@ -67,3 +96,9 @@ class DeploymentShape(Section):
     max_queued_tokens: CountOrNone | None = None
     kv_pool: PoolShape | None = None
     service: ServiceShape | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.kv_memory is not None and self.kv_pool is not None:
+            raise ValueError("kv_memory is kv_pool: {memory: …} in short; give one of them")
+        return self
