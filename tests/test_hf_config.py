@@ -14,7 +14,7 @@ from kvplan.hf_config.families import find_family, known_family, language_block
 from kvplan.hf_config.fields import Fields
 from kvplan.hf_config.names import ARCHITECTURES, MODEL_TYPES
 from kvplan.hf_config.readers import READERS
-from kvplan.layers import FLOAT32, FullAttention, GatedDeltaState, LatentAttention, SharedKv, SlidingAttention
+from kvplan.layers import FLOAT32, FullAttention, GatedDeltaState, KdaState, LatentAttention, SharedKv, SlidingAttention
 from kvplan.model import ModelSpec, Source
 from tests.model_table import unanswered, verdicts
 from tests.published import Published, evaluate, load_published, stored_types
@@ -268,6 +268,31 @@ def test_gemma_4_ends_with_a_full_layer_and_a_wide_head() -> None:
     model = read({"architectures": ["Gemma4ForConditionalGeneration"], "text_config": text})
     assert windows(model) == [512, 512, 512, None]
     assert model.layers[3] == (FullAttention(kv_heads=2, head_dim=512, value_head_dim=512),)
+
+
+def test_gemma_4_layers_may_be_said_one_by_one() -> None:
+    """Source: vLLM 0.33, Gemma4Attention, which reads ``per_layer_config`` as transformers 5.20 saves it."""
+    text = {
+        "model_type": "gemma4_text",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "hidden_size": 2048,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "per_layer_config": {"01": {"head_dim": 384, "num_key_value_heads": 1}},
+    }
+    model = read({"architectures": ["Gemma4ForConditionalGeneration"], "text_config": text})
+    assert model.layers[0] == (SlidingAttention(kv_heads=4, head_dim=256, value_head_dim=256, window=512),)
+    assert model.layers[1] == (FullAttention(kv_heads=1, head_dim=384, value_head_dim=384),)
+
+
+def test_kimi_linear_is_read_as_transformers_5_saves_it() -> None:
+    """Kinds in ``layer_types``, sizes under flat keys (transformers 5.24, KimiLinearConfig)."""
+    flat = {"linear_num_heads": 32, "linear_head_dim": 128, "linear_conv_kernel_dim": 4}
+    config = with_keys(LLAMA, num_hidden_layers=2, kv_lora_rank=512, qk_rope_head_dim=64, **flat)
+    config |= {"architectures": ["KimiLinearForCausalLM"], "layer_types": ["linear_attention", "full_attention"]}
+    state = KdaState(heads=32, dim=128, conv_kernel=4, temporal_type=FLOAT32)
+    assert read(config).layers == ((state,), (LatentAttention(latent_dim=512, rope_dim=64),))
 
 
 def test_shared_tails_keep_nothing_and_say_what_they_read() -> None:

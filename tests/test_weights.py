@@ -10,7 +10,6 @@ import pytest
 from kvplan.engines.weights import rank_share, rank_weights, stage_parts
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config import read_config
-from kvplan.hf_config.weights import read_weights
 from kvplan.hf_config.weights.encoders import encoder_parts
 from kvplan.layers import FullAttention, StoredType
 from kvplan.model import ModelSpec, Shape, Source, WeightPart, Weights
@@ -73,6 +72,10 @@ def spec(config: dict[str, Any], **facts: Any) -> ModelSpec:
     return read_config(config, model_id="a/model", source=Source(name="a test"), **facts)
 
 
+def weights_of(config: dict[str, Any], **facts: Any) -> Weights:
+    return spec(config, **facts).weights
+
+
 def total(weights: Weights, *, with_mtp: bool = True) -> int:
     return sum(part.parameters for part in weights.parts if with_mtp or not part.name.startswith("mtp."))
 
@@ -81,7 +84,7 @@ def test_llama_by_hand() -> None:
     layer = 4096 * 4096 * 2 + 4096 * 1024 * 2 + 3 * 4096 * 14336 + 2 * 4096
     by_hand = 2 * 128256 * 4096 + 32 * layer + 4096
     assert by_hand == 8_030_261_248  # also the Hub's safetensors total
-    assert total(read_weights(LLAMA_8B, text=LLAMA_8B)) == by_hand
+    assert total(weights_of(LLAMA_8B)) == by_hand
 
 
 def test_mixtral_by_hand() -> None:
@@ -89,12 +92,12 @@ def test_mixtral_by_hand() -> None:
     layer = attention + 8 * 3 * 4096 * 14336 + 4096 * 8 + 2 * 4096
     by_hand = 2 * 32000 * 4096 + 32 * layer + 4096
     assert by_hand == 46_702_792_704  # also the Hub's safetensors total
-    assert total(read_weights(MIXTRAL, text=MIXTRAL)) == by_hand
+    assert total(weights_of(MIXTRAL)) == by_hand
 
 
 def test_deepseek_v3_meets_the_published_total() -> None:
     """684,489,845,504 is the Hub's count of DeepSeek-R1 without its scales; the multi-token layer is part of it."""
-    weights = read_weights(DEEPSEEK_V3, text=DEEPSEEK_V3)
+    weights = weights_of(DEEPSEEK_V3)
     assert total(weights) == 684_489_845_504
     assert total(weights, with_mtp=False) == 671_026_419_200
 
@@ -170,7 +173,7 @@ def test_matrices_take_their_quantised_bytes(quantization: dict[str, Any], bytes
     """Matrices of layers are converted; embedding, head and norms stay 16-bit."""
     matrices = 32 * (4096 * 4096 * 2 + 4096 * 1024 * 2 + 3 * 4096 * 14336)
     others = 8_030_261_248 - matrices
-    weights = read_weights(LLAMA_8B, text=LLAMA_8B, quantization=quantization)
+    weights = weights_of(LLAMA_8B, quantization=quantization)
     model = model_of(
         [[FullAttention(kv_heads=8, head_dim=128, value_head_dim=128)]] * 32,
         weights=weights,
@@ -185,7 +188,7 @@ def test_modules_named_by_the_config_stay_16_bit() -> None:
         "weight_block_size": [128, 128],
         "modules_to_not_convert": ["model.layers.0.self_attn.q_proj", "mlp"],
     }
-    weights = read_weights(LLAMA_8B, text=LLAMA_8B, quantization=quantization)
+    weights = weights_of(LLAMA_8B, quantization=quantization)
     stored = {(part.name, part.layer): part.stored is not None for part in weights.parts}
     assert not stored[("self_attn.q_proj", 0)]
     assert stored[("self_attn.q_proj", 1)]
@@ -193,22 +196,22 @@ def test_modules_named_by_the_config_stay_16_bit() -> None:
 
 
 def test_an_unknown_method_leaves_no_arithmetic() -> None:
-    weights = read_weights(LLAMA_8B, text=LLAMA_8B, quantization={"quant_method": "a_new_one"})
+    weights = weights_of(LLAMA_8B, quantization={"quant_method": "a_new_one"})
     assert (weights.parts, weights.quantization) == ((), "a_new_one")
 
 
 def test_an_unknown_class_has_parts_only_when_the_published_total_confirms_them() -> None:
-    config = {**LLAMA_8B, "model_type": "a_new_one", "architectures": ["NewForCausalLM"]}
-    assert read_weights(config, text=config).parts == ()
-    assert read_weights(config, text=config, parameters=9_000_000_000).parts == ()
-    assert total(read_weights(config, text=config, parameters=8_030_261_248)) == 8_030_261_248
+    config = {key: value for key, value in LLAMA_8B.items() if key != "architectures"} | {"model_type": "a_new_one"}
+    assert weights_of(config).parts == ()
+    assert weights_of(config, parameters=9_000_000_000).parts == ()
+    assert total(weights_of(config, parameters=8_030_261_248)) == 8_030_261_248
 
 
 def test_the_published_total_tells_tied_tables_where_no_key_does() -> None:
     config = {key: value for key, value in LLAMA_8B.items() if key != "tie_word_embeddings"}
     tied = 8_030_261_248 - 128256 * 4096
-    assert total(read_weights(config, text=config)) == 8_030_261_248
-    assert total(read_weights(config, text=config, parameters=tied)) == tied
+    assert total(weights_of(config)) == 8_030_261_248
+    assert total(weights_of(config, parameters=tied)) == tied
 
 
 def test_bytes_without_parts() -> None:
@@ -240,7 +243,7 @@ def test_file_sizes_are_used_for_quantised_checkpoints_only() -> None:
 
 
 def test_pipeline_stages_hold_every_part_once() -> None:
-    weights = read_weights(LLAMA_8B, text=LLAMA_8B)
+    weights = weights_of(LLAMA_8B)
     for stages in (1, 2, 3, 5):
         held = [part for stage in range(stages) for part in stage_parts(weights.parts, 32, stages, stage)]
         assert sorted(map(repr, held)) == sorted(map(repr, weights.parts))
@@ -248,7 +251,7 @@ def test_pipeline_stages_hold_every_part_once() -> None:
 
 def test_a_tied_embedding_is_on_the_first_and_the_last_stage() -> None:
     tied = {**LLAMA_8B, "tie_word_embeddings": True}
-    weights = read_weights(tied, text=tied)
+    weights = weights_of(tied)
     for stage in (0, 2):
         assert any(part.name == "embed_tokens" for part in stage_parts(weights.parts, 32, 3, stage))
     assert not any(part.name == "embed_tokens" for part in stage_parts(weights.parts, 32, 3, 1))
@@ -334,7 +337,7 @@ def test_totals_equal_the_published_ones(shared_data: Path) -> None:
             weights = read_facts(facts["id"]).weights
         except UnsupportedModelError:
             continue
-        with_total = read_weights(facts["config"], text=text, parameters=facts["params"])
+        with_total = weights_of(facts["config"], parameters=facts["params"])
         counted = total(with_total if with_total.parts else weights)
         if not counted:
             continue
@@ -365,14 +368,14 @@ ZAMBA2_7B = {
 
 def test_zamba2_counts_a_shared_block_once_and_each_layers_adapters() -> None:
     """7,356,749,648 parameters of ``Zamba2ForCausalLM`` (transformers 5.24, built without memory)."""
-    weights = read_weights(ZAMBA2_7B, text=ZAMBA2_7B)
+    weights = weights_of(ZAMBA2_7B)
     assert total(weights) == 7_356_749_648
     blocks = {part.layer for part in weights.parts if part.name == "shared.self_attn.qkv_proj"}
     assert blocks == {6, 11}
-    biased = read_weights(ZAMBA2_7B | {"add_bias_linear": True}, text=ZAMBA2_7B | {"add_bias_linear": True})
+    biased = weights_of(ZAMBA2_7B | {"add_bias_linear": True})
     assert total(biased) - total(weights) == 2 * (2 * 14336 + 3584)
     adapted = ZAMBA2_7B | {"use_shared_attention_adapter": True}
-    assert total(read_weights(adapted, text=adapted)) - total(weights) == 13 * 3 * 128 * 4 * 3584
+    assert total(weights_of(adapted)) - total(weights) == 13 * 3 * 128 * 4 * 3584
 
 
 PUBLISHED_TO_THE_PARAMETER = {
@@ -399,10 +402,10 @@ def test_openelm_takes_listed_multipliers() -> None:
         "ffn_multipliers": [0.5, 1.0],
         "vocab_size": 32000,
     }
-    widths = [part.parameters // (3 * 1280) for part in read_weights(config, text=config).parts if "mlp" in part.name]
+    widths = [part.parameters // (3 * 1280) for part in weights_of(config).parts if "mlp" in part.name]
     assert widths == [768, 1280]  # 640 rounded to whole 256s
     spread = config | {"ffn_multipliers": (0.5, 1.0)}
-    assert total(read_weights(spread, text=spread)) == total(read_weights(config, text=config))
+    assert total(weights_of(spread)) == total(weights_of(config))
 
 
 STEP = {
@@ -418,6 +421,7 @@ STEP = {
     "moe_layers_enum": "2, 3",
     "share_expert_dim": 1280,
     "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"],
+    "sliding_window": 512,
     "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 96},
     "use_head_wise_attn_gate": True,
     "num_nextn_predict_layers": 1,
@@ -426,7 +430,7 @@ STEP = {
 
 
 def test_step_has_more_heads_where_it_slides_and_a_gate_for_each() -> None:
-    weights = read_weights(STEP, text=STEP)
+    weights = weights_of(STEP)
 
     def attention(heads: int) -> int:
         return 4096 * 128 * (2 * heads + 2 * 8) + 2 * 128 + 4096 * heads
@@ -454,9 +458,9 @@ def test_a_cut_list_of_quantised_modules_tells_no_size() -> None:
     text = {**MIXTRAL, "model_type": "mixtral"}
     listed = {"model.layers.0.self_attn.q_proj": {"quant_algo": "NVFP4"}}
     cut = {"quant_method": "modelopt", "quantized_layers": listed}
-    assert read_weights(text, text=text, quantization=cut).parts == ()
+    assert weights_of(text, quantization=cut).parts == ()
     told = cut | {"exclude_modules": ["model.layers.*.block_sparse_moe.experts*"]}
-    assert read_weights(text, text=text, quantization=told).parts
+    assert weights_of(text, quantization=told).parts
 
 
 def test_minimax_m3_has_an_indexer_where_attention_is_sparse() -> None:
@@ -485,7 +489,7 @@ def test_minimax_m3_has_an_indexer_where_attention_is_sparse() -> None:
     mixture = 128 * 3 * 6144 * 3072 + 6144 * 128 + 128 + 3 * 6144 * 3072
     index = 6144 * 5 * 128 + 2 * 128
     by_hand = 2 * 200064 * 6144 + 6144 + 4 * 6144 + 2 * attention + 3 * 6144 * 12288 + mixture + index
-    assert total(read_weights(config, text=text)) == by_hand
+    assert total(weights_of(config)) == by_hand
 
 
 def test_nemotrons_experts_are_found_under_their_mixer() -> None:
@@ -506,7 +510,7 @@ def test_nemotrons_experts_are_found_under_their_mixer() -> None:
     }
     modules = ["experts.0.up_proj", "experts.0.down_proj", "shared_experts.up_proj", "shared_experts.down_proj"]
     listed = {f"backbone.layers.0.mixer.{module}": {"quant_algo": "W4A16_NVFP4"} for module in modules}
-    weights = read_weights(config, text=config, quantization={"quant_method": "modelopt", "quantized_layers": listed})
+    weights = weights_of(config, quantization={"quant_method": "modelopt", "quantized_layers": listed})
     stored = {part.name: part.stored.name for part in weights.parts if part.stored is not None}
     assert stored["mlp.experts"] == stored["mlp.shared_experts.proj"] == "nvfp4"
     assert "self_attn.q_proj" not in stored
@@ -522,7 +526,7 @@ CLASSES = [
 @pytest.mark.parametrize("row", CLASSES, ids=lambda row: str(row["class"]))
 def test_classes_have_the_parameters_that_transformers_builds(row: dict[str, Any]) -> None:
     """Within 0.02 % (RecurrentGemma's own rounding); most to the parameter. Further-token layers are not built."""
-    weights = read_weights(row["config"], text=row["config"])
+    weights = weights_of(row["config"])
     assert total(weights, with_mtp=False) == pytest.approx(row["parameters"], rel=2e-4)
 
 
@@ -561,7 +565,7 @@ def test_glm_flash_and_laguna_meet_their_published_totals() -> None:
         "num_nextn_predict_layers": 1,
         "vocab_size": 154880,
     }
-    assert total(read_weights(glm, text=glm)) == 31_221_488_576
+    assert total(weights_of(glm)) == 31_221_488_576
     laguna = {
         "model_type": "laguna",
         "hidden_size": 2048,
@@ -578,4 +582,4 @@ def test_glm_flash_and_laguna_meet_their_published_totals() -> None:
         "mlp_layer_types": ["dense"] + ["sparse"] * 39,
         "vocab_size": 100352,
     }
-    assert total(read_weights(laguna, text=laguna)) == 33_442_617_088
+    assert total(weights_of(laguna)) == 33_442_617_088

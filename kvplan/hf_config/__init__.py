@@ -67,8 +67,8 @@ def read_config(
         dtype=dtype.name,
         shape=read_shape(model),
         weights=read_weights(
-            config,
-            text=text.values,
+            model,
+            layers,
             quantization=block.values if block is not None and quantises_weights(block) else None,
             parameters=parameters,
             stored_bytes=weight_bytes,

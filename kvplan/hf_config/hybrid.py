@@ -9,6 +9,7 @@ from kvplan.hf_config.fields import MEASURE_HINT
 from kvplan.hf_config.heads import Heads, read_heads
 from kvplan.hf_config.latent import SPARSE_NAMES, index_keys, latent_cache, own_indexer
 from kvplan.hf_config.recurrent import (
+    GLM5_KDA,
     bailing_kda_state,
     bamba_state,
     flat_kda_state,
@@ -18,7 +19,6 @@ from kvplan.hf_config.recurrent import (
     lightning_state,
     nemotron_state,
     plamo2_state,
-    pooled_kda_state,
     rg_lru_state,
     short_conv_state,
     zamba2_state,
@@ -104,7 +104,7 @@ def read_parallel_hybrid(model: Described) -> LayerStack:
     return tuple((heads, state) if indices is None or index in indices else (state,) for index in range(model.layers))
 
 
-_NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 _NEMOTRON_NAMES = frozenset({"mamba", "linear_attention", "attention", "full_attention", "mlp", "moe"})
 _WITHOUT_CACHE = frozenset({"mlp", "moe"})
 
@@ -112,28 +112,34 @@ _WITHOUT_CACHE = frozenset({"mlp", "moe"})
 def read_nemotron_hybrid(model: Described) -> LayerStack:
     """Nemotron-H: one character (M, *, -, E) or one name a layer; MLP and expert layers keep nothing.
 
-    The list's length is the layer count: the newest files have no ``num_hidden_layers`` at all. A ``sliding_window``
-    holds for every attention layer. Source: vLLM 0.33, ``NemotronHAttention``.
+    A ``sliding_window`` holds for every attention layer. Source: vLLM 0.33, ``NemotronHAttention``.
     """
+    kinds = nemotron_kinds(model)
+    cached = [kind for kind in kinds if kind not in _WITHOUT_CACHE]
+    window = model.text.size("sliding_window", default=0)
+    span = Span(rule="sliding", tokens=window) if window else FULL
+    caches = iter(
+        _mixed(model, "layer_types", cached, lambda: attention(read_heads(model), span), lambda: nemotron_state(model))
+    )
+    return tuple(() if kind in _WITHOUT_CACHE else next(caches) for kind in kinds)
+
+
+def nemotron_kinds(model: Described) -> list[str]:
+    """What each layer of Nemotron-H is, by name. The list's length is the number of layers: the newest files have no
+    ``num_hidden_layers`` at all."""
     text = model.text
     pattern = text.text("hybrid_override_pattern")
     if pattern is not None:
-        key = "hybrid_override_pattern"
-        if not pattern or set(pattern) - set(_NEMOTRON_LETTERS):
-            raise text.refused(key, "only M, *, - and E are known")
-        kinds = [_NEMOTRON_LETTERS[letter] for letter in pattern]
-    else:
-        key = "layer_types" if text.says("layer_types") else "layers_block_type"
-        kinds = text.texts(key) or []
-        if not kinds:
-            raise text.missing("hybrid_override_pattern", "layers_block_type")
+        if not pattern or set(pattern) - set(NEMOTRON_LETTERS):
+            raise text.refused("hybrid_override_pattern", "only M, *, - and E are known")
+        return [NEMOTRON_LETTERS[letter] for letter in pattern]
+    key = "layer_types" if text.says("layer_types") else "layers_block_type"
+    kinds = text.texts(key)
+    if not kinds:
+        raise text.missing("hybrid_override_pattern", "layers_block_type")
     if set(kinds) - _NEMOTRON_NAMES:
         raise text.refused(key, f"only {', '.join(sorted(_NEMOTRON_NAMES))} layers are known")
-    cached = [kind for kind in kinds if kind not in _WITHOUT_CACHE]
-    window = text.size("sliding_window", default=0)
-    span = Span(rule="sliding", tokens=window) if window else FULL
-    caches = iter(_mixed(model, key, cached, lambda: attention(read_heads(model), span), lambda: nemotron_state(model)))
-    return tuple(() if kind in _WITHOUT_CACHE else next(caches) for kind in kinds)
+    return kinds
 
 
 def read_zamba2(model: Described) -> LayerStack:
@@ -171,10 +177,14 @@ def read_short_conv(model: Described) -> LayerStack:
 
 
 def read_kda(model: Described) -> LayerStack:
-    """Kimi-Linear: ``linear_attn_config`` numbers its layers from 1; full layers are MLA."""
+    """Kimi-Linear: KDA and, on the full layers, MLA. ``linear_attn_config`` numbers both from 1; files that
+    transformers 5 saved have ``layer_types`` instead."""
     linear = model.text.section("linear_attn_config")
     if linear is None:
-        raise model.text.missing("linear_attn_config")
+        found = _listed(model, "layer_types")
+        if found is None:
+            raise model.text.missing("linear_attn_config")
+        return _mixed(model, *found, lambda: latent_cache(model), lambda: kda_state(model))
     full = linear.counts("full_attn_layers")
     recurrent = linear.counts("kda_layers")
     if full is None or recurrent is None:
@@ -201,7 +211,7 @@ def read_pooled_sparse(model: Described) -> LayerStack:
     width = text.count("index_head_dim")
     entry = replace(index_keys(model), tokens_per_entry=pool)
     tail = (IndexTail(tokens=pool, values_per_token=2 * width),) if pool > 1 else ()
-    latent, state = latent_cache(model), pooled_kda_state(model)
+    latent, state = latent_cache(model), replace(kda_state(model, GLM5_KDA), bounded_gate=True)
     owns = own_indexer(model)
     return tuple(
         (state,) if kind == "linear_attention" else (latent, entry, *tail) if owns[index] else (latent,)

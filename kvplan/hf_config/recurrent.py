@@ -30,6 +30,7 @@ _MAMBA2 = {"num_heads": 128, "head_dim": 64, "state_size": 128, "expand": 2, "co
 _BAMBA = {"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2}
 _ZAMBA2 = {"mamba_d_state": 64, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_ngroups": 1, "n_mamba_heads": 8}
 _NEMOTRON_H = {"ssm_state_size": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "conv_kernel": 4}
+GLM5_KDA = {"linear_num_heads": 64, "linear_head_dim": 128, "linear_conv_kernel_dim": 4}
 _GATED_DELTA = {
     "linear_conv_kernel_dim": 4,
     "linear_key_head_dim": 128,
@@ -166,30 +167,16 @@ def gated_delta_state(model: Described) -> GatedDeltaState:
     )
 
 
-def kda_state(model: Described) -> KdaState:
-    """Kimi delta attention; its recurrent state is float32 in every file."""
-    linear = model.text.section("linear_attn_config")
-    if linear is None:
-        raise model.text.missing("linear_attn_config")
-    return KdaState(
-        heads=linear.count("num_heads"),
-        dim=linear.count("head_dim"),
-        conv_kernel=linear.count("short_conv_kernel_size"),
-        bounded_gate=linear.says("gate_lower_bound") and linear.flag("use_full_rank_gate"),
-        conv_type=model.dtype,
-        temporal_type=FLOAT32,
-    )
-
-
-def pooled_kda_state(model: Described) -> KdaState:
-    """GLM-5.3-Flash's KDA layers: ``linear_attn_config``, else flat ``linear_`` keys (64 heads of 128, kernel 4)."""
-    flat = _with(model, {"linear_num_heads": 64, "linear_head_dim": 128, "linear_conv_kernel_dim": 4})
+def kda_state(model: Described, defaults: Mapping[str, object] | None = None) -> KdaState:
+    """Kimi delta attention: the sizes in ``linear_attn_config``, else flat ``linear_`` keys (as transformers 5 saves
+    them), else ``defaults`` of the class. Its recurrent state is float32 in every file."""
+    flat = _with(model, defaults or {})
     nested = model.text.section("linear_attn_config") or Fields({})
     return KdaState(
         heads=nested.optional_count("num_heads") or flat.count("linear_num_heads"),
         dim=nested.optional_count("head_dim") or flat.count("linear_head_dim"),
         conv_kernel=nested.optional_count("short_conv_kernel_size") or flat.count("linear_conv_kernel_dim"),
-        bounded_gate=True,
+        bounded_gate=nested.says("gate_lower_bound") and nested.flag("use_full_rank_gate"),
         conv_type=model.dtype,
         temporal_type=FLOAT32,
     )

@@ -14,6 +14,7 @@ def read_wide_full(model: Described) -> LayerStack:
     ``num_global_key_value_heads`` (null: as many as sliding ones); K and V are both stored even with
     ``attention_k_eq_v``; the last ``num_kv_shared_layers`` layers read the KV of earlier ones.
 
+    Files that transformers 5.20 saved say the widths of a layer in ``per_layer_config`` instead.
     Source: vLLM 0.33, ``Gemma4Attention``.
     """
     text = model.text
@@ -28,8 +29,23 @@ def read_wide_full(model: Described) -> LayerStack:
     own = len(spans) - shared
     if own < 1:
         raise text.contradicts("num_kv_shared_layers", f"it leaves none of the {len(spans)} layers with KV of its own")
-    stack = [attention(wide if span == FULL else sliding, span) for span in spans]
+    stack = [
+        attention(_said_of_layer(text, index, wide if span == FULL else sliding), span)
+        for index, span in enumerate(spans)
+    ]
     return tuple((kept,) if index < own else (SharedKv(read=kept),) for index, kept in enumerate(stack))
+
+
+def _said_of_layer(text: Fields, index: int, heads: Heads) -> Heads:
+    """``heads`` with what ``per_layer_config`` says of layer ``index``; its keys are numbers with leading noughts."""
+    listed = text.section("per_layer_config")
+    name = next((key for key in listed.values if key.isdecimal() and int(key) == index), None) if listed else None
+    said = listed.section(name) if listed and name else None
+    if said is None:
+        return heads
+    width = said.optional_count("head_dim") or heads.head_dim
+    kv = said.optional_count("num_key_value_heads") or heads.kv
+    return Heads(query=heads.query, kv=kv, head_dim=width, value_head_dim=width)
 
 
 def read_asymmetric(model: Described) -> LayerStack:

@@ -9,7 +9,7 @@ from kvplan.layers.stored import KvTypes
 
 
 @dataclass(frozen=True, kw_only=True)
-class _HeadLayer(Layer):
+class HeadLayer(Layer):
     """Keys and values of ``kv_heads`` heads; the two widths may differ."""
 
     kv_heads: int
@@ -25,7 +25,7 @@ class _HeadLayer(Layer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullAttention(_HeadLayer):
+class FullAttention(HeadLayer):
     """Every token's K and V stay (MHA, GQA and MQA differ only in ``kv_heads``)."""
 
     kind: ClassVar[str] = "full attention"
@@ -35,7 +35,7 @@ class FullAttention(_HeadLayer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlidingAttention(_HeadLayer):
+class SlidingAttention(HeadLayer):
     """K and V of the last ``window`` tokens."""
 
     kind: ClassVar[str] = "sliding window"
@@ -50,7 +50,7 @@ class SlidingAttention(_HeadLayer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChunkedAttention(_HeadLayer):
+class ChunkedAttention(HeadLayer):
     """K and V of the current chunk of ``chunk`` tokens; a token never attends across a chunk border (Llama 4)."""
 
     kind: ClassVar[str] = "chunked attention"
@@ -83,7 +83,7 @@ class LatentAttention(Layer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossAttention(_HeadLayer):
+class CrossAttention(HeadLayer):
     """K and V of an encoder's output (audio, image or source text): ``source_tokens`` of them, whatever is decoded."""
 
     kind: ClassVar[str] = "cross attention"

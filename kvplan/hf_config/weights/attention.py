@@ -1,54 +1,46 @@
 """Parameters of attention: query, key, value and output matrices, or MLA's latent ones with their indexer."""
 
 from kvplan.hf_config.weights.decoder import Decoder, linear
-from kvplan.hf_config.weights.keys import nested, numbers, whole, words
+from kvplan.hf_config.weights.keys import nested, whole
+from kvplan.layers import IndexKeys, SlidingAttention
 from kvplan.model import WeightPart
 
 
 def attention_parts(
-    decoder: Decoder,
-    layer: int,
-    *,
-    heads: int | None = None,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    value_dim: int | None = None,
-    query_factor: int = 1,
-    has_kv: bool = True,
-    has_value: bool = True,
-    inputs: int | None = None,
+    decoder: Decoder, layer: int, *, heads: int | None = None, query_factor: int = 1, has_kv: bool = True
 ) -> list[WeightPart]:
-    """Q, K, V and O of one layer.
+    """Q, K, V and O of one layer, with their biases and the norms of heads.
 
     Q = hidden × heads × head_dim (twice that with an output gate), K and V = hidden × KV heads × width,
-    O = heads × value width × hidden. Q, O follow the query heads, K and V the KV heads.
+    O = heads × value width × hidden. Q and O are split by the query heads, K and V by the KV heads.
     """
-    heads = decoder.heads if heads is None else heads
-    kv_heads = decoder.kv_heads if kv_heads is None else kv_heads
-    head_dim = decoder.head_dim if head_dim is None else head_dim
-    value_dim = head_dim if value_dim is None else value_dim
-    inputs = decoder.hidden if inputs is None else inputs
+    heads, cache, hidden = decoder.heads if heads is None else heads, decoder.cache(layer), decoder.hidden
+    query_width = heads * cache.head_dim * query_factor
+    kv_width = cache.kv_heads * (cache.head_dim + cache.value_head_dim)
     parts = [
-        linear("self_attn.q_proj", inputs, heads * head_dim * query_factor, "heads", layer),
-        linear("self_attn.o_proj", heads * value_dim, decoder.hidden, "heads", layer),
+        linear("self_attn.q_proj", hidden, query_width, "heads", layer),
+        linear("self_attn.o_proj", heads * cache.value_head_dim, hidden, "heads", layer),
     ]
-    kv_width = head_dim + (value_dim if has_value else 0)
     if has_kv:
-        parts.append(
-            linear("self_attn.kv_proj", inputs, kv_heads * kv_width, "kv_heads", layer, kv_heads=kv_heads),
-        )
-    vectors = decoder.hidden if decoder.out_bias else 0
+        parts.append(linear("self_attn.kv_proj", hidden, kv_width, "kv_heads", layer, kv_heads=cache.kv_heads))
     if decoder.qkv_bias:
-        parts.append(linear("self_attn.q_bias", 1, heads * head_dim * query_factor, "heads", layer))
+        parts.append(linear("self_attn.q_bias", 1, query_width, "heads", layer))
         if has_kv:
-            parts.append(
-                linear("self_attn.kv_bias", 1, kv_heads * kv_width, "kv_heads", layer, kv_heads=kv_heads),
-            )
+            parts.append(linear("self_attn.kv_bias", 1, kv_width, "kv_heads", layer, kv_heads=cache.kv_heads))
+    return parts + _vectors(decoder, layer, heads, has_kv=has_kv)
+
+
+def _vectors(decoder: Decoder, layer: int, heads: int, *, has_kv: bool) -> list[WeightPart]:
+    """The output bias and the norms of Q and K: one of head_dim for all heads, or one over the heads' whole width."""
+    cache = decoder.cache(layer)
+    vectors = decoder.hidden if decoder.out_bias else 0
+    parts = []
     if decoder.traits.head_norms == "head":
-        vectors += head_dim * (2 if has_kv else 1)
+        vectors += cache.head_dim * (2 if has_kv else 1)
     elif decoder.traits.head_norms == "full":
-        parts.append(linear("self_attn.q_norm", 1, heads * head_dim, "heads", layer))
-        parts.append(linear("self_attn.k_norm", 1, kv_heads * head_dim, "kv_heads", layer, kv_heads=kv_heads))
+        width = cache.kv_heads * cache.head_dim
+        parts.append(linear("self_attn.q_norm", 1, heads * cache.head_dim, "heads", layer))
+        parts.append(linear("self_attn.k_norm", 1, width, "kv_heads", layer, kv_heads=cache.kv_heads))
     if vectors:
         parts.append(linear("self_attn.vectors", 1, vectors, "none", layer))
     return parts
@@ -80,25 +72,9 @@ def latent_attention_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
         ]
     else:
         parts.append(linear("self_attn.q_proj", hidden, heads * (nope + rope), "heads", layer))
-    if has_indexer(decoder, layer):
+    if decoder.keeps(layer, IndexKeys):
         parts += indexer_parts(decoder, layer, query_rank or hidden)
     return parts
-
-
-def has_indexer(decoder: Decoder, layer: int) -> bool:
-    """Whether the layer picks tokens itself instead of using an earlier layer's choice.
-
-    ``indexer_types`` says; else layer i does when max(i − offset + 1, 0) % freq = 0 (offset 2, freq 1 by default).
-    """
-    config = decoder.config
-    if whole(config, "index_head_dim") is None or whole(config, "index_topk") is None:
-        return False
-    types = words(config, "indexer_types")
-    if types is not None and layer < len(types):
-        return types[layer] == "full"
-    frequency = whole(config, "index_topk_freq") or 1
-    offset = whole(config, "index_skip_topk_offset")
-    return max(layer - (2 if offset is None else offset) + 1, 0) % frequency == 0
 
 
 def indexer_parts(decoder: Decoder, layer: int, query_inputs: int) -> list[WeightPart]:
@@ -117,22 +93,10 @@ def indexer_parts(decoder: Decoder, layer: int, query_inputs: int) -> list[Weigh
     ]
 
 
-def hybrid_pattern_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Attention whose sliding layers have their own head counts and widths (MiMo-V2: ``hybrid_layer_pattern``,
-    or ``layer_types`` where transformers 5 saved it)."""
-    pattern = numbers(decoder.config, "hybrid_layer_pattern") or ()
-    kinds = words(decoder.config, "layer_types") or ()
-    slides = bool(pattern[layer]) if layer < len(pattern) else kinds[layer : layer + 1] == ("sliding_attention",)
-    prefix = "swa_" if slides else ""
-    config = decoder.config
-    return attention_parts(
-        decoder,
-        layer,
-        heads=whole(config, f"{prefix}num_attention_heads") or decoder.heads,
-        kv_heads=whole(config, f"{prefix}num_key_value_heads") or decoder.kv_heads,
-        head_dim=whole(config, f"{prefix}head_dim") or decoder.head_dim,
-        value_dim=whole(config, f"{prefix}v_head_dim") or whole(config, "v_head_dim"),
-    )
+def mimo_attention_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """MiMo-V2: sliding layers have query heads of their own number."""
+    slides = isinstance(decoder.cache(layer), SlidingAttention)
+    return attention_parts(decoder, layer, heads=whole(decoder.config, "swa_num_attention_heads") if slides else None)
 
 
 def sparse_index_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
@@ -141,8 +105,7 @@ def sparse_index_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     Source: vLLM 0.33, ``MinimaxM3QKVParallelLinearWithIndexer``; index values are switched off in every such layer.
     """
     sparse = nested(decoder.config, "sparse_attention_config")
-    chosen = numbers(sparse, "sparse_attention_freq") if sparse is not None else None
-    if sparse is None or chosen is None or layer >= len(chosen) or not chosen[layer]:
+    if sparse is None or not decoder.keeps(layer, IndexKeys):
         return []
     heads, dim = whole(sparse, "sparse_num_index_heads") or 0, whole(sparse, "sparse_index_dim") or 0
     return [

@@ -2,35 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from kvplan.hf_config.weights.keys import Config, nested, switch, whole, words
+from kvplan.hf_config.described import HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, Described, LayerStack
+from kvplan.hf_config.hybrid import nemotron_kinds
+from kvplan.hf_config.weights.keys import Config, nested, switch, whole
 from kvplan.hf_config.weights.traits import TRAITS, Traits
+from kvplan.layers import FullAttention, HeadLayer, Layer, SharedKv
 from kvplan.model import WeightPart
 
-_LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
-_HIDDEN_KEYS = ("hidden_size", "n_embd", "d_model", "model_dim")
-_HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-_KV_HEAD_KEYS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "num_attention_groups")
 _HEAD_DIM_KEYS = ("head_dim", "kv_channels", "attention_head_dim", "hidden_size_per_head")
 _MLP_KEYS = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "ff_intermediate_size", "block_ff_dim")
 
 _CLASS_WIDTHS: Mapping[str, Mapping[str, int]] = {
-    # transformers 5.24: what the class fills in where a nested text config is silent
-    "llama": {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008},
-    "qwen2": {
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-        "intermediate_size": 22016,
-        "vocab_size": 151936,
-    },
-    "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208},
-    "mistral": {"num_key_value_heads": 8},
-    "mixtral": {"num_key_value_heads": 8, "num_local_experts": 8},
-    "gemma": {"head_dim": 256},
-    "gemma2": {"head_dim": 256},
-    "qwen3": {"head_dim": 128},
+    # what a class fills in where a nested block is silent, beside the keys in ``CLASS_DEFAULTS`` (transformers 5.24)
+    "llama": {"intermediate_size": 11008},
+    "qwen2": {"intermediate_size": 22016, "vocab_size": 151936},
+    "gemma3_text": {"vocab_size": 262208},
+    "mixtral": {"num_local_experts": 8},
     "qwen2_moe": {"shared_expert_intermediate_size": 5632},
 }
 
@@ -39,11 +28,19 @@ _GATE_AND_UP_TOGETHER = frozenset({"qwen", "molmo", "recurrent_gemma"})
 """Classes whose ``intermediate_size`` counts gate and up together."""
 
 
+State = TypeVar("State", bound=Layer)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """The text decoder's widths; ``config`` stays at hand for what only some kinds have."""
+    """The text decoder's widths; ``config`` stays at hand for what only some kinds have.
+
+    ``stack`` is what each layer keeps, which tells its mixer. ``halves``: where a layer is either a mixer or a
+    feed-forward half (Nemotron-H), which of them each is.
+    """
 
     model_type: str
+    family: str
     config: Config
     traits: Traits
     layers: int
@@ -51,10 +48,31 @@ class Decoder:
     vocabulary: int
     tied: bool
     heads: int
-    kv_heads: int
     head_dim: int
     intermediate: int | None
     recognised: bool
+    stack: LayerStack
+    halves: tuple[str, ...] | None = None
+
+    def keeps(self, layer: int, kind: type[Layer]) -> bool:
+        """Whether ``layer`` keeps something of ``kind``; a layer for further tokens, if any layer of the model does."""
+        return any(isinstance(kept, kind) for kept in self._kept(layer))
+
+    def state(self, layer: int, kind: type[State]) -> State:
+        """The recurrent state of ``kind`` that ``layer`` keeps."""
+        return next(kept for kept in self._kept(layer) if isinstance(kept, kind))
+
+    def cache(self, layer: int) -> HeadLayer:
+        """The keys and values of ``layer``, its own or those it reads: they say how many KV heads there are and how
+        wide, so that no key has to be read a second time."""
+        kept = [each.read if isinstance(each, SharedKv) else each for each in self._kept(layer)]
+        heads = [each for each in kept if isinstance(each, HeadLayer)]
+        plain = FullAttention(kv_heads=self.heads, head_dim=self.head_dim, value_head_dim=self.head_dim)
+        return next((each for each in heads if isinstance(each, FullAttention)), next(iter(heads), plain))
+
+    def _kept(self, layer: int) -> list[Layer]:
+        """What ``layer`` keeps; for a layer beyond the stack, which predicts further tokens, what any layer keeps."""
+        return [kept for layer_kept in self.stack[layer : layer + 1] or self.stack for kept in layer_kept]
 
     @property
     def qkv_bias(self) -> bool:
@@ -89,31 +107,38 @@ class Decoder:
         return switch(self.config, "mlp_bias", default=False)
 
 
-def read_decoder(config: Config, text: Config) -> Decoder | None:
-    """The decoder of ``text``; None where a width that the arithmetic needs is not stated."""
+def read_decoder(model: Described, stack: LayerStack) -> Decoder | None:
+    """The decoder that keeps ``stack``; None where a width that the arithmetic needs is not stated."""
+    config, text = model.outer.values, model.text.values
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     stated = {key: value for key, value in text.items() if value is not None}
-    facts: Config = {**_CLASS_WIDTHS.get(model_type, {}), **_flat_experts(text), **stated}
-    layers = whole(facts, *_LAYER_KEYS) or _listed_layers(facts)
-    hidden = whole(facts, *_HIDDEN_KEYS)
+    facts: Config = {
+        **model.text.defaults,
+        **_CLASS_WIDTHS.get(model_type, {}),
+        **_flat_experts(text),
+        **stated,
+    }
+    hidden = whole(facts, *HIDDEN_NAMES)
     vocabulary = whole(facts, "padded_vocab_size", "vocab_size") or whole(config, "vocab_size")
-    if layers is None or hidden is None or vocabulary is None:
+    if hidden is None or vocabulary is None:
         return None
-    heads = whole(facts, *_HEAD_KEYS) or 0
+    heads = whole(facts, *HEAD_NAMES) or 0
     traits = TRAITS.get(model_type, Traits())
     return Decoder(
         model_type=model_type,
+        family=model.family,
         config=facts,
         traits=traits,
-        layers=layers,
+        layers=whole(facts, *LAYER_NAMES) or len(stack),
         hidden=hidden,
         vocabulary=vocabulary,
         tied=_is_tied(config, text, traits),
         heads=heads,
-        kv_heads=_kv_heads(facts, heads),
         head_dim=whole(facts, *_HEAD_DIM_KEYS) or (hidden // heads if heads else 0),
         intermediate=_intermediate(facts, hidden),
         recognised=model_type in TRAITS,
+        stack=stack,
+        halves=tuple(nemotron_kinds(model)) if model.family == "nemotron_h" else None,
     )
 
 
@@ -125,27 +150,6 @@ def _flat_experts(text: Config) -> dict[str, object]:
         for key, name in (("moe_num_experts", "num_experts"), ("ffn_hidden_size", "intermediate_size"))
         if key in nested_facts
     }
-
-
-def _listed_layers(facts: Config) -> int | None:
-    """Layers counted from a list, where no key counts them (Nemotron-3)."""
-    listed = words(facts, "layers_block_type")
-    pattern = facts.get("hybrid_override_pattern")
-    if listed is not None:
-        return len(listed)
-    return len(pattern) if isinstance(pattern, str) else None
-
-
-def _kv_heads(facts: Config, heads: int) -> int:
-    """KV heads: the key, the multi-query switches of older classes, or one per query head."""
-    if facts.get("multi_query_attention"):
-        return whole(facts, "multi_query_group_num") or 1
-    if switch(facts, "multi_query", default=facts.get("model_type") == "gpt_bigcode"):
-        if facts.get("new_decoder_architecture"):
-            return whole(facts, *_KV_HEAD_KEYS) or heads
-        return 1 if "new_decoder_architecture" in facts or facts.get("model_type") == "gpt_bigcode" else heads
-    attention = nested(facts, "attn_config") or {}
-    return whole(facts, *_KV_HEAD_KEYS) or whole(attention, "kv_n_heads") or heads
 
 
 def _intermediate(facts: Config, hidden: int) -> int | None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kvplan.hf_config.weights.decoder import Decoder, linear
-from kvplan.hf_config.weights.keys import nested, numbers, whole, words
+from kvplan.hf_config.weights.keys import numbers, whole, words
 from kvplan.hf_config.weights.mlp import mixture_parts
-from kvplan.layers import FLOAT32, StoredType
+from kvplan.layers import FLOAT32, CompressedKv, CompressedWindow, StoredType
 from kvplan.model import WeightPart
 
 _ROWS = StoredType(name="fp8", bytes_per_group=33, elements_per_group=32)
@@ -18,17 +18,13 @@ _ROWS = StoredType(name="fp8", bytes_per_group=33, elements_per_group=32)
 
 def is_deepseek_v4(decoder: Decoder) -> bool:
     """Whether layers compress their KV and the output has a rank of its own."""
-    return bool(_ratios(decoder)) and whole(decoder.config, "o_lora_rank") is not None
+    return decoder.keeps(0, CompressedWindow) and whole(decoder.config, "o_lora_rank") is not None
 
 
-def _ratios(decoder: Decoder) -> tuple[int, ...]:
-    """Tokens to an entry by layer, 0 where nothing is compressed: listed, or by the kind of layer as transformers 5
-    saves it (``compress_rates``)."""
-    listed = numbers(decoder.config, "compress_ratios")
-    if listed is not None:
-        return listed
-    rates = nested(decoder.config, "compress_rates") or {}
-    return tuple(whole(rates, kind) or 0 for kind in words(decoder.config, "layer_types") or () if rates)
+def _ratio(decoder: Decoder, layer: int) -> int:
+    """Tokens to a compressed entry of ``layer``; 0 where it only has its window, as layers for further tokens do."""
+    kept = decoder.stack[layer] if layer < len(decoder.stack) else ()
+    return next((each.tokens_per_entry for each in kept if isinstance(each, CompressedKv)), 0)
 
 
 def deepseek_v4_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
@@ -74,8 +70,7 @@ def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
     ]
     if (sources := numbers(config, "kv_source_layer_ids")) is not None:
         return parts + _shared_compression(decoder, layer, sources)
-    ratios = _ratios(decoder)
-    ratio = ratios[layer] if layer < len(ratios) else 0
+    ratio = _ratio(decoder, layer)
     if ratio > 1:
         parts += _compressor(decoder, layer, ratio, dim, "self_attn.compressor")
     if ratio == 4:
@@ -91,10 +86,9 @@ def _shared_compression(decoder: Decoder, layer: int, sources: Sequence[int]) ->
     weights of the indexer in those that choose tokens, whose keys are made from a source layer's latent."""
     config, hidden, dim = decoder.config, decoder.hidden, whole(decoder.config, "head_dim") or 0
     heads, index_dim = whole(config, "index_n_heads") or 0, whole(config, "index_head_dim") or 0
-    ratios = _ratios(decoder)
     parts = []
     if layer in sources:
-        gates = 2 if layer < len(ratios) and ratios[layer] > 1 else 1
+        gates = 2 if _ratio(decoder, layer) > 1 else 1
         parts += [
             linear("self_attn.compressor", hidden, gates * dim, "none", layer),
             linear("self_attn.compressor.norm", 1, dim, "none", layer),

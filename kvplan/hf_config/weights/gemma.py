@@ -3,12 +3,11 @@
 Sources: vLLM 0.33, ``gemma4.py``; transformers 5.24, ``modeling_gemma4.py``, ``modeling_gemma3n.py``.
 """
 
-from collections.abc import Mapping
-
 from kvplan.hf_config.weights.attention import attention_parts
 from kvplan.hf_config.weights.decoder import Decoder, linear
-from kvplan.hf_config.weights.keys import Config, nested, switch, whole, words
+from kvplan.hf_config.weights.keys import switch, whole
 from kvplan.hf_config.weights.mlp import dense_parts, experts
+from kvplan.layers import SharedKv
 from kvplan.model import WeightPart
 
 
@@ -21,7 +20,7 @@ def is_gemma4(decoder: Decoder) -> bool:
 def gemma4_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     """Attention, MLP, and what this layer has beside them."""
     return [
-        *_attention(decoder, layer),
+        *attention_parts(decoder, layer, has_kv=not _is_shared(decoder, layer)),
         *dense_parts(decoder, layer, _mlp_width(decoder, layer)),
         *_experts(decoder, layer),
         *_per_layer_input(decoder, layer),
@@ -42,33 +41,8 @@ def gemma4_outer_parts(decoder: Decoder) -> list[WeightPart]:
 
 
 def _is_shared(decoder: Decoder, layer: int) -> bool:
-    shared = whole(decoder.config, "num_kv_shared_layers") or 0
-    return layer >= decoder.layers - shared
-
-
-def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Full layers: ``global_head_dim`` and ``num_global_key_value_heads``, or what ``per_layer_config`` says of a layer
-    (transformers 5.20); KV-sharing layers have no K and V. The last layer is full whatever the list says."""
-    types = words(decoder.config, "layer_types") or ()
-    full = layer == decoder.layers - 1 or (layer < len(types) and types[layer] == "full_attention")
-    config, own = decoder.config, _own_config(decoder, layer)
-    kv_heads = whole(own, "num_key_value_heads") or (whole(config, "num_global_key_value_heads") if full else None)
-    head_dim = whole(own, "head_dim") or (whole(config, "global_head_dim") if full else None)
-    return attention_parts(
-        decoder,
-        layer,
-        kv_heads=kv_heads or decoder.kv_heads,
-        head_dim=head_dim or decoder.head_dim,
-        has_kv=not _is_shared(decoder, layer),
-    )
-
-
-def _own_config(decoder: Decoder, layer: int) -> Config:
-    """What ``per_layer_config`` says of ``layer``; its keys are numbers with leading noughts."""
-    listed = nested(decoder.config, "per_layer_config") or {}
-    owns = (own for key, own in listed.items() if key.lstrip("0") == str(layer).lstrip("0"))
-    own = next(owns, None)
-    return own if isinstance(own, Mapping) else {}
+    """Whether the layer reads the KV of an earlier one, and so has no K and V matrices."""
+    return decoder.keeps(layer, SharedKv)
 
 
 def _mlp_width(decoder: Decoder, layer: int) -> int:

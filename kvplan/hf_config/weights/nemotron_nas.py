@@ -18,7 +18,7 @@ def is_block_configured(decoder: Decoder) -> bool:
 
 
 def block_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Attention with heads / ``n_heads_in_group`` KV heads, and an MLP of 2 × ``ffn_mult`` × hidden / 3; a half that is
+    """Attention with the layer's own number of KV heads, and an MLP of 2 × ``ffn_mult`` × hidden / 3; a half that is
     a ``no_op`` has nothing, one that was replaced by a linear layer has hidden × hidden."""
     blocks = decoder.config.get("block_configs")
     block = blocks[layer] if isinstance(blocks, Sequence) and layer < len(blocks) else None
@@ -27,8 +27,7 @@ def block_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     attention, forward = nested(block, "attention") or {}, nested(block, "ffn") or {}
     parts = _replacement(decoder, attention, layer, "self_attn")
     if not parts and not attention.get("no_op"):
-        group = whole(attention, "n_heads_in_group") or 1
-        parts = attention_parts(decoder, layer, kv_heads=decoder.heads // group)
+        parts = attention_parts(decoder, layer)
     linear_mlp = _replacement(decoder, forward, layer, "mlp")
     if linear_mlp or forward.get("no_op"):
         return parts + linear_mlp

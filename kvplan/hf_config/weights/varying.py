@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from kvplan.hf_config.weights.attention import attention_parts
 from kvplan.hf_config.weights.decoder import Decoder, linear
-from kvplan.hf_config.weights.keys import nested, numbers, switch, whole, words
+from kvplan.hf_config.weights.keys import nested, numbers, switch, whole
 from kvplan.hf_config.weights.mlp import dense_parts
 from kvplan.hf_config.weights.recurrent import mamba1_parts
+from kvplan.layers import SlidingAttention
 from kvplan.model import WeightPart
 
 
@@ -18,10 +19,9 @@ def openelm_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     """Heads and MLP width of the layer's own: hidden × ``ffn_multipliers``, in whole ``ffn_dim_divisor``; where the
     multipliers are not recorded, from half to four across the layers, as every published model has them."""
     queries = numbers(decoder.config, "num_query_heads") or ()
-    shared = numbers(decoder.config, "num_kv_heads") or ()
-    if layer >= min(len(queries), len(shared)):
+    if layer >= len(queries):
         return []
-    attention = attention_parts(decoder, layer, heads=queries[layer], kv_heads=shared[layer])
+    attention = attention_parts(decoder, layer, heads=queries[layer])
     return attention + dense_parts(decoder, layer, _openelm_width(decoder, layer))
 
 
@@ -82,10 +82,8 @@ def laguna_attention_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
 
 def step_attention_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     """Step-3.5 and Step-3.7: sliding layers have query heads of their own number, and each head may have a gate."""
-    config = decoder.config
-    kinds = words(config, "layer_types") or ()
-    heads = decoder.heads
-    if layer < len(kinds) and kinds[layer] == "sliding_attention":
+    config, heads = decoder.config, decoder.heads
+    if isinstance(decoder.cache(layer), SlidingAttention):
         other = nested(config, "attention_other_setting") or {}
         heads = whole(config, "num_sliding_attention_heads") or whole(other, "num_attention_heads") or heads
     parts = attention_parts(decoder, layer, heads=heads)
