@@ -106,9 +106,10 @@ def clean_text(text: str) -> str:
     >>> clean_text("vllm-1  | INFO 01-01 Available KV cache memory: 1.00 GiB")
     'INFO 01-01 Available KV cache memory: 1.00 GiB'
     """
-    text = _ESCAPES.sub("", text).strip()
+    text = text.strip()
     if text.startswith("{") and text.endswith("}"):
-        text = _message(text)
+        text = _message(text)  # before the escapes go: JSON writes the first byte of one as letters
+    text = _ESCAPES.sub("", text).strip()
     for _ in range(3):
         shorter = _PREFIXES.sub("", text, count=1)
         if shorter == text:
@@ -120,7 +121,7 @@ def clean_text(text: str) -> str:
 def _message(text: str) -> str:
     """The text inside a JSON log line (docker's json-file, TGI's --json-output); ``text`` where it is none."""
     try:
-        record = json.loads(text)
+        record = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return text
     if not isinstance(record, dict):
@@ -128,7 +129,7 @@ def _message(text: str) -> str:
     for key in ("log", "message", "msg", "MESSAGE", "textPayload", "line"):
         value = record.get(key)
         if isinstance(value, str):
-            return _ESCAPES.sub("", value).strip()
+            return value
     return text
 
 
