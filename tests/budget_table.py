@@ -214,6 +214,10 @@ CAPABILITIES = {"T4": (7, 5), "L4": (8, 9), "4090": (8, 9), "H100": (9, 0), "Bla
 """By a word of the card's name; the others of the logs are Ampere's, or not said."""
 
 
+LINKED = ("A100", "H100", "H200")
+"""Cards of the logs that NVLink joins; a log does not say which of them sat in PCIe slots."""
+
+
 def device_of(name: str, memory_bytes: int) -> GpuProfile:
     """The device as far as a budget asks: memory, compute capability, whether it is an A100."""
     capability = next((found for word, found in CAPABILITIES.items() if word in name), (8, 0))
@@ -227,6 +231,7 @@ def device_of(name: str, memory_bytes: int) -> GpuProfile:
         sources=("the log",),
         checked="",
         compute_capability=capability,
+        link_bytes_per_s=1 if any(word in name for word in LINKED) else None,
     )
 
 

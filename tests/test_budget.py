@@ -1,5 +1,6 @@
 """Budgets: each term by hand, which rank decides, real start-ups as golden rows, and the bars on recorded logs."""
 
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -176,10 +177,64 @@ def test_non_torch_by_release_and_device() -> None:
 
 
 def test_communication_grows_with_ranks_and_nodes() -> None:
-    by_ranks = [communication_bytes(facts(tensor_parallel=ranks, gpus=ranks)) for ranks in (1, 2, 4, 8)]
-    assert by_ranks == sorted(by_ranks)
-    assert by_ranks[0] == 0
-    assert communication_bytes(facts(tensor_parallel=8, gpus=16)) - by_ranks[3] == gib("1.5")
+    for changes in ({"is_linked": True}, {"is_linked": True, "capability": (8, 0)}, {"capability": (8, 9)}):
+        by_ranks = [communication_bytes(facts(tensor_parallel=ranks, gpus=ranks, **changes)) for ranks in (1, 2, 4, 8)]
+        assert by_ranks == sorted(by_ranks)
+        assert by_ranks[0] == 0
+        assert communication_bytes(facts(tensor_parallel=8, gpus=16, **changes)) - by_ranks[3] == gib("1.5")
+
+
+@pytest.mark.parametrize(
+    ("changes", "amount"),
+    [
+        # "non-torch 1.38 GiB" on 2 × H200, 0.07 on one H100
+        ({"tensor_parallel": 2, "is_linked": True}, "1.3"),
+        ({"tensor_parallel": 2, "is_linked": True, "capability": (8, 0)}, "0.15"),
+        ({"tensor_parallel": 8, "is_linked": True, "capability": (8, 0)}, "2.5"),
+        # "non-torch 0.21 GiB" on 8 × L40S, "non_torch_memory takes 0.20GiB" on 16 × RTX 3090
+        ({"tensor_parallel": 8, "capability": (8, 9)}, "0.15"),
+        ({"tensor_parallel": 16, "capability": (8, 6)}, "0.15"),
+        # a PRO 6000 has no NVLink, but its pools say that the buffers are on the card
+        ({"tensor_parallel": 8, "capability": (12, 0)}, "2.5"),
+        ({"tensor_parallel": 8, "capability": None}, "2.5"),
+        ({"tensor_parallel": 8, "vendor": "amd", "capability": None}, "2.5"),
+    ],
+)
+def test_communication_by_what_joins_the_cards(changes: dict[str, Any], amount: str) -> None:
+    assert communication_bytes(facts(gpus=changes["tensor_parallel"] // 2, **changes)) == gib(amount)
+
+
+def half_width(**changes: Any) -> float:
+    """GiB on either side of the answer."""
+    answer = rank_budget(facts(**changes))
+    return (answer.kv_bytes_high - answer.kv_bytes) / GIB
+
+
+def test_the_band_is_the_root_of_the_summed_squares() -> None:
+    """0.11 on an H100, 1,024 × 128,256: 8 % of 4.70 GiB of sampler, 35 % of 0.84 GiB of forward pass, 0.25 of CUDA."""
+    sampler, forward = 9.6 * 1024 * 128256 * 4 / GIB, 8192 * 2 * 3 * (14336 + 4096) / GIB
+    expected = math.sqrt((0.08 * sampler) ** 2 + (0.35 * forward) ** 2 + 0.25**2)
+    assert half_width(release=(0, 11)) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("surer", "unsurer"),
+    [
+        ({"release": (0, 11)}, {"release": (0, 6, 4)}),
+        ({"release": (0, 11), "vendor": "nvidia"}, {"release": (0, 11), "vendor": "amd"}),
+        ({"release": (0, 20), "sampler": "triton"}, {"release": (0, 20)}),
+        ({"has_encoder": False}, {"has_encoder": True}),
+        ({"unified_memory": False}, {"unified_memory": True}),
+        ({"capability": (9, 0)}, {"capability": (12, 0)}),
+        (
+            {"tensor_parallel": 8, "capability": (10, 0), "is_linked": True},
+            {"tensor_parallel": 8, "capability": (12, 0)},
+        ),
+        ({"capability": (8, 9)}, {"capability": (8, 9), "tensor_parallel": 8, "intermediate": 8 * 14336}),
+    ],
+)
+def test_what_is_less_known_has_a_wider_band(surer: dict[str, Any], unsurer: dict[str, Any]) -> None:
+    assert half_width(**surer) < half_width(**unsurer)
 
 
 def test_sparse_attention_keeps_workspaces() -> None:

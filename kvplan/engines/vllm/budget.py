@@ -104,6 +104,7 @@ def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> 
         vendor=gpu.vendor.lower() if gpu is not None else "nvidia",
         capability=gpu.compute_capability if gpu is not None else None,
         unified_memory=gpu is not None and gpu.unified_memory,
+        is_linked=gpu is not None and gpu.link_bytes_per_s is not None,
         is_second_runner=is_second_runner(
             release_of(deployment),
             model.architecture,

@@ -69,7 +69,16 @@ NON_TORCH_UNIFIED = _gib("2.5")
 """Unified memory (GB10): what the engine's own processes hold in host memory counts as used on the device."""
 
 COMMUNICATION: Mapping[int, int] = {1: 0, 2: _gib("0.15"), 4: _gib("0.2"), 8: _gib("2.5")}
-"""NCCL channels and all-reduce buffers by tensor-parallel size (printed pools of 7B to 32B models at TP 1, 2, 4, 8)."""
+"""NCCL channels and all-reduce buffers by tensor-parallel size: printed pools of 7B to 120B models on A100 at 2 and 4;
+at 8 the print of 8 × A100 (2.1 with all else) and the pools of 8 × RTX PRO 6000 (2.9)."""
+COMMUNICATION_HOPPER: Mapping[int, int] = {1: 0, 2: _gib("1.3"), 4: _gib("2.2"), 8: _gib("2.3")}
+"""Linked Hopper cards open more channels, and NCCL adds multicast buffers: 2 × H200 print 1.38 non-torch where one H100
+prints 0.07; pools of 4 × H100 (Qwen3-235B-FP8) and 8 × H100 (Qwen3-32B)."""
+COMMUNICATION_THROUGH_HOST: Mapping[int, int] = {1: 0, 2: _gib("0.15")}
+"""Cards before Blackwell without NVLink hand data over in host memory, whatever their number: 2 × 4090 (0.25), 8 × L40S
+(0.21) and 16 × RTX 3090 (0.20) print this above one card's non-torch memory."""
+HOPPER = (9, 0)
+BLACKWELL = (10, 0)
 COMMUNICATION_PER_NODE_PAIR = _gib("1.5")
 """Network transport buffers of one GPU where its ranks span two nodes or more."""
 GPUS_PER_NODE = 8
@@ -82,7 +91,8 @@ FIRST_GRAPHS_OF_SECOND_RUNNER = (0, 29)
 """Before it, the second runner's estimate is 0 (``profile_cudagraph_memory`` of 0.24 to 0.28): graphs lie outside."""
 
 FLASHINFER_WORKSPACE = 394 * MIB
-"""``VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE``; FlashInfer attention is the default from compute capability 10."""
+"""``VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE``; FlashInfer attention is the default on compute capability 10.x, and with
+8-bit KV on 12.x (``_get_backend_priorities`` of ``platforms/cuda.py``); with 16-bit KV pools of 12.x miss as much."""
 SPARSE_PREFILL_FACTOR = 5
 """Sparse MLA gathers up to 5 × window latents of 16 bit for a prefill (``sparse_mla_prefill_workspace_factor``)."""
 SPARSE_LOGITS = 512 * MIB
@@ -95,14 +105,32 @@ ENCODER_MERGE = 4
 ENCODER_WIDTH = 3 * 4304 + 3 * 1152
 """Values per patch alive in the encoder, as in a decoder layer: the ViT (So400m) that most vision models use."""
 
-# Relative and absolute uncertainties of the terms, from the residuals of the same logs.
+# Uncertainties of the terms, which add in squares; each from the residuals of start-up logs named beside it.
 SAMPLER_SHARE = Fraction(15, 100)
+SAMPLER_SHARE_PRINTED = Fraction(8, 100)
+"""Peaks printed with PyTorch's sampler on NVIDIA (0.6 to 0.11) lie within 8 %; of the others only pools are known."""
+SAMPLER_CHOICE_SHARE = Fraction(1, 2)
+"""From 0.17 to 0.21 FlashInfer's sampler is taken where asked for: 3 copies instead of 6 (PRO 6000 on 0.20.2)."""
 FORWARD_SHARE = Fraction(35, 100)
 ENCODER_SHARE = Fraction(1)
-GRAPH_SHARE = Fraction(1)
+"""Of the encoder's whole peak: widths differ between towers, and videos are profiled longer than images (Gemma 4 on an
+RTX 5090, Qwen3.6 with steps of 65,536 tokens)."""
 COMPILE_SHARE = Fraction(1)
 """A warm compile cache takes it away whole."""
-NON_TORCH_BAND_BEFORE_CONTEXT = _gib("0.45")
-NON_TORCH_BAND_WITH_CONTEXT = _gib("0.7")
+GRAPH_SHARE = Fraction(1)
+GRAPH_SHARE_EXPERTS = Fraction(5)
+"""Graphs of one card or of dense models take up to twice the formula. Where several ranks share experts, its 0.46 to
+0.86 GiB were printed as 1.9 (4 × A100), 2.1 and 2.4 (2 cards), 3.5 (8 × L40S), 4.1 (4 × B300)."""
+WORKSPACE_SHARE = Fraction(1)
+"""Whether FlashInfer's kernels run at all: attention backends other than the default moved one pool by 2.3 GiB."""
 COMMUNICATION_SHARE = Fraction(35, 100)
-UNIFIED_BAND = _gib("2.0")
+COMMUNICATION_SHARE_UNLINKED = Fraction(1)
+"""Whether cards without NVLink reach each other over PCIe (buffers on the card) or through the host is the host's."""
+NON_TORCH_BAND_BEFORE_CONTEXT = _gib("0.25")
+"""0.6.5 to 0.18: prints lie from 0.12 below to 0.14 above the constants, pools of one card within 0.25."""
+NON_TORCH_BAND_COUNTED_ONCE = _gib("0.45")
+"""0.6 before its fifth release printed 0.15 to 0.73 of all that the device held."""
+NON_TORCH_BAND_WITH_CONTEXT = _gib("0.7")
+"""From 0.19 on kernels and attention backends are loaded into what is counted: pools miss by up to 0.7."""
+UNIFIED_BAND = _gib("3.0")
+"""Host memory of the engine and of everything else counts: GB10 and Thor needed 0.4 less to 3 GiB more than planned."""

@@ -9,6 +9,7 @@ from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes, graph_ceili
 from kvplan.engines.vllm.peaks import (
     RankFacts,
     compile_bytes,
+    default_sampler,
     encoder_bytes,
     forward_bytes,
     forward_width,
@@ -28,20 +29,34 @@ def non_torch_bytes(facts: RankFacts) -> int:
     """CUDA's and the libraries' own memory on this device, by release and size of the device."""
     if facts.unified_memory:
         return c.NON_TORCH_UNIFIED
-    once, until = c.CONTEXT_COUNTED_ONCE
-    if facts.release >= c.FIRST_CONTEXT_COUNTED or once <= facts.release < until:
+    if _is_context_counted(facts) or _is_all_counted_once(facts):
         turing = facts.capability is not None and facts.capability < (8, 0)
         return c.NON_TORCH_WITH_CONTEXT_TURING if turing else c.NON_TORCH_WITH_CONTEXT
     large = facts.total_bytes >= c.LARGE_CARD_BYTES
     return c.NON_TORCH_BEFORE_CONTEXT_LARGE if large else c.NON_TORCH_BEFORE_CONTEXT_SMALL
 
 
+def _is_context_counted(facts: RankFacts) -> bool:
+    return facts.release >= c.FIRST_CONTEXT_COUNTED
+
+
+def _is_all_counted_once(facts: RankFacts) -> bool:
+    once, until = c.CONTEXT_COUNTED_ONCE
+    return once <= facts.release < until
+
+
 def communication_bytes(facts: RankFacts) -> int:
-    """NCCL and all-reduce buffers: the next measured tensor-parallel size, and transport buffers across nodes."""
-    sizes = sorted(c.COMMUNICATION)
-    nearest = next((size for size in sizes if size >= facts.tensor_parallel), sizes[-1])
-    network = c.COMMUNICATION_PER_NODE_PAIR if facts.gpus > c.GPUS_PER_NODE else 0
-    return c.COMMUNICATION[nearest] + network
+    """NCCL and all-reduce buffers by what joins the cards: the next measured tensor-parallel size, and transport
+    buffers across nodes."""
+    capability = facts.capability if facts.vendor == "nvidia" else None
+    measured = c.COMMUNICATION
+    if capability is not None and capability < c.BLACKWELL:
+        if not facts.is_linked:
+            measured = c.COMMUNICATION_THROUGH_HOST
+        elif capability >= c.HOPPER:
+            measured = c.COMMUNICATION_HOPPER
+    inside = measured[next((size for size in measured if size >= facts.tensor_parallel), max(measured))]
+    return inside + (c.COMMUNICATION_PER_NODE_PAIR if facts.gpus > c.GPUS_PER_NODE else 0)
 
 
 def workspace_bytes(facts: RankFacts) -> int:
@@ -50,8 +65,13 @@ def workspace_bytes(facts: RankFacts) -> int:
     if facts.sparse_latent_width:
         gathered = c.SPARSE_PREFILL_FACTOR * facts.window_tokens * facts.sparse_latent_width * c.ACTIVATION_BYTES
         sparse = gathered + c.SPARSE_LOGITS
-    flashinfer = facts.vendor == "nvidia" and facts.capability is not None and facts.capability >= (10, 0)
-    return sparse + (c.FLASHINFER_WORKSPACE if flashinfer else 0)
+    return sparse + flashinfer_bytes(facts)
+
+
+def flashinfer_bytes(facts: RankFacts) -> int:
+    """FlashInfer's own buffer, on NVIDIA cards of compute capability 10 and later."""
+    runs = facts.vendor == "nvidia" and facts.capability is not None and facts.capability >= c.BLACKWELL
+    return c.FLASHINFER_WORKSPACE if runs else 0
 
 
 def cuda_graph_bytes(facts: RankFacts) -> int:
@@ -149,24 +169,45 @@ def band_bytes(facts: RankFacts) -> int:
     forward, sampler, encoder = forward_bytes(facts), sampler_bytes(facts), encoder_bytes(facts)
     compiling = max(0, compile_bytes(facts) - max(forward, sampler, encoder))
     parts = (
-        c.SAMPLER_SHARE * sampler if sampler >= forward else 0,
+        _sampler_share(facts) * sampler if sampler >= forward else 0,
         c.FORWARD_SHARE * forward,
-        c.ENCODER_SHARE * max(0, encoder - max(forward, sampler)),
+        c.ENCODER_SHARE * encoder,
         c.COMPILE_SHARE * compiling,
-        c.GRAPH_SHARE * cuda_graph_bytes(facts) if graphs_inside(facts) else 0,
-        c.COMMUNICATION_SHARE * communication_bytes(facts),
+        _graph_share(facts) * cuda_graph_bytes(facts) if graphs_inside(facts) else 0,
+        c.WORKSPACE_SHARE * flashinfer_bytes(facts),
+        _communication_share(facts) * communication_bytes(facts),
         _non_torch_band(facts),
         facts.weight_share_unsure * facts.weight_bytes,
     )
     return math.isqrt(sum(int(part) ** 2 for part in parts))
 
 
+def _sampler_share(facts: RankFacts) -> Fraction:
+    """Narrow where peaks were printed; wide where a release takes either of two samplers and no log says which."""
+    sampler = facts.sampler or default_sampler(facts)
+    if facts.sampler is None and sampler == "triton" and facts.release < c.FIRST_FLASHINFER_SAMPLER:
+        return c.SAMPLER_CHOICE_SHARE
+    return c.SAMPLER_SHARE_PRINTED if sampler == "torch" and facts.vendor == "nvidia" else c.SAMPLER_SHARE
+
+
+def _graph_share(facts: RankFacts) -> Fraction:
+    """Wide where several ranks share experts."""
+    shared = facts.tensor_parallel > 1 and facts.experts_per_token
+    return c.GRAPH_SHARE_EXPERTS if shared else c.GRAPH_SHARE
+
+
+def _communication_share(facts: RankFacts) -> Fraction:
+    """Whole where no NVLink joins the cards."""
+    return c.COMMUNICATION_SHARE if facts.is_linked else c.COMMUNICATION_SHARE_UNLINKED
+
+
 def _non_torch_band(facts: RankFacts) -> int:
-    """The printed non-torch figures spread this far around the constants; from 0.19 kernels' choice adds to it."""
+    """How far the printed non-torch figures and pools spread around the constants."""
     if facts.unified_memory:
         return c.UNIFIED_BAND
-    counted = facts.release >= c.FIRST_CONTEXT_COUNTED
-    return c.NON_TORCH_BAND_WITH_CONTEXT if counted else c.NON_TORCH_BAND_BEFORE_CONTEXT
+    if _is_context_counted(facts):
+        return c.NON_TORCH_BAND_WITH_CONTEXT
+    return c.NON_TORCH_BAND_COUNTED_ONCE if _is_all_counted_once(facts) else c.NON_TORCH_BAND_BEFORE_CONTEXT
 
 
 def rank_budget(facts: RankFacts) -> Budget:

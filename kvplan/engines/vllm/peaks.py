@@ -17,9 +17,9 @@ class RankFacts:
     """What one rank's start-up depends on. Widths are the whole model's; ``weight_bytes`` are this rank's.
 
     ``sampler``: torch, triton or flashinfer where it is known (a log says so), else None: the release's default.
-    ``latent_context_width``: K and V values per token that this rank's MLA heads make of a latent, 0 without MLA.
-    ``sparse_latent_width``: width of a sparse MLA's latent, else 0. ``weight_share_unsure``: relative uncertainty of
-    the weights.
+    ``is_linked``: NVLink joins the cards. ``latent_context_width``: K and V values per token that this rank's MLA heads
+    make of a latent, 0 without MLA. ``sparse_latent_width``: width of a sparse MLA's latent, else 0.
+    ``weight_share_unsure``: relative uncertainty of the weights.
     """
 
     release: tuple[int, ...]
@@ -40,6 +40,7 @@ class RankFacts:
     vendor: str = "nvidia"
     capability: tuple[int, int] | None = None
     unified_memory: bool = False
+    is_linked: bool = False
     sampler: str | None = None
     is_second_runner: bool = False
     runs_sampler: bool = True
