@@ -108,6 +108,13 @@ def test_an_override_is_for_this_run(capsys: pytest.CaptureFixture[str]) -> None
     assert shown["inputs"]["duration_s"] == 60
 
 
+def test_what_may_be_promised_is_what_the_ledger_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    """400 × 0.29 as it was written: binary rounding makes it 115.99…"""
+    fraction = ("--strategy", "worst_case", "--set", "deployment.kv_pool.blocks=401", "--safety-fraction", "0.29")
+    document = json.loads(_run(capsys, *fraction, "--duration", "10s", "--format", "json"))
+    assert document["pool"]["ledger_blocks"] == document["strategies"][0]["ledger_capacity"] == 116
+
+
 TITLES = (
     "Memory of one GPU",
     "Worst-case reservations",
@@ -157,7 +164,7 @@ def test_a_foreign_name_is_only_text_on_the_page_and_in_the_ticket(
     assert "&lt;script&gt;alert(1)&lt;/script&gt;|$x_1$" in page
     ticket = _run(capsys, "--report", "report.md", "--strategy", "none", "--format", "markdown")
     assert "<script" not in ticket
-    assert "&lt;script>alert(1)&lt;/script>\\|$x\\_1$" in ticket
+    assert "&lt;script>alert(1)&lt;/script>\\|\\$x_1\\$" in ticket
     assert "| default cap | cuts off |" in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 

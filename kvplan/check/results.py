@@ -120,3 +120,10 @@ class Check:
     def broken(self) -> tuple[LimitResult, ...]:
         """The limits that failed."""
         return tuple(limit for limit in self.limits if not limit.passed)
+
+    @property
+    def newly_broken(self) -> tuple[LimitResult, ...]:
+        """The limits that failed and that the base kept, by name, class and bound."""
+        before = () if self.comparison is None else self.comparison.base_limits
+        kept = {(one.name, one.class_name, one.bound) for one in before if one.passed}
+        return tuple(one for one in self.broken if (one.name, one.class_name, one.bound) in kept)

@@ -27,11 +27,10 @@ def pool_and_refusals(row: OverTime, *, top_share: float, most_per_min: float) -
         curves, across=across, up=Axis(marks=shares, name="of the pool"), caption=f"{row.name}: KV in use and reserved"
     )
     said = f"{count(row.refusals)} refusals" if row.refusals else "no refusals"
-    most = most_per_min or 1.0
     yield chart(
-        [Curve(kind="refused", points=_steps(row, most), filled=True)],
+        [Curve(kind="refused", points=_steps(row, most_per_min), filled=True)],
         across=across,
-        up=Axis(marks=[(mark / most, f"{mark:g}") for mark in ticks(most, most=3)], name="a minute"),
+        up=Axis(marks=[(mark / most_per_min, f"{mark:g}") for mark in ticks(most_per_min, most=3)], name="a minute"),
         caption=f"{row.name}: {said}",
     )
 

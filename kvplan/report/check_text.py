@@ -3,26 +3,11 @@
 from collections.abc import Iterator
 from shlex import quote
 
-from kvplan.check.results import Check, Comparison, LimitResult
-from kvplan.report.check_words import (
-    band_warning,
-    bound,
-    change,
-    figure_beside,
-    file_name,
-    interval,
-    is_shown,
-    measured,
-    message,
-    newly_broken,
-    summary,
-    title,
-    verdict,
-)
+from kvplan.check.results import Check, Comparison
+from kvplan.report.check_words import CHANGES, LIMITS, change_rows, doubts, failure, rest, row, runs, summary
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.report.simulation_text import setting_line
-
-HEADINGS = ("", "limit", "", "measured", "95% interval")
+from kvplan.report.traffic_file import file_name
 
 
 def text(check: Check) -> Iterator[Part]:
@@ -31,82 +16,47 @@ def text(check: Check) -> Iterator[Part]:
     simulation = check.measured.simulation
     if simulation is not None:
         yield paragraph(setting_line(simulation), style=QUIET, indent=0)
-        inputs = simulation.inputs
-        runs = "1 seed" if inputs.seeds == 1 else f"{inputs.seeds} seeds"
-        yield paragraph(f"judged: {inputs.judged}, {runs} from {inputs.seed}", style=QUIET, indent=0)
+        yield paragraph(f"judged: {simulation.inputs.judged}, {runs(simulation)}", style=QUIET, indent=0)
     yield BLANK
-    yield columns(HEADINGS, [row(limit) for limit in check.limits if limit.name != "fits"], left={0, 1, 2}, wrap=1)
+    headings = ("", LIMITS[1], "", *LIMITS[3:])
+    yield columns(headings, [row(limit) for limit in check.limits if limit.name != "fits"], left={0, 1, 2}, wrap=1)
     yield BLANK
     remarks = list(_remarks(check))
     yield from remarks
     if remarks:
         yield BLANK
     if check.comparison is not None:
-        yield from comparison(check.comparison)
+        yield from _comparison(check.comparison)
     yield from next_steps(*_next(check))
-
-
-def row(limit: LimitResult) -> tuple[str, ...]:
-    """One limit in the columns of ``HEADINGS``."""
-    return (verdict(limit), title(limit), bound(limit), measured(limit), interval(limit))
 
 
 def _remarks(check: Check) -> Iterator[Part]:
     """What needs action, then what only needs to be known."""
-    fresh = newly_broken(check)
     for limit in check.broken:
         if limit.certainty == "not_measured" and check.measured.trouble is not None:
             continue  # said once, by the limit that the engine starts
-        new = "; the base keeps it" if limit in fresh else ""
-        yield labelled("broken", f"{message(limit)}{new}", style=ACTION)
-    for limit in check.limits:
-        if limit.passed and limit.certainty in ("within_noise", "one_seed"):
-            yield labelled("unsure", message(limit))
+        yield labelled("broken", failure(limit, check), style=ACTION)
     simulation = check.measured.simulation
-    if simulation is not None:
-        strategy = simulation.strategy(simulation.inputs.judged)
-        if not strategy.steady:
-            yield labelled("unsteady", strategy.steady_reason, style=ACTION)
-        share = simulation.inputs.service_band_share
-        if share:
-            for warning in filter(None, (band_warning(limit, share) for limit in check.limits)):
-                yield labelled("unsure", warning)
-            yield labelled("assumed", f"service time from {simulation.inputs.service_source}, ± {share:.0%}")
+    if simulation is not None and not simulation.strategy(simulation.inputs.judged).steady:
+        yield labelled("unsteady", simulation.strategy(simulation.inputs.judged).steady_reason, style=ACTION)
+    for doubt in doubts(check):
+        yield labelled("unsure", doubt)
+    if simulation is not None and simulation.inputs.service_band_share:
+        band = f"± {simulation.inputs.service_band_share:.0%}"
+        yield labelled("assumed", f"service time from {simulation.inputs.service_source}, {band}")
 
 
-def comparison(found: Comparison) -> Iterator[Part]:
+def _comparison(found: Comparison) -> Iterator[Part]:
     """The keys and the figures that changed."""
     for setting in found.settings:
         yield labelled("changed", f"{setting.key}: {setting.before or 'not given'} → {setting.after or 'not given'}")
     if found.settings:
         yield BLANK
-    shown = [one for one in found.changes if is_shown(one)]
-    if shown:
-        yield columns(
-            (f"against {file_name(found.base)}", "before", "now", "change"),
-            [
-                (
-                    one.name,
-                    figure_beside(one.name, one.before, one.after),
-                    figure_beside(one.name, one.after, one.before),
-                    change(one),
-                )
-                for one in shown
-            ],
-            wrap=0,
-        )
+    rows = change_rows(found)
+    if rows:
+        yield columns((f"against {file_name(found.base)}", *CHANGES[1:]), rows, wrap=0)
     yield paragraph(rest(found), style=QUIET)
     yield BLANK
-
-
-def rest(found: Comparison) -> str:
-    """How many figures are not in the table."""
-    same = sum(one.before == one.after for one in found.changes)
-    little = len(found.changes) - same - sum(is_shown(one) for one in found.changes)
-    parts = [f"{same} figure{'s' * (same != 1)} {'do' if same != 1 else 'does'} not change"]
-    if little:
-        parts.append(f"{little} change{'s' * (little == 1)} by less than half a percent")
-    return "; ".join(parts)
 
 
 def _next(check: Check) -> tuple[str, ...]:

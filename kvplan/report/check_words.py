@@ -1,56 +1,19 @@
-"""The words of a check, shared by its formats: figures by their unit, limits, verdicts, one message a limit."""
+"""The words of a check, shared by its formats: limits, verdicts, one message a limit, what a change does."""
 
-from kvplan.check.results import Change, Check, LimitResult
-from kvplan.report.numbers import count, format_bytes, percent, ratio, seconds
+from collections.abc import Iterator
 
+from kvplan.check.results import Change, Check, Comparison, LimitResult
+from kvplan.report.numbers import figure, figure_beside
+from kvplan.simulation.results import Simulation
 
-def figure(name: str, value: float | None) -> str:
-    """A figure as its name's unit is read.
-
-    >>> figure("refused_share", 0.042), figure("ttft_p99_s", 4.81), figure("kv_pool_bytes", 2**30), figure("gpus", 2)
-    ('4.2%', '4.8 s', '1 GiB', '2')
-    """
-    if value is None:
-        return "-"
-    if name.endswith("_share"):
-        return percent(value)
-    if name.endswith("_bytes"):
-        return format_bytes(int(value))
-    if name.endswith(("_per_s", "_per_hour")):
-        return ratio(value)
-    if name.endswith("_s"):
-        return "0" if value == 0 else seconds(value)
-    return count(int(value)) if value == int(value) else ratio(value)
+LIMITS = ("verdict", "limit", "bound", "measured", "95% interval")
+UNSURE = ("within_noise", "one_seed")
+CHANGES = ("figure", "before", "now", "change")
 
 
-def figure_beside(name: str, value: float | None, other: float | None) -> str:
-    """The figure with as many digits as it takes to tell it from ``other``.
-
-    >>> figure_beside("refused_share", 0.0104, 0.01), figure_beside("kv_pool_bytes", 2**30 + 1, 2**30)
-    ('1.04%', '1,073,741,825 B')
-    >>> figure_beside("e2e_mean_s", 1.503, 1.533), figure_beside("queue_p90_s", 0.00928, 0.00902)
-    ('1.5 s', '9.3 ms')
-    """
-    shown = figure(name, value)
-    if value is None or other is None or value == other or shown != figure(name, other):
-        return shown
-    if name.endswith("_bytes"):
-        return f"{int(value):,} B"
-    scale, unit = (100, "%") if name.endswith("_share") else (1, "")
-    if name.endswith("_s") and not name.endswith("_per_s"):
-        scale, unit = (1, " s") if max(value, other) >= 1 else (1000, " ms")
-    texts = ([f"{number * scale:,.{digits}g}" for number in (value, other)] for digits in range(2, 18))
-    return next(f"{own}{unit}" for own, its in texts if own != its)
-
-
-def file_name(file: str) -> str:
-    """A traffic file as its reader names it: a bundled mix by its name.
-
-    >>> file_name("/somewhere/profiles/traffic/chat.yaml"), file_name("loads/traffic.yaml")
-    ('chat', 'loads/traffic.yaml')
-    """
-    bundled = any(folder in file.replace("\\", "/") for folder in ("/profiles/traffic/", "/_profiles/traffic/"))
-    return file.replace("\\", "/").rpartition("/")[2].removesuffix(".yaml") if bundled else file
+def row(limit: LimitResult) -> tuple[str, ...]:
+    """One limit in the columns of ``LIMITS``."""
+    return (verdict(limit), title(limit), bound(limit), measured(limit), interval(limit))
 
 
 def title(limit: LimitResult) -> str:
@@ -105,13 +68,30 @@ def message(limit: LimitResult) -> str:
     return f"{said} ({', '.join(facts)})" if facts else said
 
 
-def band_warning(limit: LimitResult, band_share: float) -> str | None:
-    """What becomes of a limit that holds, where the estimated service time is off by its band; None: it still holds."""
-    for value, words in ((limit.at_slow_end, "longer"), (limit.at_fast_end, "shorter")):
-        if limit.passed and value is not None and not limit.kept_by(value):
-            shown = figure_beside(limit.name, value, limit.limit)
-            return f"{title(limit)} would be {shown} ({bound(limit)}), were every step {band_share:.0%} {words}"
-    return None
+def failure(limit: LimitResult, check: Check) -> str:
+    """The message of a limit that is broken, and whether it is the change that breaks it."""
+    return f"{message(limit)}{'; the base keeps it' if limit in check.newly_broken else ''}"
+
+
+def doubts(check: Check) -> Iterator[str]:
+    """Of limits that hold: where the runs are not sure, and where an estimated service time decides."""
+    for limit in check.limits:
+        if limit.passed and limit.certainty in UNSURE:
+            yield message(limit)
+    simulation = check.measured.simulation
+    share = 0.0 if simulation is None else simulation.inputs.service_band_share
+    for limit in check.limits:
+        for value, words in ((limit.at_slow_end, "longer"), (limit.at_fast_end, "shorter")):
+            if limit.passed and value is not None and not limit.kept_by(value):
+                shown = figure_beside(limit.name, value, limit.limit)
+                yield f"{title(limit)} would be {shown} ({bound(limit)}), were every step {share:.0%} {words}"
+                break
+
+
+def runs(simulation: Simulation) -> str:
+    """How often it was played."""
+    inputs = simulation.inputs
+    return f"{'1 seed' if inputs.seeds == 1 else f'{inputs.seeds} seeds'} from {inputs.seed}"
 
 
 def summary(check: Check) -> str:
@@ -158,9 +138,25 @@ def is_shown(found: Change) -> bool:
     return abs(found.after - found.before) >= 0.005 * max(abs(found.before), abs(found.after))
 
 
-def newly_broken(check: Check) -> tuple[LimitResult, ...]:
-    """Limits that the base kept, by name, class and bound, and this file breaks."""
-    if check.comparison is None:
-        return ()
-    kept = {(one.name, one.class_name, one.bound) for one in check.comparison.base_limits if one.passed}
-    return tuple(one for one in check.broken if (one.name, one.class_name, one.bound) in kept)
+def change_rows(found: Comparison) -> list[tuple[str, ...]]:
+    """The figures that change by enough to be read, in the columns of ``CHANGES``."""
+    return [
+        (
+            one.name,
+            figure_beside(one.name, one.before, one.after),
+            figure_beside(one.name, one.after, one.before),
+            change(one),
+        )
+        for one in found.changes
+        if is_shown(one)
+    ]
+
+
+def rest(found: Comparison) -> str:
+    """How many figures have no row."""
+    same = sum(one.before == one.after for one in found.changes)
+    little = len(found.changes) - same - sum(is_shown(one) for one in found.changes)
+    parts = [f"{same} figure{'s' * (same != 1)} {'do' if same != 1 else 'does'} not change"]
+    if little:
+        parts.append(f"{little} change{'s' * (little == 1)} by less than half a percent")
+    return "; ".join(parts)

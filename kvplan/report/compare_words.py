@@ -1,8 +1,9 @@
 """The words of a comparison, shared by its formats: what is asked, who a candidate is, why it is where it is."""
 
 from kvplan.compare.results import Candidate, Comparison, ShapeLoad
-from kvplan.report.check_words import bound, file_name, measured, title
+from kvplan.report.check_words import bound, measured, title
 from kvplan.report.numbers import format_bytes, ratio
+from kvplan.report.traffic_file import file_name
 from kvplan.traffic.kinds import Traffic
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvplan.check.results import Check, LimitResult
-from kvplan.report.check_words import message, newly_broken, summary, title
+from kvplan.report.check_words import UNSURE, failure, message, summary, title
 
 
 def text(check: Check) -> str:
@@ -16,12 +16,10 @@ def text(check: Check) -> str:
 
 
 def _lines(check: Check) -> Iterator[str]:
-    fresh = newly_broken(check)
     for limit in check.limits:
         if not limit.passed:
-            new = "; the base keeps it" if limit in fresh else ""
-            yield _command("error", limit, check.traffic.file, f"{message(limit)}{new}")
-        elif limit.certainty in ("within_noise", "one_seed"):
+            yield _command("error", limit, check.traffic.file, failure(limit, check))
+        elif limit.certainty in UNSURE:
             yield _command("warning", limit, check.traffic.file, message(limit))
     yield f"kvplan check: {' '.join(check.traffic.file.split())} {summary(check)}"
 

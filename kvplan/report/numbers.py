@@ -7,6 +7,8 @@ from kvplan.units import format_bytes
 __all__ = [
     "count",
     "exact",
+    "figure",
+    "figure_beside",
     "format_bytes",
     "json_number",
     "parameters",
@@ -93,6 +95,45 @@ def plain_seconds(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2f}" if value < 0.9995 else f"{value:.1f}" if value < 9.95 else f"{value:,.0f}"
+
+
+def figure(name: str, value: float | None) -> str:
+    """A figure as its name's unit is read.
+
+    >>> figure("refused_share", 0.042), figure("ttft_p99_s", 4.81), figure("kv_pool_bytes", 2**30), figure("gpus", 2)
+    ('4.2%', '4.8 s', '1 GiB', '2')
+    """
+    if value is None:
+        return "-"
+    if name.endswith("_share"):
+        return percent(value)
+    if name.endswith("_bytes"):
+        return format_bytes(int(value))
+    if name.endswith(("_per_s", "_per_hour")):
+        return ratio(value)
+    if name.endswith("_s"):
+        return "0" if value == 0 else seconds(value)
+    return count(int(value)) if value == int(value) else ratio(value)
+
+
+def figure_beside(name: str, value: float | None, other: float | None) -> str:
+    """The figure with as many digits as it takes to tell it from ``other``.
+
+    >>> figure_beside("refused_share", 0.0104, 0.01), figure_beside("kv_pool_bytes", 2**30 + 1, 2**30)
+    ('1.04%', '1,073,741,825 B')
+    >>> figure_beside("e2e_mean_s", 1.503, 1.533), figure_beside("queue_p90_s", 0.00928, 0.00902)
+    ('1.5 s', '9.3 ms')
+    """
+    shown = figure(name, value)
+    if value is None or other is None or value == other or shown != figure(name, other):
+        return shown
+    if name.endswith("_bytes"):
+        return f"{int(value):,} B"
+    scale, unit = (100, "%") if name.endswith("_share") else (1, "")
+    if name.endswith("_s") and not name.endswith("_per_s"):
+        scale, unit = (1, " s") if max(value, other) >= 1 else (1000, " ms")
+    texts = ([f"{number * scale:,.{digits}g}" for number in (value, other)] for digits in range(2, 18))
+    return next(f"{own}{unit}" for own, its in texts if own != its)
 
 
 def parameters(value: int | None) -> str | None:

@@ -1,6 +1,6 @@
 """What the pictures show of one strategy over time: the pool's shares, and refusals a minute."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor, isfinite, log10
 
@@ -37,6 +37,12 @@ def over_time(result: Simulation) -> Iterator[OverTime]:
     for strategy in result.strategies:
         if strategy.samples is not None and len(strategy.samples.time_s) >= 2:
             yield _one(strategy, strategy.samples, result.plant.usable * result.plant.replicas)
+
+
+def scales(rows: Sequence[OverTime]) -> tuple[float, float]:
+    """The tops that all rows share, so that they compare: a share of the pool, and refusals a minute (1 if none)."""
+    top_share = max([1.0, *(max(row.reserved_share or (0.0,)) for row in rows)])
+    return top_share, max((max(row.refused_per_min) for row in rows), default=0.0) or 1.0
 
 
 def _one(strategy: StrategyResult, samples: Samples, pool_blocks: int) -> OverTime:

@@ -11,7 +11,7 @@ from typing import Any
 from kvplan.errors import InputError
 from kvplan.recommend.results import CapPoint
 from kvplan.report.numbers import count
-from kvplan.report.over_time import OverTime, over_time, time_unit
+from kvplan.report.over_time import OverTime, over_time, scales, ticks, time_unit
 from kvplan.report.simulation_text import pool_line, setting_line
 from kvplan.simulation.results import Simulation
 
@@ -70,8 +70,7 @@ _METADATA: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pd
 
 def _draw_rows(figure: Any, grid: Any, rows: Sequence[OverTime], seed: int) -> None:
     """The pool on the left, refusals on the right; all rows share their scales."""
-    most = max((max(row.refused_per_min) for row in rows), default=0.0)
-    top = max([1.0, *(max(row.reserved_share or (0.0,)) for row in rows)])
+    top, most = scales(rows)
     for place, row in enumerate(rows):
         unit_s, unit = time_unit(row.span_s)
         pool, refused = figure.add_subplot(grid[place, 0]), figure.add_subplot(grid[place, 1])
@@ -85,9 +84,7 @@ def _draw_rows(figure: Any, grid: Any, rows: Sequence[OverTime], seed: int) -> N
         pool.set_title(row.name, fontsize=9, loc="left", fontweight="bold")
         starts = [number * row.bar_s / unit_s for number in range(len(row.refused_per_min))]
         refused.bar(starts, row.refused_per_min, width=row.bar_s / unit_s, align="edge", color=_REFUSED, linewidth=0)
-        refused.set(xlim=(0, times[-1]), ylim=(0, (most or 1.0) * 1.05), ylabel="refusals/min")
-        if most == 0:
-            refused.set_yticks([0, 1])
+        refused.set(xlim=(0, times[-1]), ylim=(0, most * 1.05), yticks=ticks(most, most=3), ylabel="refusals/min")
         refused.set_title(f"{count(row.refusals)} refusals" if row.refusals else "no refusals", fontsize=9, loc="left")
         if place == 0:
             pool.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2, frameon=False)
@@ -118,9 +115,7 @@ def _draw_caps(panel: Any, caps: Sequence[CapPoint], result: Simulation) -> None
     panel.set(ylim=(0, most * 1.2), yticks=marks, yticklabels=[f"{mark:g}" for mark in marks], xticks=values)
     panel.set_xticklabels([f"{value:,}" for value in values])
     panel.minorticks_off()
-    chosen = result.inputs.default_max_tokens
-    if result.recommendation is not None:
-        chosen = result.recommendation.default_max_tokens
+    chosen = result.best_default_tokens
     panel.axvline(chosen, color="0.35", linewidth=1.0, linestyle=":")
     panel.annotate(
         f"recommended {chosen:,}", (chosen, 0.97), xycoords=("data", "axes fraction"), xytext=(4, 0),

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from shlex import quote
 
 from kvplan.recommend.results import Advice, FailedConstraint, Played, SensitivityRow
-from kvplan.report.check_words import figure, figure_beside, file_name
-from kvplan.report.numbers import count, percent, plain_seconds, ratio, seconds
+from kvplan.report.numbers import count, figure, figure_beside, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, Part, answer, columns, labelled, next_steps
-from kvplan.report.simulation_text import write_step
+from kvplan.report.traffic_file import file_name, write_step
 
 CAPS = ("cap", "cuts off", "refused", "95%", "gave up", "p99 s", "")
 FRACTIONS = ("fraction", "refused", "gave up", "preempts", "peak KV", "p99 s", "")

@@ -10,7 +10,7 @@ from kvplan.report import html_page as html
 from kvplan.report.charts import cap_chart, pool_and_refusals
 from kvplan.report.fit_text import budget_rows
 from kvplan.report.numbers import count, percent, plain_seconds
-from kvplan.report.over_time import over_time
+from kvplan.report.over_time import over_time, scales
 from kvplan.report.page import Columns, Headline, Labelled, Part, Prose, Verbatim
 from kvplan.report.simulation_text import (
     COLUMNS,
@@ -102,9 +102,7 @@ def _curves(result: Simulation, caps: Sequence[CapPoint]) -> Iterator[str]:
     if not caps:
         yield html.paragraph("Every client sends a max_tokens of its own: a default changes nothing.")
         return
-    chosen = result.inputs.default_max_tokens
-    if result.recommendation is not None:
-        chosen = result.recommendation.default_max_tokens
+    chosen = result.best_default_tokens
     yield html.paragraph(
         "A low cap cuts answers off (solid), a high one reserves more and so refuses more (dashed).", "quiet"
     )
@@ -138,10 +136,9 @@ def _over_time(result: Simulation) -> Iterator[str]:
         "Refusals count every try that was refused.",
         "quiet",
     )
-    top = max([1.0, *(max(row.reserved_share or (0.0,)) for row in rows)])
-    most = max(max(row.refused_per_min) for row in rows)
+    top_share, most_per_min = scales(rows)
     for row in rows:
-        yield html.side_by_side(pool_and_refusals(row, top_share=top, most_per_min=most))
+        yield html.side_by_side(pool_and_refusals(row, top_share=top_share, most_per_min=most_per_min))
 
 
 def _assumed(result: Simulation) -> Iterator[str]:

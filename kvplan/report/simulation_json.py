@@ -37,7 +37,7 @@ def _pool_object(result: Simulation) -> dict[str, object]:
         "bytes_per_block": plant.layout.bytes_per_block,
         "blocks": plant.blocks,
         "usable_blocks": plant.usable,
-        "ledger_blocks": int(plant.usable * result.inputs.safety_fraction),
+        "ledger_blocks": result.promised_blocks,
         "replicas": plant.replicas,
         "max_model_len": plant.settings.max_model_len,
         "longest_window_tokens": plant.longest_window_tokens,

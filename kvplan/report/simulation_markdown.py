@@ -61,7 +61,7 @@ def _lines(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint]) ->
 
 def _recommended(advice: Recommendation) -> Iterator[str]:
     yield (
-        f"**Recommended**: safety fraction {advice.safety_fraction:.2f}, max\\_tokens default "
+        f"**Recommended**: safety fraction {advice.safety_fraction:.2f}, max_tokens default "
         f"{advice.default_max_tokens:,}"
     )
     yield ""

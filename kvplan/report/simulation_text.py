@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from shlex import quote
 
-from kvplan.report.check_words import file_name
 from kvplan.report.numbers import count, format_bytes, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
+from kvplan.report.traffic_file import file_name, write_step
 from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
 from kvplan.units import GIB
 
@@ -79,7 +79,7 @@ def pool_line(result: Simulation) -> str:
 def promise_line(result: Simulation) -> str:
     """What of the pool the front door may promise."""
     fraction = result.inputs.safety_fraction
-    return f"of which {int(result.plant.usable * fraction):,} may be promised, at a safety fraction of {fraction:.2f}"
+    return f"of which {result.promised_blocks:,} may be promised, at a safety fraction of {fraction:.2f}"
 
 
 def reservation_rows(result: Simulation) -> Iterator[tuple[str, ...]]:
@@ -205,10 +205,3 @@ def seeds_line(result: Simulation) -> str:
 
 def _next(file: str) -> tuple[str, ...]:
     return (f"kvplan check {quote(file_name(file))}", write_step(file))
-
-
-def write_step(file: str) -> str:
-    """The command that writes the answer beside the file, or over it where it has the usual name."""
-    name = file_name(file)
-    output = f"{name} --force" if name == "traffic.yaml" else "traffic.yaml"
-    return f"kvplan recommend {quote(name)} --write --output {output}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kvplan.admission import usable_blocks
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.recovery import Recovery
 from kvplan.simulation.request_lines import StrategyRows
@@ -249,6 +250,16 @@ class Simulation:
     band: tuple[ServiceBand, ...] = ()
     recommendation: Recommendation | None = None
     rows: tuple[StrategyRows, ...] = ()
+
+    @property
+    def promised_blocks(self) -> int:
+        """Blocks that the ledger of one replica may promise."""
+        return usable_blocks(self.plant.blocks, self.inputs.safety_fraction, self.plant.layout.reserved_blocks)
+
+    @property
+    def best_default_tokens(self) -> int:
+        """The default cap to set: the recommended one, else the one that was played."""
+        return (self.recommendation or self.inputs).default_max_tokens
 
     def strategy(self, name: str) -> StrategyResult:
         """The result of one strategy; KeyError if it was not run."""
