@@ -6,8 +6,7 @@ from pathlib import Path
 
 from kvplan.checkpoint import ACCESS_HINT, Checkpoint, read_folder, read_json_object
 from kvplan.errors import InputError, ModelUnavailableError, UnsupportedModelError
-from kvplan.hub import HubUnavailableError, fetch_facts
-from kvplan.hub_gguf import fetch_gguf, split_gguf_reference
+from kvplan.hub import HubUnavailableError, fetch_facts, fetch_gguf, split_gguf_reference
 from kvplan.model import ModelSpec, Source
 from kvplan.profiles.kinds import BundledModel
 from kvplan.profiles.loader import load_model_facts, nearest_names

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvplan.errors import InputError, ModelUnavailableError
-from kvplan.hub_cache import hub_cache_folder
+from kvplan.hub.cache import hub_cache_folder
 from kvplan.sources import read_model
 from tests.gguf_files import gguf_bytes
 from tests.hub_server import COMMIT, Fault, HubServer, Repository, serve

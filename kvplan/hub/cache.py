@@ -40,20 +40,31 @@ def hub_cache_folder() -> Path:
     return _folder(given) if given else hub_home() / "hub"
 
 
+def is_set(*variables: str) -> bool:
+    """Whether the first of ``variables`` that holds anything says yes, as huggingface_hub reads its switches."""
+    said = next((value for name in variables if (value := os.environ.get(name))), "")
+    return said.upper() in {"1", "ON", "YES", "TRUE"}
+
+
 def is_offline() -> bool:
-    """True where ``HF_HUB_OFFLINE`` (or ``TRANSFORMERS_OFFLINE``) forbids the network."""
-    value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-    return value.upper() in {"1", "ON", "YES", "TRUE"}
+    """Whether ``HF_HUB_OFFLINE`` (or ``TRANSFORMERS_OFFLINE``) forbids the network."""
+    return is_set("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+def cached_file(model_id: str, file: str, revision: str | None) -> Path | None:
+    """A file as ``hf download`` left it in the cache, if it did."""
+    folder = hub_cache_folder() / _folder_name(model_id)
+    found = folder / "snapshots" / (_commit(folder, revision) or "-") / file
+    return found if found.is_file() else None
 
 
 def cached_facts(model_id: str, revision: str | None) -> tuple[Checkpoint, str] | None:
     """The facts in the cache at the revision asked for, and the commit they are of."""
     kept = _kept_facts(model_id, revision)
-    folder = hub_cache_folder() / _folder_name(model_id)
-    commit = _commit(folder, revision)
-    snapshot = folder / "snapshots" / (commit or "-")
-    if commit is None or not (snapshot / "config.json").is_file():
+    config = cached_file(model_id, "config.json", revision)
+    if config is None:
         return kept
+    snapshot, commit = config.parent, config.parent.name
     totals = None
     if kept is not None and kept[1] == commit and kept[0].weight_bytes is not None:
         totals = kept[0].parameters, kept[0].weight_bytes

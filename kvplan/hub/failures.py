@@ -106,6 +106,16 @@ def no_config(asked: Asked, names: tuple[str, ...]) -> HubUnavailableError:
     )
 
 
+def no_file(asked: Asked, file: str) -> HubUnavailableError:
+    """The repository is there, but does not hold the file that was named."""
+    return HubUnavailableError(
+        f"{asked.name} has no file {file}",
+        hint=f"see its files on {asked.page}/tree/{asked.revision or 'main'}",
+        reason=None,
+        catalogue_may_answer=False,
+    )
+
+
 def refused(asked: Asked, status: int, headers: Mapping[str, str]) -> HubUnavailableError:
     """An HTTP status that is not success. ``X-Error-Code`` is the Hub's own word for the cause."""
     code, said = headers.get("x-error-code", ""), headers.get("x-error-message", "")

@@ -1,0 +1,136 @@
+"""How the Hub is asked: where it is, with which token, how long to wait, and what went wrong in kvplan's words."""
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from kvplan import __version__
+from kvplan.errors import InputError
+from kvplan.hub import failures
+from kvplan.hub.cache import is_offline, is_set
+from kvplan.hub.failures import Asked
+
+_PUBLIC_HUB = "https://huggingface.co"
+_TIMEOUT_S = 10.0  # the Hub client's own default
+_LONGEST_PROBE_S = 5.0
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One model's questions to the Hub. ``asked`` is what an error message names."""
+
+    asked: Asked
+    token: str | None
+    timeout_s: float
+
+    @property
+    def hub_name(self) -> str:
+        """The Hub, or the mirror that answers in its place, as a user reads it."""
+        return "Hub" if self.asked.endpoint == _PUBLIC_HUB else f"Hub at {self.asked.endpoint}"
+
+    @contextmanager
+    def get(self, url: str, file: str, headers: Mapping[str, str] | None = None) -> Iterator[Any]:
+        """The answer to one request, its body not read yet; ``file`` is what a message calls it. (Untyped, because the
+        client's HTTP library has been a different one from one major version to the next.)
+
+        The connection is the Hub client's (proxies, certificates, whatever the user configured); the headers are not,
+        because to build them the client asks the Hub for a list of coding agents: one request more.
+        """
+        from huggingface_hub import get_session
+
+        own = {"user-agent": f"kvplan/{__version__}", **(headers or {})}
+        if self.token:
+            own["authorization"] = f"Bearer {self.token}"
+        with (
+            self._translated(file),
+            get_session().stream("GET", url, headers=own, timeout=self.timeout_s, follow_redirects=True) as response,
+        ):
+            yield response
+
+    @contextmanager
+    def _translated(self, file: str) -> Iterator[None]:
+        """Turns the client's exceptions into kvplan's.
+
+        The HTTP library's base exception is taken from the client's own, which derives from it and from OSError.
+        """
+        from huggingface_hub.errors import HfHubHTTPError
+
+        transport: tuple[type[BaseException], ...] = HfHubHTTPError.__bases__
+        try:
+            yield
+        except ImportError as error:  # a SOCKS proxy needs a package of its own
+            raise failures.unreachable(self.asked, str(error)) from error
+        except transport as error:
+            kinds = {kind.__name__ for kind in type(error).__mro__}
+            if "TimeoutException" in kinds or isinstance(error, TimeoutError):
+                raise failures.timed_out(self.asked, self.timeout_s) from error
+            if "RemoteProtocolError" in kinds:
+                raise failures.broken_off(self.asked, file, str(error)) from error
+            raise failures.unreachable(self.asked, str(error)) from error
+
+
+def open_session(model_id: str, revision: str | None, *, offline: bool, token: str | None) -> Session:
+    """A session for ``model_id``; HubUnavailableError where the network is forbidden or nothing can be reached.
+
+    ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE`` and the proxies' variables are obeyed; ``token`` wins over the
+    environment's.
+    """
+    endpoint = (os.environ.get("HF_ENDPOINT") or _PUBLIC_HUB).rstrip("/")
+
+    def asked(*, with_token: bool) -> Asked:
+        return Asked(model_id=model_id, revision=revision, endpoint=endpoint, with_token=with_token)
+
+    if offline or is_offline():
+        raise failures.offline(asked(with_token=False))
+    timeout_s = _timeout_s()
+    _probe(asked(with_token=token is not None), timeout_s)
+    held = token or _own_token()
+    return Session(asked=asked(with_token=held is not None), token=held, timeout_s=timeout_s)
+
+
+def _own_token() -> str | None:
+    """The token of ``HF_TOKEN`` or of ``hf auth login``, unless the user forbade to send it unasked."""
+    from huggingface_hub import get_token
+
+    return None if is_set("HF_HUB_DISABLE_IMPLICIT_TOKEN") else get_token()
+
+
+def _timeout_s() -> float:
+    """Seconds to wait for an answer: the Hub client's own variable, so that a user sets it once."""
+    text = os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT")
+    try:
+        seconds = float(text) if text else _TIMEOUT_S
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 86400:
+        raise InputError(
+            f"HF_HUB_DOWNLOAD_TIMEOUT is {text!r}, not a number of seconds", hint="such as HF_HUB_DOWNLOAD_TIMEOUT=30"
+        )
+    return seconds
+
+
+def _probe(asked: Asked, timeout_s: float) -> None:
+    """Fails at once where nothing can be reached, before the client's import is paid for (half a second, cold).
+
+    Not where a proxy is set: then the Hub's own name need not resolve here.
+    """
+    if any(os.environ.get(name) for name in _PROXIES):
+        return
+    parts = urlsplit(asked.endpoint)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise InputError(
+            f"HF_ENDPOINT is {asked.endpoint!r}, not an address", hint="such as HF_ENDPOINT=https://hub.example.org"
+        )
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    seconds = min(timeout_s, _LONGEST_PROBE_S)
+    try:
+        socket.create_connection((parts.hostname, port), timeout=seconds).close()
+    except TimeoutError as error:
+        raise failures.timed_out(asked, seconds) from error
+    except OSError as error:
+        raise failures.unreachable(asked, error.strerror or str(error)) from error
