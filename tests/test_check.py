@@ -15,9 +15,9 @@ from kvplan.check.results import Change, Check, LimitResult, Measured, Reading
 from kvplan.errors import InputError
 from kvplan.report.check_json import text as json_text
 from kvplan.report.check_words import message
+from kvplan.traffic.file.shapes.whole import LIMIT_NAMES
 from kvplan.traffic.kinds import Limit, Traffic
 from kvplan.traffic.load import parse_traffic
-from kvplan.traffic.shapes.file import LIMIT_NAMES
 
 POOL = """\
 deployment:

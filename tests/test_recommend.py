@@ -299,7 +299,7 @@ def test_scaling_names_the_engine_s_own_gauges() -> None:
     ],
 )
 def test_settings_are_written_where_they_belong(text: str) -> None:
-    from kvplan.traffic.yaml_text import parse_mapping
+    from kvplan.traffic.file.yaml_text import parse_mapping
 
     written = recommended_text(text, "mix.yaml", safety_fraction=0.98, default_max_tokens=768)
     before, after = parse_mapping(text, "mix.yaml")[0], parse_mapping(written, "mix.yaml")[0]

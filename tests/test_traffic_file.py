@@ -18,12 +18,12 @@ from kvplan.profiles.loader import list_names
 from kvplan.simulation.deployment import plan_deployment
 from kvplan.traffic.arrivals import Diurnal, Gamma, OnOff, Poisson, Ramp, Recorded
 from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Quantiles
-from kvplan.traffic.json_schema import schema_text
+from kvplan.traffic.file.json_schema import schema_text
+from kvplan.traffic.file.shapes.deployment import DeploymentShape
+from kvplan.traffic.file.template import TEMPLATE
 from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, ServiceTime, Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.prefixes import SharedPrefix
-from kvplan.traffic.shapes.deployment import DeploymentShape
-from kvplan.traffic.template import TEMPLATE
 
 CLASS = "traffic.classes.0"
 PREFIX = f"{CLASS}.shared_prefix"

@@ -18,7 +18,6 @@ from kvplan.traffic.arrivals import (
     Weibull,
     arrival_times,
 )
-from kvplan.traffic.coupling import coupled
 from kvplan.traffic.distributions import (
     Choice,
     Choices,
@@ -28,6 +27,7 @@ from kvplan.traffic.distributions import (
     Lognormal,
     Quantiles,
     Uniform,
+    coupled,
     histogram,
 )
 from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass

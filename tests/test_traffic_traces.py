@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 
 from kvplan.errors import InputError
 from kvplan.simulation.plant import build_plant
-from kvplan.traffic import stamps
 from kvplan.traffic.arrivals import OnOff, arrival_times
-from kvplan.traffic.describe import describe_trace
 from kvplan.traffic.kinds import Arrivals
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.sample import sample
-from kvplan.traffic.trace_formats import FORMATS, parse_stamp
-from kvplan.traffic.traces import TraceNotes, load_trace, read_trace
-from kvplan.traffic.written import traffic_text
+from kvplan.traffic.traces import stamps
+from kvplan.traffic.traces.columns import load_trace
+from kvplan.traffic.traces.describe import describe_trace
+from kvplan.traffic.traces.formats import FORMATS, parse_stamp
+from kvplan.traffic.traces.rows import TraceNotes, read_trace
+from kvplan.traffic.traces.written import traffic_text
 
 PLAIN = "arrival_s,prompt_tokens,output_tokens,max_tokens,class,client,hash_ids\n"
 

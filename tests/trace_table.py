@@ -13,10 +13,10 @@ import numpy as np
 
 from kvplan.simulation.results import Simulation
 from kvplan.simulation.run import simulate
-from kvplan.traffic.describe import describe_trace
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import sample
-from kvplan.traffic.written import traffic_text
+from kvplan.traffic.traces.describe import describe_trace
+from kvplan.traffic.traces.written import traffic_text
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 _SLOW = "{base_s: 0.02, prefill_token_s: 5.0e-5, decode_sequence_s: 3.0e-5, kv_token_s: 1.0e-7}"

@@ -15,7 +15,7 @@ def run(
     profiles: options.Profiles = None,
 ) -> int:
     """Write a commented traffic file that runs as it stands."""
-    from kvplan.traffic.template import TEMPLATE
+    from kvplan.traffic.file.template import TEMPLATE
 
     if output is not None:
         write_file(output, TEMPLATE, force=force)

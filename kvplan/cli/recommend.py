@@ -131,7 +131,7 @@ def _print(advice: "Advice", format: str, written: str | None, output: Path | No
 def _written(advice: "Advice") -> str:
     """The traffic file's own text with the answer in it."""
     from kvplan.recommend import recommended_text
-    from kvplan.traffic.yaml_text import read_text
+    from kvplan.traffic.file.yaml_text import read_text
 
     file = advice.traffic.file
     return recommended_text(

@@ -3,7 +3,7 @@
 import re
 
 from kvplan.errors import InputError
-from kvplan.traffic.yaml_text import parse_mapping
+from kvplan.traffic.file.yaml_text import parse_mapping
 
 _INDENT = "  "
 

@@ -1,8 +1,8 @@
 """``kvplan trace`` as JSON (``kvplan.trace``)."""
 
 from kvplan.report.json_text import document
-from kvplan.traffic.describe import TraceDescription
-from kvplan.traffic.lengths import Lengths
+from kvplan.traffic.traces.describe import TraceDescription
+from kvplan.traffic.traces.lengths import Lengths
 
 
 def text(trace: TraceDescription, traffic_file: str | None) -> str:

@@ -44,7 +44,7 @@ def read_measured_run(path: str | Path) -> MeasuredRun:
     the two is taken for the clocks' offset, so that a request arrives when it was sent. Requests without a finish, or
     with times out of order, are skipped and counted. InputError where they are more than half.
     """
-    from kvplan.traffic.traces import read_records
+    from kvplan.traffic.traces.rows import read_records
 
     rows: list[tuple[float, ...]] = []
     offsets: list[float] = []

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvplan.traffic.coupling import ranks
-from kvplan.traffic.distributions import Distribution
+from kvplan.traffic.distributions import Distribution, ranks
 
 _FINEST_TOKENS, _COARSEST_TOKENS = 16, 512
 _LINKS = 32

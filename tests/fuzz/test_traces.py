@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvplan.errors import InputError
-from kvplan.traffic.describe import describe_trace
 from kvplan.traffic.load import parse_traffic
-from kvplan.traffic.traces import load_trace
-from kvplan.traffic.written import traffic_text
+from kvplan.traffic.traces.columns import load_trace
+from kvplan.traffic.traces.describe import describe_trace
+from kvplan.traffic.traces.written import traffic_text
 from tests.fuzz import CORPUS, answer, bounded
 
 ODD_FIGURES = [

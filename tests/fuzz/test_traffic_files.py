@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvplan.errors import KvplanError
+from kvplan.traffic.file.template import TEMPLATE
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import MOST_REQUESTS
-from kvplan.traffic.template import TEMPLATE
 from tests.fuzz import CORPUS, answer, bounded
 
 SMALL: dict[str, Any] = {

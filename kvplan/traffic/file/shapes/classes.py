@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from kvplan.traffic.shapes.base import Count, Duration, NotNegative, OneOf, Positive, Rate, Section, Share
-from kvplan.traffic.shapes.lengths import Answers, Cap, Length
+from kvplan.traffic.file.shapes.base import Count, Duration, NotNegative, OneOf, Positive, Rate, Section, Share
+from kvplan.traffic.file.shapes.lengths import Answers, Cap, Length
 
 
 class CvShape(Section):

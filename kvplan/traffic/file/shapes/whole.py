@@ -4,9 +4,9 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
-from kvplan.traffic.shapes.base import Bytes, Count, NotNegative, Positive, Section, Share
-from kvplan.traffic.shapes.classes import TrafficShape
-from kvplan.traffic.shapes.deployment import DeploymentShape
+from kvplan.traffic.file.shapes.base import Bytes, Count, NotNegative, Positive, Section, Share
+from kvplan.traffic.file.shapes.classes import TrafficShape
+from kvplan.traffic.file.shapes.deployment import DeploymentShape
 
 
 class RetryAfterShape(Section):

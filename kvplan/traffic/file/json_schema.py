@@ -5,7 +5,7 @@ import json
 
 def schema_text() -> str:
     """The canonical text of ``profiles/schema/traffic.json``."""
-    from kvplan.traffic.shapes.file import FileShape
+    from kvplan.traffic.file.shapes.whole import FileShape
 
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.traffic.arrivals import ArrivalProcess
-from kvplan.traffic.burstiness import fitted_arrivals
-from kvplan.traffic.coupling import coupled
-from kvplan.traffic.lengths import Lengths
-from kvplan.traffic.stamps import Stamps
-from kvplan.traffic.trace_formats import TraceRow
+from kvplan.traffic.distributions import coupled
+from kvplan.traffic.traces.formats import TraceRow
+from kvplan.traffic.traces.lengths import Lengths
+from kvplan.traffic.traces.stamps import Stamps, fitted_arrivals
 
 _EULER = 0.5772156649015329
 _SHORTEST_GAP_S = 1e-3

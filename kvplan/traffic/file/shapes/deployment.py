@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
-from kvplan.traffic.shapes.base import Bytes, Count, CountOrNone, NotNegative, Positive, Section
+from kvplan.traffic.file.shapes.base import Bytes, Count, CountOrNone, NotNegative, Positive, Section
 
 
 class PoolShape(Section):

@@ -3,14 +3,14 @@
 import json
 import textwrap
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 from kvplan.errors import InputError
 from kvplan.traffic.arrivals import ArrivalProcess, Gamma, Recorded
-from kvplan.traffic.burstiness import plain
-from kvplan.traffic.describe import TraceDescription
-from kvplan.traffic.lengths import Lengths
-from kvplan.traffic.recurrence import Part, Recurrence
+from kvplan.traffic.traces.describe import TraceDescription
+from kvplan.traffic.traces.lengths import Lengths
+from kvplan.traffic.traces.recurrence import Part, Recurrence
 
 _FINE = (*range(99), 98.5, 99, 99.5, 99.9, 100)
 _CHANCE = 0.02
@@ -55,7 +55,7 @@ def _classes(description: TraceDescription, name: str) -> Iterator[str]:
         label = f"{name}, shared prefixes" if part.recurrence and len(description.parts) > 1 else name
         yield f"""\
     - name: {json.dumps(label, ensure_ascii=False) if set(label) & _NOT_PLAIN else label}
-      rate: {plain(description.rate_per_s * part.prompt.rows / description.requests, 6)}/s
+      rate: {_plain(description.rate_per_s * part.prompt.rows / description.requests, 6)}/s
       arrivals: {_arrivals_text(part.arrivals)}
       prompt_tokens: {_quantiles_text(part.prompt)}
       output_tokens: {_quantiles_text(part.output)}
@@ -72,7 +72,7 @@ def _correlation_text(part: Part) -> str:
 
 
 def _prefix_text(found: Recurrence) -> str:
-    lifetime = "" if found.lifetime_s is None else f"\n        lifetime: {plain(found.lifetime_s, 3)}s"
+    lifetime = "" if found.lifetime_s is None else f"\n        lifetime: {_plain(found.lifetime_s, 3)}s"
     return f"""\
       shared_prefix:
         groups: {found.groups}{lifetime}
@@ -142,3 +142,12 @@ def _caps_text(description: TraceDescription) -> str:
     whole[0] += round(1.0 - sum(whole), 6)
     lines = (f"\n          - {{{what}, share: {share:g}}}" for (what, _), share in zip(shares, whole, strict=True))
     return "\n        choices:" + "".join(lines)
+
+
+def _plain(value: float, digits: int) -> str:
+    """So many digits of a number without an exponent, which times and rates of a traffic file do not know.
+
+    >>> _plain(1e-7, 6), _plain(1487.2, 3)
+    ('0.0000001', '1490')
+    """
+    return f"{Decimal(f'{value:.{digits}g}'):f}"

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from kvplan.traffic.shapes.base import Count, NotNegative, OneOf, Positive, Section, Share
+from kvplan.traffic.file.shapes.base import Count, NotNegative, OneOf, Positive, Section, Share
 
 
 class LognormalShape(Section):

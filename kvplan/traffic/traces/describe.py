@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvplan.errors import InputError
-from kvplan.traffic.lengths import Lengths
-from kvplan.traffic.recurrence import Part, Repeats
-from kvplan.traffic.stamps import WINDOWS_S, Stamps
-from kvplan.traffic.traces import TraceNotes, read_trace, skip_text
+from kvplan.traffic.traces.lengths import Lengths
+from kvplan.traffic.traces.recurrence import Part, Repeats
+from kvplan.traffic.traces.rows import TraceNotes, read_trace, skip_text
+from kvplan.traffic.traces.stamps import WINDOWS_S, Stamps
 
 _TICK_S = 1e-6  # no trace has a finer clock: stamps closer than that are equal
 

@@ -1,0 +1,107 @@
+"""What is wrong with a file, said as its writer would see it: the key, its line, and the nearest known word."""
+
+import re
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from kvplan.errors import InputError
+from kvplan.traffic.file.places import Places
+from kvplan.traffic.file.shapes.whole import LIMIT_NAMES
+from kvplan.traffic.file.yaml_text import KeyPath
+
+Shape = TypeVar("Shape")
+
+
+def validated(shape: type[Shape], values: dict[str, Any], places: Places) -> Shape:
+    """``values`` as ``shape``; InputError with the first complaint, at its place."""
+    try:
+        return TypeAdapter(shape).validate_python(values)
+    except ValidationError as error:
+        complaints = error.errors(include_url=False)
+        first = min(complaints, key=lambda complaint: _order(complaint, places))
+        raise _translate(first, shape, values, places, len({_path(found, values) for found in complaints})) from error
+
+
+def _order(complaint: Any, places: Places) -> tuple[bool, int]:
+    # An unknown key explains a missing one (a misspelt key is both), so it comes first.
+    return (complaint["type"] != "extra_forbidden", places.line(tuple(complaint["loc"])) or 0)
+
+
+def _path(complaint: Any, values: Any) -> KeyPath:
+    """The location less the steps that name a member of a union instead of a key."""
+    path: list[str | int] = []
+    here = values
+    for step in complaint["loc"]:
+        is_key = isinstance(here, dict) and step in here
+        if is_key or (isinstance(here, list) and isinstance(step, int) and step < len(here)):
+            here = here[step]
+        elif complaint["type"] != "missing" or step != complaint["loc"][-1]:
+            continue
+        path.append(step)
+    return tuple(path)
+
+
+def _translate(complaint: Any, shape: Any, values: Any, places: Places, others: int) -> InputError:
+    path, kind = _path(complaint, values), complaint["type"]
+    name = ".".join(map(str, path))
+    more = f" (and {others - 1} more)" if others > 1 else ""
+    hint = None
+    if kind == "extra_forbidden" or complaint["loc"][-1:] == ("[key]",):
+        known = known_keys(shape, path[:-1])
+        if complaint["loc"][-1:] == ("[key]",):
+            known = LIMIT_NAMES
+        elif path[-1] != complaint["loc"][-1]:  # a name that stands for a block: arrivals: posson
+            wrong, known = str(complaint["loc"][-1]), known_keys(shape, path)
+            near = get_close_matches(wrong, known, 1, 0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            return places.error(path, f"{name}: {wrong!r} is not known{more}", hint)
+        near = get_close_matches(str(path[-1]), known, 1, 0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+        message = f"unknown key {path[-1]!r}" + (f" in {name.rpartition('.')[0]}" if len(path) > 1 else "")
+    elif kind == "missing":
+        message = f"the key {name!r} is missing"
+    elif kind == "value_error":
+        message = f"{name}: {complaint['ctx']['error']}"
+    else:
+        said = complaint["msg"].replace("Input should be", "must be").replace("valid dictionary", "block of keys")
+        said = re.sub(r" or instance of \w+", "", said)
+        if kind == "too_short":
+            said = f"must have {complaint['ctx']['min_length']} or more entries"
+        unit = _UNITS.get(str(path[-1])) if path else None
+        if kind == "string_type" and unit is not None and isinstance(complaint["input"], int | float):
+            hint = f"write it with its unit: {complaint['input']}{unit}"
+        message = f"{name or 'the file'}: {said[:1].lower()}{said[1:]}, not {_shown(complaint['input'])}"
+    return places.error(path, message + more, hint)
+
+
+_UNITS = {
+    "rate": "/s",
+    "memory": "GiB",
+    "gpu_memory": "GiB",
+    **dict.fromkeys(("duration", "timeout", "on", "off", "period", "peak_at", "step", "lifetime"), "s"),
+}
+"""Keys whose values have units, and the usual one."""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def known_keys(shape: Any, path: KeyPath) -> tuple[str, ...]:
+    """The keys that may stand in the block at ``path``."""
+
+    def models(annotation: Any) -> list[type[BaseModel]]:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            return [annotation]
+        return [found for argument in get_args(annotation) for found in models(argument)]
+
+    here: list[type[BaseModel]] = [shape]
+    for step in path:
+        if isinstance(step, int):
+            continue
+        fields = [model.model_fields[step].annotation for model in here if step in model.model_fields]
+        here = [found for annotation in fields for found in models(annotation)] or here
+    return tuple((field.alias or name) for model in here for name, field in model.model_fields.items())

@@ -1,0 +1,46 @@
+"""Keys that replace what the file says, written into its values before these are judged."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvplan.errors import InputError
+from kvplan.traffic.file.complaints import known_keys
+from kvplan.traffic.file.shapes.whole import FileShape
+
+_SECTIONS = ("admission", "deployment", "traffic", "")
+
+
+def override(values: dict[str, Any], overrides: Mapping[str, object]) -> None:
+    """Put each override in its place: a key named alone, or by its section (``traffic.classes.0.rate``)."""
+    for name, value in overrides.items():
+        section, _, key = name.rpartition(".")
+        if not section:
+            places = (place for place in _SECTIONS if name in known_keys(FileShape, (place,) if place else ()))
+            section = next(places, "unknown")
+            if section == "unknown":
+                raise InputError(f"{name!r} is no key of a traffic file", key=name)
+        block: Any = values
+        for part in filter(None, section.split(".")):
+            block = _inside(block, part, name)
+        if not isinstance(block, dict):
+            raise _no_block(block, key, name)
+        block[key] = value
+
+
+def _inside(block: Any, part: str, name: str) -> Any:
+    """The block under a key, made where it is missing, or a list's entry."""
+    if isinstance(block, dict):
+        return block.setdefault(part, {})
+    if isinstance(block, list) and part.isdecimal() and int(part) < len(block):
+        return block[int(part)]
+    raise _no_block(block, part, name)
+
+
+def _no_block(block: Any, part: str, name: str) -> InputError:
+    if not isinstance(block, list):
+        return InputError(f"{name}: there is no {part!r} inside a single value", key=name)
+    called = [entry.get("name", "") if isinstance(entry, dict) else "" for entry in block]
+    entries = ", ".join(f"{index} {word}".strip() for index, word in enumerate(called))
+    return InputError(
+        f"{name}: {part!r} is no entry of that list", hint=f"give an entry by its number: {entries}", key=name
+    )
