@@ -241,3 +241,30 @@ def test_a_reservation_larger_than_the_pool_is_said_to_be_permanent(capsys: pyte
     document = json.loads(capsys.readouterr().out)
     assert document["capacity"]["reservations"][0]["sequences"] == 0
     assert "reservation-larger-than-pool" in [finding["code"] for finding in document["findings"]]
+
+
+PATHS = {
+    "traffic": ["check"],
+    "trace": ["trace"],
+    "log": ["calibrate"],
+    "output": ["init", "--output"],
+    "base": ["check", "chat", "--against"],
+    "requests": ["simulate", "chat", "--requests"],
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_path_that_no_file_system_takes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _fails([*PATHS[name], "x" * 5000], 3, capsys, "File name too long", "try: ")
+
+
+def test_a_path_behind_a_closed_folder(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As an ordinary user meets it; root, whom no folder keeps out, is told the same by hand."""
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    _fails(["trace", "in/t.csv"], 3, capsys, "in/t.csv: Permission denied")

@@ -39,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from kvplan.cli.failures import report_error
 
         code = report_error(error, given)
+    except OSError as error:
+        from kvplan.cli.failures import report_refused
+
+        code = report_refused(error, given)
     except Exception as error:  # noqa: BLE001 - the one place where a bug may surface
         from kvplan.cli.failures import report_bug
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from kvplan.cli.output import quietly, talk, write_data
-from kvplan.errors import KvplanError
+from kvplan.errors import InputError, KvplanError
 
 BUG = 70
 _NO_NUMBER = re.compile(r"Invalid value for (?P<names>'[^:]+'): Input should be a valid (?P<kind>integer|number)\b")
@@ -30,6 +30,19 @@ def report_error(error: KvplanError, arguments: Sequence[str]) -> int:
     """Say ``error`` and return its exit code."""
     _say(error, error.exit_code, arguments)
     return error.exit_code
+
+
+def report_refused(error: OSError, arguments: Sequence[str]) -> int:
+    """Say that the operating system refuses a path before it can be asked what is there (a name longer than a file
+    system takes, a folder on the way that may not be entered). An error that names no path is a bug."""
+    if not isinstance(error.filename, str):
+        return report_bug(error, arguments)
+    refused = InputError(
+        f"{error.filename}: {error.strerror}",
+        hint="check the path, and that you may read its folders",
+        file=error.filename,
+    )
+    return report_error(refused, arguments)
 
 
 def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
