@@ -198,3 +198,26 @@ def test_the_drafter_is_a_line_of_the_last_stages_budget() -> None:
     assert term.bytes > GIB
     assert "next-token" in term.formula
     assert not [term for term in plain.terms if term.name == "speculative"]
+
+
+def test_a_drafter_that_is_captured_has_graphs_of_its_own() -> None:
+    """16 sequences of 4 tokens a step: 19 + 11 graphs, as many again for MTP's first token and 5 of one token a
+    sequence for the others, 0.0042 GiB each. N-grams are looked up, a draft model runs without graphs."""
+
+    def graphs(model: str, method: str, draft: str | None = None) -> float:
+        asked = Deployment(
+            gpu=load_gpu("h200"),
+            tensor_parallel=8,
+            max_num_seqs=16,
+            speculative_method=method,
+            speculative_tokens=3,
+            draft_model=drafting(draft),
+        )
+        budget = fit(read_model(model, offline=True), asked).plan.budget
+        assert budget is not None
+        return next(term.bytes for term in budget.terms if term.name == "cuda_graphs") / GIB
+
+    alone = 0.10 + 30 * 0.0042
+    assert graphs("deepseek-ai/DeepSeek-V3", "mtp") == pytest.approx(alone + 35 * 0.0042, abs=1e-6)
+    assert graphs("deepseek-ai/DeepSeek-V3", "ngram") == pytest.approx(alone, abs=1e-6)
+    assert graphs(LLAMA, "draft_model", "meta-llama/Llama-3.2-1B-Instruct") == pytest.approx(alone, abs=1e-6)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from kvplan.engines.base import Budget, Deployment, Settings
 from kvplan.engines.devices import device_memories
+from kvplan.engines.drafting import EAGLE, MTP, Drafter, draft_weights
 from kvplan.engines.stages import stage_layers
 from kvplan.engines.vllm.budget_terms import rank_budget
 from kvplan.engines.vllm.lora import lora_bytes
@@ -24,59 +25,62 @@ def stage_budgets(
     settings: Settings,
     *,
     lora_slots: int = 0,
-    lora_rank: int = 16,
-    draft_bytes: int = 0,
-    draft_formula: str = "",
+    drafter: Drafter | None = None,
 ) -> tuple[Budget, ...]:
-    """Each pipeline stage's budget, of its smallest device. ``lora_slots`` adapters of ``lora_rank`` can be loaded at
-    once; ``draft_bytes`` are a drafter's weights, which the last stage holds.
+    """Each pipeline stage's budget, of its smallest device. ``lora_slots`` adapters can be loaded at once.
 
-    Ranks of one stage differ only by their device's memory; stages differ by layers, embedding and head, and only the
-    last one samples. Raises InputError where no memory is known, UnsupportedModelError where weights are not.
+    Ranks of one stage differ only by their device's memory; stages differ by layers, embedding and head, only the first
+    one encodes, and only the last one samples and holds the ``drafter``. Raises InputError where no memory is known,
+    UnsupportedModelError where weights are not.
     """
-    memories = device_memories(deployment)
-    facts = rank_facts(model, deployment, settings)
-    stages = deployment.pipeline_parallel
+    facts, memories = rank_facts(model, deployment, settings), device_memories(deployment)
+    ranks, stages = deployment.tensor_parallel, deployment.pipeline_parallel
     shares = stage_layers(len(model.layers), stages, deployment.pipeline_layers)
     budgets = []
     for stage in range(stages):
+        mine = range(stage * ranks, (stage + 1) * ranks)
+        smallest = min(mine, key=memories.__getitem__)
         weights = rank_weights(
             model,
-            tensor_parallel=deployment.tensor_parallel,
+            tensor_parallel=ranks,
             pipeline_parallel=stages,
             stage=stage,
             stage_sizes=deployment.pipeline_layers,
             data_parallel=deployment.data_parallel,
             given_bytes=deployment.weight_bytes,
         )
-        first = stage * deployment.tensor_parallel
-        mine = memories[first : first + deployment.tensor_parallel]
-        smallest = min(range(len(mine)), key=mine.__getitem__)
-        budgets.append(
-            rank_budget(
-                replace(
-                    facts,
-                    rank=first + smallest,
-                    total_bytes=mine[smallest],
-                    weight_bytes=weights.bytes,
-                    weight_formula=weights.formula,
-                    weight_share_unsure=weights.unsure_share,
-                    speculative_bytes=draft_bytes if stage == stages - 1 else 0,
-                    speculative_formula=draft_formula,
-                    lora_bytes=lora_bytes(
-                        model.weights.parts,
-                        model.shape.hidden,
-                        tensor_parallel=deployment.tensor_parallel,
-                        slots=lora_slots,
-                        rank=lora_rank,
-                        stage=shares[stage],
-                    ),
-                    runs_sampler=facts.runs_sampler and stage == stages - 1,
-                    has_encoder=facts.has_encoder and stage == 0,
-                )
-            )
+        here = replace(
+            facts,
+            rank=smallest,
+            total_bytes=memories[smallest],
+            weight_bytes=weights.bytes,
+            weight_formula=weights.formula,
+            weight_share_unsure=weights.unsure_share,
+            lora_bytes=lora_bytes(
+                model.weights.parts,
+                model.shape.hidden,
+                tensor_parallel=ranks,
+                slots=lora_slots,
+                rank=deployment.lora_rank,
+                stage=shares[stage],
+            ),
+            has_encoder=facts.has_encoder and stage == 0,
         )
+        last = stage == stages - 1
+        budgets.append(rank_budget(_with_drafter(here, model, drafter) if last else replace(here, runs_sampler=False)))
     return tuple(budgets)
+
+
+def _with_drafter(facts: RankFacts, model: ModelSpec, drafter: Drafter | None) -> RankFacts:
+    """The drafter's weights, and whether it has graphs of its own: a draft model runs without, and n-grams are looked
+    up (vLLM 0.33, ``StandaloneARSpeculator`` and ``TargetDependentARSpeculator``)."""
+    weights = draft_weights(model, drafter, facts.tensor_parallel)
+    return replace(
+        facts,
+        speculative_bytes=weights.bytes,
+        speculative_formula=weights.formula,
+        is_drafter_captured=drafter is not None and drafter.method in (MTP, EAGLE),
+    )
 
 
 def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> RankFacts:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm
 from kvplan.engines.vllm import budget_constants as c
-from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes, graph_ceiling
+from kvplan.engines.vllm.graphs import captured_graphs, drafter_graphs, graph_bytes, graph_ceiling
 from kvplan.engines.vllm.peaks import (
     RankFacts,
     compile_bytes,
@@ -86,10 +86,14 @@ def graphs_inside(facts: RankFacts) -> bool:
 
 
 def graph_count(facts: RankFacts) -> int:
-    """Graphs that are captured."""
+    """Graphs that are captured, the drafter's own among them."""
     if facts.enforce_eager:
         return 0
-    return captured_graphs(facts.sequences, facts.query_tokens, ceiling=graph_ceiling(facts.capability))
+    ceiling = graph_ceiling(facts.capability)
+    own = captured_graphs(facts.sequences, facts.query_tokens, ceiling=ceiling)
+    if not facts.is_drafter_captured:
+        return own
+    return own + drafter_graphs(facts.sequences, facts.query_tokens, ceiling=ceiling)
 
 
 def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:

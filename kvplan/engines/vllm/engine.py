@@ -3,7 +3,7 @@
 from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Settings, Unpriced
 from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import capability_of
-from kvplan.engines.drafting import Drafter, draft_weights
+from kvplan.engines.drafting import Drafter
 from kvplan.engines.vllm.budget import stage_budgets
 from kvplan.engines.vllm.drafting import (
     check_lookahead,
@@ -83,16 +83,7 @@ def _budgets(
     if deployment.kv_memory_bytes is not None:
         return None
     slots = deployment.lora_slots if adapters_are_priced(model) else 0
-    draft = draft_weights(model, drafter, deployment.tensor_parallel)
-    stages = stage_budgets(
-        model,
-        deployment,
-        settings,
-        lora_slots=slots,
-        lora_rank=deployment.lora_rank,
-        draft_bytes=draft.bytes,
-        draft_formula=draft.formula,
-    )
+    stages = stage_budgets(model, deployment, settings, lora_slots=slots, drafter=drafter)
     return tuple(corrected(each, deployment.corrections) for each in stages)
 
 

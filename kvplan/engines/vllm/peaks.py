@@ -19,7 +19,8 @@ class RankFacts:
     ``sampler``: torch, triton or flashinfer where it is known (a log says so), else None: the release's default.
     ``is_linked``: NVLink joins the cards. ``latent_context_width``: K and V values per token that this rank's MLA heads
     make of a latent, 0 without MLA. ``sparse_latent_width``: width of a sparse MLA's latent, else 0.
-    ``weight_share_unsure``: relative uncertainty of the weights.
+    ``is_drafter_captured``: what guesses ahead has graphs of its own. ``weight_share_unsure``: relative uncertainty of
+    the weights.
     """
 
     release: tuple[int, ...]
@@ -51,6 +52,7 @@ class RankFacts:
     sparse_latent_width: int = 0
     speculative_bytes: int = 0
     speculative_formula: str = "weights of what guesses ahead"
+    is_drafter_captured: bool = False
     lora_bytes: int = 0
     weight_share_unsure: Fraction = Fraction(0)
     weight_formula: str = "as given"
