@@ -1,6 +1,7 @@
 """GGUF files (llama.cpp, Ollama): the model they describe, read from the header alone, here or over the network."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,32 +32,29 @@ def read_gguf(
     """
     if isinstance(file, Path):
         name = model_id or file.name
-        header = _read_local(file)
-        others = [_read_local(shard) for shard in _other_shards(file)]
+        headers = [_read_local(path) for path in (file, *_other_shards(file))]
     else:
         name = model_id or "model.gguf"
-        header = read_header(file, file=name, size_bytes=size_bytes)
-        others = []
-    parameters: int | None = sum(part.parameters for part in (header, *others))
-    stored = [part.stored_bytes for part in (header, *others)]
-    total = weight_bytes if weight_bytes is not None else sum(size for size in stored if size is not None)
-    shards = header.metadata.get("split.count", 1)
-    is_partial = isinstance(shards, int) and shards > 1 + len(others)
-    if weight_bytes is None and (None in stored or is_partial):
-        total = 0
-    if is_partial or not parameters:
-        parameters = None
+        headers = [read_header(file, file=name, size_bytes=size_bytes)]
+    shards = headers[0].metadata.get("split.count", 1)
+    is_partial = isinstance(shards, int) and shards > len(headers)
     model = read_gguf_metadata(
-        header.metadata,
+        headers[0].metadata,
         model_id=name,
         source=source or Source(name=f"header of {name}"),
-        parameters=parameters,
-        stored_bytes=total or None,
+        parameters=None if is_partial else sum(header.parameters for header in headers) or None,
+        stored_bytes=weight_bytes or (None if is_partial else _stored_bytes(headers)),
     )
     if is_partial and weight_bytes is None:
         note = f"one of {shards} files: the weights of the others are not counted"
         model = replace(model, notes=(*model.notes, note))
     return model
+
+
+def _stored_bytes(headers: Sequence[GgufHeader]) -> int | None:
+    """Bytes of all tensors; None where there are none, or one has a type that is not known."""
+    sizes = [header.stored_bytes for header in headers]
+    return None if None in sizes else sum(size for size in sizes if size is not None) or None
 
 
 def _read_local(path: Path) -> GgufHeader:

@@ -165,22 +165,7 @@ def read_header(read: Reader, *, file: str, size_bytes: int | None = None) -> Gg
     ends before its last tensor. Raises InputError naming ``file``.
     """
     cursor = _Cursor(read, file, size_bytes)
-    magic = cursor.take(4)
-    if magic != b"GGUF":
-        raise cursor.fail(
-            f"it begins with {magic!r}, not with b'GGUF'", hint="give a .gguf file, a config.json or a Hub id"
-        )
-    version = int(cursor.number("<I"))
-    if version and version & 0xFFFF == 0:
-        raise cursor.fail(
-            "it is big-endian", hint="convert it with gguf-py's gguf_convert_endian, or take another file"
-        )
-    if version == 1:
-        raise cursor.fail(
-            "it is GGUF version 1", hint="convert the model again: versions 2 and 3 are in use since 2023"
-        )
-    if version not in (2, 3):
-        raise cursor.fail(f"its version {version} is not known (2 and 3 are)")
+    version = _version(cursor)
     tensor_count = cursor.count("<Q", "tensors", _MOST_TENSORS)
     key_count = cursor.count("<Q", "keys", _MOST_KEYS)
     metadata: dict[str, object] = {}
@@ -202,6 +187,27 @@ def read_header(read: Reader, *, file: str, size_bytes: int | None = None) -> Gg
             hint="download it again: the transfer was cut",
         )
     return header
+
+
+def _version(cursor: _Cursor) -> int:
+    """The format's version, 2 or 3; InputError for a file of another format, version or byte order."""
+    magic = cursor.take(4)
+    if magic != b"GGUF":
+        raise cursor.fail(
+            f"it begins with {magic!r}, not with b'GGUF'", hint="give a .gguf file, a config.json or a Hub id"
+        )
+    version = int(cursor.number("<I"))
+    if version and version & 0xFFFF == 0:
+        raise cursor.fail(
+            "it is big-endian", hint="convert it with gguf-py's gguf_convert_endian, or take another file"
+        )
+    if version == 1:
+        raise cursor.fail(
+            "it is GGUF version 1", hint="convert the model again: versions 2 and 3 are in use since 2023"
+        )
+    if version not in (2, 3):
+        raise cursor.fail(f"its version {version} is not known (2 and 3 are)")
+    return version
 
 
 def _value(cursor: _Cursor, type_number: int, key: str) -> object:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from kvplan.errors import InputError
 from kvplan.gguf.header import LongArray
 
+CONFIG_HINT = "plan from the model's config.json, for an engine that kvplan models it on"
 WHOLE_FILE_HINT = "take a complete GGUF file, or convert the model again"
 
 

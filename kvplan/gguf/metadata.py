@@ -8,31 +8,12 @@ from collections.abc import Mapping
 
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.gguf.header import LongArray
-from kvplan.gguf.keys import WHOLE_FILE_HINT, Keys
+from kvplan.gguf.keys import CONFIG_HINT, WHOLE_FILE_HINT, Keys
 from kvplan.gguf.states import PURELY_RECURRENT, STATE_BESIDE_ATTENTION, recurrent_layers, recurrent_state
+from kvplan.gguf.windows import read_windows
 from kvplan.layers import ChunkedAttention, FullAttention, LatentAttention, Layer, SharedKv, SlidingAttention
 from kvplan.model import ModelSpec, Shape, Source, Weights
 
-# Windows by architecture where the file has no list: the period, of which the last layer is full, or the first.
-_LAST_IS_FULL = {
-    "afmoe": 4,
-    "cohere2": 4,
-    "exaone-moe": 4,
-    "exaone4": 4,
-    "gemma2": 2,
-    "gemma3": 6,
-    "gemma3n": 5,
-    "gpt-oss": 2,
-    "llama4": 4,
-    "mellum": 4,
-    "olmo2": 4,
-    "plamo3": 8,
-}
-_FIRST_IS_FULL = {"cohere2moe": 4, "laguna": 4, "smallthinker": 4}
-_WINDOW_DEFAULTS = {"gemma2": 4096, "llama4": 8192}
-# llama.cpp reads a window of these only from a list with one entry a layer.
-_NEEDS_LIST = {"gemma4", "granite-swa", "maple", "mimo2", "step35", "spark2-5"}
-_CONFIG_HINT = "plan from the model's config.json, for an engine that kvplan models it on"
 _MOST_LAYERS = 10_000
 _KEEPS_NO_KV = {
     "bert",
@@ -106,7 +87,7 @@ def _refuse(keys: Keys) -> None:
     if reason is not None:
         raise UnsupportedModelError(
             f"{keys.file}: the GGUF architecture {keys.architecture!r} ({reason}) is not modelled",
-            hint=_CONFIG_HINT,
+            hint=CONFIG_HINT,
             file=keys.file,
             key="general.architecture",
         )
@@ -120,67 +101,25 @@ def _layers(keys: Keys, count: int) -> tuple[tuple[tuple[Layer, ...], ...], tupl
     kv_heads = keys.per_layer("attention.head_count_kv", count) or heads
     if kv_heads is None and keys.architecture not in PURELY_RECURRENT:
         keys.needed("attention.head_count_kv")
+    kv_heads = kv_heads or (0,) * count
     recurrent = recurrent_layers(keys, count, kv_heads)
-    windows, notes = _windows(keys, count)
+    state = (
+        recurrent_state(keys, max(heads or (0,)), keys.number("attention.key_length") or 0) if any(recurrent) else ()
+    )
+    windows, ignored = read_windows(keys, count)
     shared_from = _shared_from(keys, count)
     layers: list[tuple[Layer, ...]] = []
-    stateless = 0
     for index in range(count):
         kept: tuple[Layer, ...] = ()
-        if recurrent[index]:
-            layer_heads = max(heads) if heads else 0
-            kept = recurrent_state(keys, layer_heads, keys.number("attention.key_length") or 0)
-            stateless += not kept
         if not recurrent[index] or keys.architecture in STATE_BESIDE_ATTENTION:
-            assert kv_heads is not None
-            attention = _attention(keys, index, kv_heads, heads, windows)
+            kept = _attention(keys, index, kv_heads[index], heads, windows[index])
             if index >= shared_from:
-                attention = (SharedKv(read=attention[0] if attention else None),)
-            kept = (*attention, *kept)
-        layers.append(kept)
-    if stateless:
-        notes = (
-            *notes,
-            f"the file has no {keys.architecture}.ssm keys: the state of {stateless} layers is not counted",
-        )
-    return tuple(layers), notes
-
-
-def _windows(keys: Keys, count: int) -> tuple[tuple[int | None, ...], tuple[str, ...]]:
-    """Each layer's window, None for full attention; and a note where llama.cpp ignores a window that the file names."""
-    architecture = keys.architecture
-    window = keys.number("attention.sliding_window")
-    if architecture == "llama4":
-        window = 0 if window == 0 else keys.number("attention.chunk_size") or _WINDOW_DEFAULTS["llama4"]
-    elif architecture == "smallthinker" and window:
-        window = 4096
-    elif window is None:
-        window = _WINDOW_DEFAULTS.get(architecture)
-    if not window:
-        return (None,) * count, ()
-    pattern = keys.raw("attention.sliding_window_pattern") or keys.raw("sliding_window_pattern")
-    if pattern is not None and not isinstance(pattern, int):
-        name = "attention.sliding_window_pattern"
-        return tuple(window if slides else None for slides in keys.per_layer(name, count) or ()), ()
-    if architecture == "lfm2":
-        return (window,) * count, ()
-    if pattern is None and architecture in _NEEDS_LIST:
-        raise UnsupportedModelError(
-            f"{keys.file}: {architecture} has a window of {window} but no list of the layers that use it",
-            hint=_CONFIG_HINT,
-            file=keys.file,
-            key=f"{architecture}.attention.sliding_window_pattern",
-        )
-    if architecture == "exaone4" and count != 64:
-        return (None,) * count, ()
-    period = pattern if isinstance(pattern, int) else None
-    if architecture in _FIRST_IS_FULL:
-        period = period if period is not None else _FIRST_IS_FULL[architecture]
-        return tuple(window if period == 0 or index % period else None for index in range(count)), ()
-    if period is None and architecture not in _LAST_IS_FULL:
-        return (None,) * count, (f"llama.cpp ignores the window of {window} tokens for {architecture}",)
-    period = period if period is not None else _LAST_IS_FULL[architecture]
-    return tuple(window if period == 0 or index % period < period - 1 else None for index in range(count)), ()
+                kept = (SharedKv(read=kept[0] if kept else None),)
+        layers.append((*kept, *state) if recurrent[index] else kept)
+    unsaid = None
+    if any(recurrent) and not state:
+        unsaid = f"the file has no {keys.architecture}.ssm keys: the state of {sum(recurrent)} layers is not counted"
+    return tuple(layers), tuple(note for note in (ignored, unsaid) if note)
 
 
 def _shared_from(keys: Keys, count: int) -> int:
@@ -194,14 +133,13 @@ def _shared_from(keys: Keys, count: int) -> int:
 def _attention(
     keys: Keys,
     index: int,
-    kv_heads: tuple[int, ...],
+    kv_heads: int,
     heads: tuple[int, ...] | None,
-    windows: tuple[int | None, ...],
+    window: int | None,
 ) -> tuple[Layer, ...]:
     """What an attention layer keeps. MLA (both ``*_mla`` lengths given) keeps K only; V is a part of it."""
-    if kv_heads[index] == 0:
+    if kv_heads == 0:
         return ()
-    window = windows[index]
     key_length, value_length = _head_lengths(keys, heads, is_window=window is not None)
     if keys.number("attention.key_length_mla") and keys.number("attention.value_length_mla"):
         rank = keys.needed("attention.kv_lora_rank")
@@ -209,16 +147,16 @@ def _attention(
     if keys.number("attention.indexer.key_length"):
         raise UnsupportedModelError(
             f"{keys.file}: {keys.architecture} has an indexer without MLA, which is not modelled",
-            hint=_CONFIG_HINT,
+            hint=CONFIG_HINT,
             file=keys.file,
             key=f"{keys.architecture}.attention.indexer.key_length",
         )
-    count = kv_heads[index]
+    heads_kept = {"kv_heads": kv_heads, "head_dim": key_length, "value_head_dim": value_length}
     if window is None:
-        return (FullAttention(kv_heads=count, head_dim=key_length, value_head_dim=value_length),)
+        return (FullAttention(**heads_kept),)
     if keys.architecture == "llama4":
-        return (ChunkedAttention(kv_heads=count, head_dim=key_length, value_head_dim=value_length, chunk=window),)
-    return (SlidingAttention(kv_heads=count, head_dim=key_length, value_head_dim=value_length, window=window),)
+        return (ChunkedAttention(**heads_kept, chunk=window),)
+    return (SlidingAttention(**heads_kept, window=window),)
 
 
 def _index_keys(keys: Keys, index: int) -> tuple[Layer, ...]:

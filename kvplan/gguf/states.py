@@ -4,6 +4,8 @@ Source: llama.cpp (as of llama-cpp-python 0.3.36), ``llama-hparams.cpp`` (``n_em
 types that ``llama-model.cpp`` passes to its recurrent memory.
 """
 
+from dataclasses import replace
+
 from kvplan.gguf.keys import Keys
 from kvplan.layers import (
     FLOAT32,
@@ -13,6 +15,7 @@ from kvplan.layers import (
     LightningState,
     Mamba1State,
     Mamba2State,
+    RecurrentLayer,
     RwkvState,
     ShortConvState,
 )
@@ -24,7 +27,7 @@ STATE_BESIDE_ATTENTION = {"falcon-h1"}
 FULL_ATTENTION_INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "minimax-01": 8}
 
 
-def recurrent_layers(keys: Keys, layers: int, kv_heads: tuple[int, ...] | None) -> tuple[bool, ...]:
+def recurrent_layers(keys: Keys, layers: int, kv_heads: tuple[int, ...]) -> tuple[bool, ...]:
     """Which layers keep a recurrent state.
 
     In this order: architectures that are recurrent throughout; a list ``attention.recurrent_layers``; an interval of
@@ -39,7 +42,7 @@ def recurrent_layers(keys: Keys, layers: int, kv_heads: tuple[int, ...] | None) 
     interval = keys.number("full_attention_interval") or FULL_ATTENTION_INTERVALS.get(keys.architecture)
     if interval:
         return tuple((index + 1) % interval != 0 for index in range(layers))
-    if kv_heads is None or not _has_state_keys(keys):
+    if not _has_state_keys(keys):
         return (False,) * layers
     widths = keys.per_layer("feed_forward_length", layers) or (0,) * layers
     is_nemotron = keys.architecture.startswith("nemotron_h")
@@ -54,65 +57,46 @@ def _has_state_keys(keys: Keys) -> bool:
 
 
 def recurrent_state(keys: Keys, heads: int, key_length: int) -> tuple[Layer, ...]:
-    """What one recurrent layer keeps; () where the file does not say enough (an ``ssm`` key is missing).
+    """What one recurrent layer keeps; () where the file does not say enough (an ``ssm`` key is missing)."""
+    return tuple(replace(state, conv_type=FLOAT32, temporal_type=FLOAT32) for state in _states(keys, heads, key_length))
 
-    Feature by feature: RWKV, short convolution, KDA, lightning attention, gated delta net (a model with an interval of
-    full attention), Mamba-2 (has groups), Mamba-1.
-    """
-    width = keys.number("embedding_length") or 0
-    wkv_head = keys.number("wkv.head_size")
-    if wkv_head and width:
+
+def _states(keys: Keys, heads: int, key_length: int) -> tuple[RecurrentLayer, ...]:
+    """The state by the keys that describe it: RWKV, a short convolution, KDA, else the ``ssm`` keys."""
+    width, kernel = keys.number("embedding_length") or 0, keys.number("ssm.conv_kernel")
+    if (wkv_head := keys.number("wkv.head_size")) and width:
         return _rwkv(keys, width, wkv_head)
-    short_conv = keys.number("shortconv.l_cache")
-    if short_conv:
-        return (ShortConvState(channels=width, conv_kernel=short_conv, conv_type=FLOAT32, temporal_type=FLOAT32),)
-    kernel = keys.number("ssm.conv_kernel")
-    kda = keys.number("kda.head_dim")
-    if kda:
-        return (KdaState(heads=heads, dim=kda, conv_kernel=kernel or 4, conv_type=FLOAT32, temporal_type=FLOAT32),)
+    if short_conv := keys.number("shortconv.l_cache"):
+        return (ShortConvState(channels=width, conv_kernel=short_conv),)
+    if kda := keys.number("kda.head_dim"):
+        return (KdaState(heads=heads, dim=kda, conv_kernel=kernel or 4),)
     if keys.architecture == "minimax-01":
-        return (LightningState(heads=heads, head_dim=key_length, conv_type=FLOAT32, temporal_type=FLOAT32),)
+        return (LightningState(heads=heads, head_dim=key_length),)
     inner, state = keys.number("ssm.inner_size"), keys.number("ssm.state_size")
-    ranks, groups = keys.number("ssm.time_step_rank"), keys.number("ssm.group_count")
     if not kernel or not inner or not state:
         return ()
+    return (_ssm(keys, inner, state, kernel),)
+
+
+def _ssm(keys: Keys, inner: int, state: int, kernel: int) -> RecurrentLayer:
+    """Mamba-1 where the file has no groups; with groups Mamba-2, or in a model with an interval of full attention the
+    gated delta net, whose key heads are the groups."""
+    ranks, groups = keys.number("ssm.time_step_rank"), keys.number("ssm.group_count")
     if not groups:
-        return (Mamba1State(inner=inner, state=state, conv_kernel=kernel, conv_type=FLOAT32, temporal_type=FLOAT32),)
+        return Mamba1State(inner=inner, state=state, conv_kernel=kernel)
     if not ranks or inner % ranks:
         raise keys.wrong(f"{keys.architecture}.ssm.time_step_rank", ranks, f"a divisor of ssm.inner_size {inner}")
+    width = inner // ranks
     if keys.number("full_attention_interval") or keys.architecture in FULL_ATTENTION_INTERVALS:
-        return (
-            GatedDeltaState(
-                key_heads=groups,
-                key_dim=state,
-                value_heads=ranks,
-                value_dim=inner // ranks,
-                conv_kernel=kernel,
-                conv_type=FLOAT32,
-                temporal_type=FLOAT32,
-            ),
-        )
-    return (
-        Mamba2State(
-            heads=ranks,
-            head_dim=inner // ranks,
-            state=state,
-            groups=groups,
-            conv_kernel=kernel,
-            conv_type=FLOAT32,
-            temporal_type=FLOAT32,
-        ),
-    )
+        return GatedDeltaState(key_heads=groups, key_dim=state, value_heads=ranks, value_dim=width, conv_kernel=kernel)
+    return Mamba2State(heads=ranks, head_dim=width, state=state, groups=groups, conv_kernel=kernel)
 
 
-def _rwkv(keys: Keys, width: int, head_size: int) -> tuple[Layer, ...]:
+def _rwkv(keys: Keys, width: int, head_size: int) -> tuple[RecurrentLayer, ...]:
     """RWKV: width × head_size values, and the last token's vector ``token_shift_count`` times (2 unless given)."""
     if width % head_size:
         raise keys.wrong(f"{keys.architecture}.wkv.head_size", head_size, f"a divisor of embedding_length {width}")
     heads = width // head_size
     if (keys.number("token_shift_count") or 2) == 2:
-        return (RwkvState(heads=heads, head_dim=head_size, conv_type=FLOAT32, temporal_type=FLOAT32),)
-    return (
-        LightningState(heads=heads, head_dim=head_size, conv_type=FLOAT32, temporal_type=FLOAT32),
-        ShortConvState(channels=width, conv_kernel=2, conv_type=FLOAT32, temporal_type=FLOAT32),
-    )
+        return (RwkvState(heads=heads, head_dim=head_size),)
+    return LightningState(heads=heads, head_dim=head_size), ShortConvState(channels=width, conv_kernel=2)
