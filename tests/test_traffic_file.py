@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -21,7 +22,7 @@ from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Q
 from kvplan.traffic.file.json_schema import schema_text
 from kvplan.traffic.file.shapes.deployment import DeploymentShape
 from kvplan.traffic.file.template import TEMPLATE
-from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, ServiceTime, Traffic
+from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, StepCost, Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.prefixes import SharedPrefix
 
@@ -119,9 +120,7 @@ limits:
     deployment, (a, b, c, d) = traffic.deployment, traffic.classes
     assert deployment.gpu_memory_bytes == (85018877624, 80 * 10**9)
     assert deployment.kv_pool == KvPool(blocks=2588, block_tokens=16)
-    assert deployment.service == ServiceTime(
-        base_s=0.008, prefill_token_s=25e-6, decode_sequence_s=4e-5, kv_token_s=4e-8
-    )
+    assert deployment.service == StepCost(base_s=0.008, prefill_token_s=25e-6, decode_sequence_s=4e-5, kv_token_s=4e-8)
     assert traffic.admission.retry_after == RetryAfter(seconds=2.0, jitter_share=0.0)
     assert traffic.ramp == Ramp(start=1, end=3)
     assert (a.rate_per_s, b.rate_per_s, a.timeout_s) == (1.5, 2 / 3600, 600.0)
@@ -152,7 +151,14 @@ limits:
         ("rate: 6/s", "rate: 6", 5, "traffic.classes.0.rate", "must be a valid string, not 6", "unit: 6/s"),
         ("rate: 6/s", "rate: .nan", 5, "traffic.classes.0.rate", ".nan is not a finite number", None),
         ("p50: 1020", "p50: .inf", 6, "traffic.classes.0.prompt_tokens.lognormal.p50", "not a finite number", None),
-        ("p50: 1020", "p50: -3", 6, "traffic.classes.0.prompt_tokens.lognormal.p50", "greater than 0", None),
+        (
+            "p50: 1020",
+            "p50: -3",
+            6,
+            "traffic.classes.0.prompt_tokens.lognormal.p50",
+            "greater than or equal to 1",
+            None,
+        ),
         ("p50: 1020", "p50: 9000", 6, "traffic.classes.0.prompt_tokens.lognormal", "below p50", None),
         ("p50: 1020, ", "", 6, "traffic.classes.0.prompt_tokens.lognormal.p50", "is missing", None),
         ("{lognormal: {p50: 1020, p95: 4083}}", "{}", 6, "traffic.classes.0.prompt_tokens", "exactly one of", None),
@@ -263,6 +269,27 @@ def test_mistakes_are_answered_with_their_place(
 )
 def test_files_that_are_no_traffic(text: str, message: str) -> None:
     assert message in complaint(text).message
+
+
+def test_aliases_of_aliases_are_not_written_out() -> None:
+    """Nine lists, each of nine times the one before, would be 9⁹ = 387,420,489 words."""
+    names = "abcdefghi"
+    laughs = "".join(f"{name}: &{name} [{', '.join(9 * [f'*{before}'])}]\n" for before, name in pairwise(names))
+    error = complaint("a: &a [x, x, x, x, x, x, x, x, x]\n" + laughs)
+    assert "more than 200,000 values" in error.message
+    assert error.line is not None
+
+
+@pytest.mark.parametrize("law", ["lognormal: {p50: 1.0e-320, p95: 100}", "exponential: {mean: 0.001}"])
+def test_a_typical_length_is_a_token_at_least(law: str) -> None:
+    error = complaint(MINIMAL.replace("lognormal: {p50: 1020, p95: 4083}", law))
+    assert (error.line, "greater than or equal to 1" in error.message) == (6, True)
+
+
+@pytest.mark.parametrize("name", ["a\\nb", "\\e[2J", "\\u202e"])
+def test_a_name_can_be_printed(name: str) -> None:
+    error = complaint(MINIMAL.replace("name: chat", f'name: "{name}"'))
+    assert (error.line, "cannot be printed" in error.message) == (4, True)
 
 
 def test_shares_must_sum_to_one() -> None:

@@ -14,6 +14,8 @@ from kvplan.checkpoint import require_file
 from kvplan.errors import InputError
 
 LARGEST_FILE_BYTES = 4 * 2**20
+MOST_VALUES = 200_000
+"""Aliases of aliases make more out of a few lines than a memory holds; a file written by people has hundreds."""
 KeyPath = tuple[str | int, ...]
 
 
@@ -108,13 +110,13 @@ def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyP
                     line=line,
                     key=".".join(map(str, (*path, key))),
                 )
-            lines[(*path, key)] = line
+            _place(lines, (*path, key), line, file)
             found[key] = _construct(loader, value_node, (*path, key), lines, file)
         return found
     if isinstance(node, yaml.SequenceNode):
         entries = []
         for index, entry in enumerate(node.value):
-            lines[(*path, index)] = entry.start_mark.line + 1
+            _place(lines, (*path, index), entry.start_mark.line + 1, file)
             entries.append(_construct(loader, entry, (*path, index), lines, file))
         return entries
     try:
@@ -131,6 +133,12 @@ def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyP
             f"{key}: {node.value} is not a finite number", file=file, line=node.start_mark.line + 1, key=key
         )
     return value
+
+
+def _place(lines: dict[KeyPath, int], path: KeyPath, line: int, file: str) -> None:
+    if len(lines) == MOST_VALUES:
+        raise InputError(f"more than {MOST_VALUES:,} values: that is no traffic file", file=file, line=line)
+    lines[path] = line
 
 
 def _unreadable(error: yaml.YAMLError, text: str, file: str) -> InputError:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from kvplan.traffic.file.shapes.base import Count, Duration, NotNegative, OneOf, Positive, Rate, Section, Share
 from kvplan.traffic.file.shapes.lengths import Answers, Cap, Length
@@ -68,8 +68,14 @@ class SharedPrefixShape(Section):
     lifetime: Duration | None = None
 
 
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError("holds a character that cannot be printed")
+    return name
+
+
 class ClassShape(Section):
-    name: Annotated[str, Field(min_length=1, max_length=100)]
+    name: Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_printable)]
     rate: Rate | None = None
     arrivals: ArrivalsShape | None = None
     prompt_tokens: Length | None = None

@@ -5,12 +5,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from kvplan.traffic.file.shapes.base import Count, NotNegative, OneOf, Positive, Section, Share
+from kvplan.traffic.file.shapes.base import Count, NotNegative, OneOf, Section, Share
+
+TypicalLength = Annotated[float, Field(ge=1, le=2**40)]
 
 
 class LognormalShape(Section):
-    p50: Positive
-    p95: Positive
+    p50: TypicalLength
+    p95: TypicalLength
     min: Count = 1
     max: Count | None = None
 
@@ -23,7 +25,7 @@ class LognormalShape(Section):
 
 
 class ExponentialShape(Section):
-    mean: Positive
+    mean: TypicalLength
     min: Count = 1
     max: Count | None = None
 
