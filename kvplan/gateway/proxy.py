@@ -9,9 +9,10 @@ from collections.abc import Callable
 from kvplan.gateway.answers import Headers, Receive, Scope, Send, error_body, send_error
 from kvplan.gateway.asks import PRICED_ROUTES
 from kvplan.gateway.bodies import BadRequestError
+from kvplan.gateway.connection import Connection, SilentError, UpstreamError
 from kvplan.gateway.framing import Bodies, ClientGoneError, refuse_body
 from kvplan.gateway.metrics import GatewayMetrics
-from kvplan.gateway.upstream import Connection, SilentError, Upstream, UpstreamError
+from kvplan.gateway.upstream import Upstream
 
 _HOP_BY_HOP = frozenset(
     (
@@ -34,11 +35,15 @@ _NOT_FORWARDED = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 _NOT_RETURNED = _HOP_BY_HOP | {b"date"}
 """The date is written by the server that answers."""
 
+_BODYLESS = (204, 304)
+"""A length in these is that of another answer, and a server would wait for it."""
+
 _OPEN_ROUTES = {
     "/v1/models": ("GET", "HEAD"),
     "/version": ("GET", "HEAD"),
     "/tokenize": ("POST",),
     "/detokenize": ("POST",),
+    "/v1/messages/count_tokens": ("POST",),
 }
 """Routes that hold no KV and tell no secrets. All others (metrics, LoRA loading, sleep, profiling) stay inside."""
 
@@ -142,7 +147,8 @@ class UpstreamProxy:
 
     async def _stream(self, answer: Connection, send: Send) -> None:
         """The engine's status, headers and bytes. An answer that breaks off never ends like a whole one."""
-        headers = _end_to_end(answer.headers, _NOT_RETURNED)
+        dropped = _NOT_RETURNED if answer.status not in _BODYLESS else _NOT_RETURNED | {b"content-length"}
+        headers = _end_to_end(answer.headers, dropped)
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         is_whole = False
         try:
