@@ -236,13 +236,14 @@ def test_hop_by_hop_headers_stop_here_and_authorization_passes() -> None:
     run(case)
 
 
-def test_an_engine_that_does_not_count_is_asked_once() -> None:
+@pytest.mark.parametrize("status", [404, 401])
+def test_an_engine_that_does_not_count_is_asked_once(status: int) -> None:
     asked = 0
 
     async def missing(_: web.Request) -> web.Response:
         nonlocal asked
         asked += 1
-        return web.Response(status=404)
+        return web.Response(status=status)
 
     async def whole() -> None:
         app = web.Application()

@@ -163,6 +163,30 @@ def test_a_client_that_stays_deaf_loses_its_reservation() -> None:
     run(case, stall_s=0.5)
 
 
+@pytest.mark.parametrize("server", ["uvicorn", "uvicorn-asyncio"])
+def test_a_client_that_stays_deaf_keeps_the_reservation_of_what_the_engine_goes_on_with(server: str) -> None:
+    async def case(gateway: Served) -> None:
+        fake = {"tokens": 150, "pad": 65536, "gap_s": 0.01}
+        body = json.dumps({"messages": MESSAGES, "max_tokens": 150, "stream": True, "fake": fake})
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
+        writer.write(_post(body.encode()))
+        assert await reader.read(100)
+        await gateway.until_running(1)
+        while gateway.engine.running:
+            assert gateway.ledger.holders == 1
+            await asyncio.sleep(0.005)
+        assert gateway.engine.aborted == 0, "it wrote to its end"
+        assert await gateway.is_idle()
+        async with gateway.client.get(gateway.url + "/metrics") as response:
+            assert 'kvplan_ended_early_total{cause="client_stalled"} 1.0' in await response.text()
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(2**20):
+                assert not piece.endswith(b"\r\n0\r\n\r\n"), "never ended like a whole answer"
+        writer.transport.abort()
+
+    run(case, server=server, stall_s=0.3, engine_aborts="nothing")
+
+
 def _post(body: bytes, *extra: bytes) -> bytes:
     lines = [b"POST " + CHAT.encode() + b" HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body), *extra]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body

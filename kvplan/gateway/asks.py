@@ -25,7 +25,7 @@ class Ask:
     """One request in tokens. ``prompts`` holds a bound per prompt, exact where the client sent token ids.
 
     ``max_output_tokens``: null where the client sends none; 0 on routes that generate nothing. ``sequences`` is the
-    number of answers per prompt, max(n, best_of). ``cap_field`` is where a default cap is to be written.
+    number of answers per prompt, max(n, best_of). ``cap_fields`` may hold the cap; the first is where it is written.
     ``is_countable``: the engine's own tokenizer would see the whole prompt (media are expanded only later).
     """
 
@@ -33,7 +33,7 @@ class Ask:
     is_exact: bool
     max_output_tokens: int | None
     sequences: int
-    cap_field: str | None
+    cap_fields: tuple[str, ...]
     is_countable: bool = False
 
 
@@ -66,14 +66,25 @@ PRICED_ROUTES: dict[str, Route] = {
 }
 """Generating routes, then routes that only read a prompt."""
 
+_OTHER_MEDIA = "it changes how many tokens a medium takes, and the maximum would no longer hold"
 _REFUSED_FIELDS: dict[str, str] = {
     "n_predict": "send max_tokens instead: engines disagree about which of the two holds",
     "prompt_embeds": "a prompt of embeddings has no length that can be read here",
-    "mm_processor_kwargs": "it changes how many tokens an image takes, and the maximum would no longer hold",
+    "mm_processor_kwargs": _OTHER_MEDIA,
+    "media_io_kwargs": _OTHER_MEDIA,
+    "images_config": _OTHER_MEDIA,
+    "max_dynamic_patch": _OTHER_MEDIA,
+    "use_audio_in_video": _OTHER_MEDIA,
+    "input_ids": "where it is read (SGLang), the messages that are priced here are not",
+    "session_params": "a prompt that continues a session of the engine's cannot be priced here; send the whole input",
     "previous_response_id": "a prompt that continues a stored response cannot be priced here; send the whole input",
+    "previous_input_messages": "send them in input, where they are priced",
     "conversation": "a prompt that continues a stored conversation cannot be priced here; send the whole input",
 }
 """Fields that would make a request longer than what can be read in its body, each with the reason for its refusal."""
+
+_SEQUENCES_FIELDS = ("n", "best_of", "n_cmpl")
+"""``n_cmpl`` is llama.cpp's own name of ``n``."""
 
 _UNCOUNTABLE_FIELDS = ("documents", "functions", "reasoning_effort", "response_format", "truncate_prompt_tokens")
 """Fields that a template may print but ``/tokenize`` does not take: the bound stands."""
@@ -95,25 +106,30 @@ def read_ask(route: Route, body: Mapping[str, object], media_tokens: Mapping[str
         raise BadRequestError("the body is nested too deeply", param=route.prompt_field) from error
     is_countable = not is_exact and len(prompts) == 1 and not any(name in body for name in _UNCOUNTABLE_FIELDS)
     if not route.cap_fields:
-        return Ask(prompts=prompts, is_exact=is_exact, max_output_tokens=0, sequences=1, cap_field=None)
+        return Ask(prompts=prompts, is_exact=is_exact, max_output_tokens=0, sequences=1, cap_fields=())
+    # A cap of 0 bounds nothing: vLLM writes one token or refuses it, llama-cpp-python's server and SGLang (where it is
+    # max_completion_tokens) take it for none.
     caps = [cap for name in route.cap_fields if (cap := _integer(body, name, least=0)) is not None]
-    answers = max(_integer(body, name, least=1) or 1 for name in ("n", "best_of"))
+    answers = max(_integer(body, name, least=1) or 1 for name in _SEQUENCES_FIELDS)
     if answers > _MOST_SEQUENCES:
         raise BadRequestError(f"at most {_MOST_SEQUENCES} sequences a request", param="n")
     return Ask(
         prompts=prompts,
         is_exact=is_exact,
-        max_output_tokens=max(caps) if caps else None,
+        max_output_tokens=(max(caps) if all(caps) else _LARGEST_INTEGER) if caps else None,
         sequences=answers,
-        cap_field=route.cap_fields[0],
+        cap_fields=route.cap_fields,
         is_countable=is_countable and not has_media(body.get("messages")),
     )
 
 
 def _integer(body: Mapping[str, object], name: str, *, least: int) -> int | None:
+    """A whole number, written 10 or 10.0; engines that take a text for one differ in what they make of it."""
     value = body.get(name)
     if value is None:
         return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadRequestError(f"{name} must be an integer", param=name, code="invalid_type")
     if not least <= value <= _LARGEST_INTEGER:
@@ -160,6 +176,8 @@ def _responses_bound(body: Mapping[str, object], media_tokens: Mapping[str, int]
     if tools and not (isinstance(tools, list) and all(_is_function(tool) for tool in tools)):
         return _LARGEST_INTEGER  # the engine runs such tools itself, turn after turn: only the window bounds that
     bound = TOKENS_PER_CHAT + json_bound(tools) + content_bound(body.get("instructions"), media_tokens)
+    for name in ("text", "tool_choice", "chat_template_kwargs"):
+        bound += json_bound(body.get(name))
     if tools:
         bound += TOKENS_OF_TOOLS
     value = body.get("input")

@@ -1,7 +1,7 @@
 """A request's body as JSON: read strictly, and written anew where two readers could read two different requests."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -71,21 +71,30 @@ def read_body(raw: bytes) -> Body:
     return Body(raw=raw, fields=value, is_ambiguous=is_ambiguous)
 
 
-def with_cap(body: Body, cap_field: str | None, cap: int | None) -> bytes:
+def with_cap(body: Body, cap_fields: Sequence[str], cap: int | None) -> bytes:
     """The bytes to forward: the client's own, with ``cap`` written in front of them where one has to be.
 
-    A body in which a key stands twice is written anew from what was priced, so that the engine cannot read another
-    request than the one that was admitted.
+    ``cap_fields`` may hold a cap; only the first of them is obeyed by every engine (llama-cpp-python's server knows no
+    ``max_completion_tokens``, and would write on), so a client's cap that stands in another is moved there. A body in
+    which a key stands twice is written anew from what was priced, so that the engine cannot read another request than
+    the one that was admitted.
 
-    >>> with_cap(read_body(b'{"n": 1}'), "max_tokens", 7)
+    >>> with_cap(read_body(b'{"n": 1}'), ("max_tokens", "max_completion_tokens"), 7)
     b'{"max_tokens": 7, "n": 1}'
-    >>> with_cap(read_body(b'{"max_tokens": null}'), "max_tokens", 7)
+    >>> with_cap(read_body(b'{"max_tokens": null}'), ("max_tokens", "max_completion_tokens"), 7)
     b'{"max_tokens": 7}'
+    >>> with_cap(read_body(b'{"max_completion_tokens": 5}'), ("max_tokens", "max_completion_tokens"), None)
+    b'{"max_tokens": 5}'
     """
-    if cap is None or cap_field is None:
-        return json.dumps(body.fields).encode() if body.is_ambiguous else body.raw
-    if cap_field in body.fields or body.is_ambiguous:
-        return json.dumps({**body.fields, cap_field: cap}).encode()
+    fields = body.fields
+    written: object = cap
+    if written is None and cap_fields and fields.get(cap_fields[0]) is None:
+        written = next((fields[name] for name in cap_fields if fields.get(name) is not None), None)
+    if written is None:
+        return json.dumps(fields).encode() if body.is_ambiguous else body.raw
+    if body.is_ambiguous or any(name in fields for name in cap_fields):
+        kept = {name: value for name, value in fields.items() if name not in cap_fields}
+        return json.dumps({cap_fields[0]: written, **kept}).encode()
     start = body.raw.index(b"{") + 1
-    separator = b", " if body.fields else b""
-    return body.raw[:start] + f'"{cap_field}": {cap}'.encode() + separator + body.raw[start:]
+    separator = b", " if fields else b""
+    return body.raw[:start] + f'"{cap_fields[0]}": {cap}'.encode() + separator + body.raw[start:]

@@ -110,6 +110,8 @@ def _part_bound(part: object, media_tokens: Mapping[str, int]) -> int:
         raise UnpricedPartError(
             "content", f"a part of type {kind!r} has no price here: the server sets no maximum for it"
         )
+    if any("max_dynamic_patch" in inner for inner in (part, *part.values()) if isinstance(inner, Mapping)):
+        raise UnpricedPartError("content", "max_dynamic_patch changes how many tokens a medium takes")
     return media_tokens[medium]
 
 
@@ -135,8 +137,11 @@ def messages_bound(messages: Sequence[object], media_tokens: Mapping[str, int]) 
         if message.get("type") == "item_reference":
             raise UnpricedPartError("input", "a reference to a stored item cannot be priced here; send the item itself")
         total += TOKENS_PER_MESSAGE + content_bound(message.get("content"), media_tokens)
+        total += TOKENS_OF_TOOLS if message.get("tools") else 0
         for name, value in message.items():
-            if name != "content" and value is not None:
+            if name == "output" and isinstance(value, list):  # a tool's result, which may hold media
+                total += content_bound(value, media_tokens)
+            elif name != "content" and value is not None:
                 total += text_bound(value) if isinstance(value, str) else json_bound(value)
         total += _reprinted_calls(message.get("tool_calls"))
     return total

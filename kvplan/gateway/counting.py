@@ -22,7 +22,7 @@ _CHAT_FIELDS = (
 class EngineCounter:
     """Counts through ``base_url``/tokenize, at most 32 at once. Any failure means "not known", and the bound stands.
 
-    An engine that has no such route is asked once.
+    An engine that has no such route, or keeps it for those with a key, is asked once.
     """
 
     def __init__(self, base_url: str) -> None:
@@ -45,7 +45,7 @@ class EngineCounter:
         async with self._turn:
             try:
                 async with self._session.post(self._url, json=question) as response:
-                    self._is_offered = response.status not in (404, 405, 501)
+                    self._is_offered = response.status not in (401, 403, 404, 405, 501)
                     answer = await response.json() if response.status == 200 else None
             except (aiohttp.ClientError, TimeoutError, ValueError):
                 return None

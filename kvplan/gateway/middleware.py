@@ -42,10 +42,13 @@ _LEDGER_DOWN = Refusal(
 
 @dataclass(frozen=True, kw_only=True)
 class _Priced:
-    """A request that has been read: nothing is reserved yet."""
+    """A request that has been read: nothing is reserved yet. ``countable`` holds its fields where they will be counted;
+    others are let go, for token ids are many times longer as objects than as text."""
 
     path: str
-    body: Body
+    forwarded: bytes
+    is_stream: bool
+    countable: Mapping[str, object] | None
     ask: Ask
     price: Price
 
@@ -139,10 +142,11 @@ class AdmissionMiddleware:
     async def _price(self, scope: Scope, route: Route, raw: bytes) -> _Priced:
         """Fields and price; the exact prompt where its bound alone would refuse it and a counter can tell."""
         promise = self.admission.promise
-        if len(raw) < _LARGE_BODY_BYTES:
-            body, ask = _read(raw, route, promise.media_tokens)
-        else:
+        is_large = len(raw) >= _LARGE_BODY_BYTES
+        if is_large:
             body, ask = await asyncio.to_thread(_read, raw, route, promise.media_tokens)
+        else:
+            body, ask = _read(raw, route, promise.media_tokens)
         charged = price(promise, ask)
         fits = ask.prompts[0] < promise.window_tokens and charged.weight <= self.admission.ledger.free
         if self._count is not None and ask.is_countable and not fits:
@@ -150,12 +154,21 @@ class AdmissionMiddleware:
             if exact is not None and exact <= ask.prompts[0]:
                 ask = replace(ask, prompts=(exact,), is_exact=True, is_countable=False)
                 charged = price(promise, ask)
-        return _Priced(path=scope["path"], body=body, ask=ask, price=charged)
+        written = body, ask.cap_fields, charged.cap_to_write
+        return _Priced(
+            path=scope["path"],
+            forwarded=await asyncio.to_thread(with_cap, *written) if is_large else with_cap(*written),
+            is_stream=body.fields.get("stream") is True,
+            countable=body.fields if self._count is not None and ask.is_countable else None,
+            ask=ask,
+            price=charged,
+        )
 
     async def _shrink(self, holder: int, priced: _Priced) -> None:
         """Lower a living reservation to the exact count, beside the running request."""
         assert self._count is not None
-        exact = await self._count(priced.path, priced.body.fields, may_wait=True)
+        assert priced.countable is not None
+        exact = await self._count(priced.path, priced.countable, may_wait=True)
         if exact is not None and exact < priced.ask.prompts[0]:
             counted = replace(priced.ask, prompts=(exact,), is_exact=True)
             cap = priced.price.cap_to_write
@@ -168,13 +181,10 @@ class AdmissionMiddleware:
         task = asyncio.current_task()
         assert task is not None
         holder, charged, admission = next(self._serial), priced.price, self.admission
-        is_stopped = self._engine_aborts == "all" or (
-            self._engine_aborts == "streams" and priced.body.fields.get("stream") is True
-        )
+        is_stopped = self._engine_aborts == "all" or (self._engine_aborts == "streams" and priced.is_stream)
         mark = (b"x-kvplan-reserved-tokens", b"%d" % charged.tokens)
         running = Running(task, send, mark, outlives_client=not is_stopped)
         beside: list[asyncio.Task[None]] = []
-        forwarded = with_cap(priced.body, priced.ask.cap_field, charged.cap_to_write)
         admitted_at_s = time.monotonic()
         try:
             if not await admission.acquire(holder, charged.weight):
@@ -184,9 +194,11 @@ class AdmissionMiddleware:
                 self._metrics.note_admission(charged.tokens)
             self._stalls.add(running)
             beside.append(_start(watch(receive, running)))
-            if self._count is not None and priced.ask.is_countable:
+            if priced.countable is not None:
                 beside.append(_start(self._shrink(holder, priced)))
-            await self.app(_with_length(scope, forwarded), _replay(forwarded, running), running.send)
+            await self.app(_with_length(scope, priced.forwarded), _replay(priced.forwarded, running), running.send)
+            if running.ended_by == "client_stalled":  # and the engine went on to its end
+                raise AnswerCutError
         except LedgerDownError:
             await self._refuse(send, 503, _LEDGER_DOWN)
         except asyncio.CancelledError:
@@ -195,8 +207,8 @@ class AdmissionMiddleware:
             if running.ended_by != "client_gone":
                 raise AnswerCutError from None
         finally:
-            for task in beside:
-                task.cancel()
+            for other in beside:
+                other.cancel()
             self._stalls.discard(running)
             if admission.release(holder) and self._metrics is not None:
                 held_s = time.monotonic() - admitted_at_s

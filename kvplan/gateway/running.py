@@ -22,12 +22,14 @@ class AnswerCutError(Exception):
 class Running:
     """One admitted request: its task, since when it waits for its client to read, and why it was ended.
 
-    One that ``outlives_client`` goes on when its client leaves, as the engine does; nothing is sent any more.
+    One that ``outlives_client`` goes on when its client leaves or stops reading, as the engine does; nothing is sent
+    any more.
     """
 
     __slots__ = (
         "_gone",
         "_send",
+        "_sender",
         "_time",
         "ended_by",
         "is_cancelled",
@@ -51,6 +53,7 @@ class Running:
         self._send = send
         self._time = task.get_loop().time
         self._gone: asyncio.Event | None = None
+        self._sender: asyncio.Task[object] | None = None
 
     async def gone(self) -> None:
         """Return when the request was ended; for an inner application that asks ``receive``."""
@@ -68,8 +71,22 @@ class Running:
         if self.ended_by is not None:
             return
         self.sending_since_s = self._time()
-        await self._send(message)
+        if self.outlives_client:
+            await self._send_or_leave(message)
+        else:
+            await self._send(message)
         self.sending_since_s = None
+
+    async def _send_or_leave(self, message: Message) -> None:
+        """Send, until ``leave`` cancels just that."""
+        self._sender = sender = asyncio.current_task()
+        try:
+            await self._send(message)
+        except asyncio.CancelledError:
+            if self._sender is not None or sender is None or sender.uncancel() > 0:
+                raise
+        finally:
+            self._sender = None
 
     def end(self, reason: str) -> None:
         """Cancel the task, once."""
@@ -80,19 +97,22 @@ class Running:
                 self._gone.set()
             self.task.cancel()
 
-    def leave(self) -> None:
-        """The client is gone."""
-        if self.outlives_client:
-            self.ended_by = self.ended_by or "client_gone"
-        else:
-            self.end("client_gone")
+    def leave(self, reason: str) -> None:
+        """The client is gone, or as good as gone."""
+        if not self.outlives_client:
+            self.end(reason)
+        elif self.ended_by is None:
+            self.ended_by = reason
+            if self._sender is not None:
+                self._sender.cancel()
+                self._sender = None
 
 
 async def watch(receive: Receive, running: Running) -> None:
     """The only reader of ``receive`` once the body is in: sees when the client leaves."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    running.leave()
+    running.leave("client_gone")
 
 
 class StallGuard:
@@ -131,6 +151,6 @@ class StallGuard:
         oldest_s = loop.time() - self._longest_s
         for running in list(self._watched):
             if running.sending_since_s is not None and running.sending_since_s < oldest_s:
-                running.end("client_stalled")
+                running.leave("client_stalled")
         if self._watched:
             self._arm(loop)
