@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.layers import KvTypes, Layer, StoredType, share
+from kvplan.layers import IndexKeys, KvTypes, LatentAttention, Layer, StoredType, share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +88,16 @@ class ModelSpec:
     notes: tuple[str, ...] = ()
     context_is_said: bool = True
     next_token_layers: tuple[tuple[Layer, ...], ...] = ()
+
+    @property
+    def caches(self) -> tuple[Layer, ...]:
+        """What the decoder layers keep, in their order."""
+        return tuple(kept for layer in self.layers for kept in layer)
+
+    @property
+    def has_sparse_latents(self) -> bool:
+        """Whether an indexer picks among MLA's latents (DeepSeek-V3.2, GLM-5)."""
+        return all(any(isinstance(kept, kind) for kept in self.caches) for kind in (LatentAttention, IndexKeys))
 
     def rank_layers(self, tensor_parallel: int) -> tuple[tuple[Layer, ...], ...]:
         """The share of one tensor-parallel rank of every layer; InputError where the heads cannot be shared out."""

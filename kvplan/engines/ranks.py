@@ -46,14 +46,13 @@ class Kept:
 
 def refuse_other_kinds(model: ModelSpec, engine: str, *, but: tuple[type[Layer], ...] = PRICED) -> None:
     """Raises UnsupportedModelError for a model that keeps something whose place in ``engine``'s pools is not known."""
-    for layer in model.layers:
-        for kept in layer:
-            if not isinstance(kept, but):
-                raise UnsupportedModelError(
-                    f"cannot tell: how {engine} stores {kept.kind} is not known to kvplan",
-                    hint="plan it for vLLM, or start the engine once and read its log: kvplan calibrate LOG",
-                    key="engine",
-                )
+    for kept in model.caches:
+        if not isinstance(kept, but):
+            raise UnsupportedModelError(
+                f"cannot tell: how {engine} stores {kept.kind} is not known to kvplan",
+                hint="plan it for vLLM, or start the engine once and read its log: kvplan calibrate LOG",
+                key="engine",
+            )
 
 
 def keep(layers: Iterable[Layer], kv: KvTypes) -> Kept:

@@ -119,7 +119,7 @@ def _settings(model: ModelSpec, deployment: Deployment) -> Settings:
 
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
-    kept = [layer for layers in model.layers for layer in layers]
+    kept = model.caches
     if model.is_encoder_decoder:
         raise UnsupportedModelError(
             f"cannot tell: TensorRT-LLM shares its pool between self and cross attention by a fraction of its own, "

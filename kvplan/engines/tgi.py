@@ -123,15 +123,14 @@ def _is_early(deployment: Deployment) -> bool:
 
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
-    kept = [layer for layers in model.layers for layer in layers]
-    if any(isinstance(layer, LatentAttention) for layer in kept):
+    if any(isinstance(layer, LatentAttention) for layer in model.caches):
         raise UnsupportedModelError(
             "cannot tell: TGI keeps the expanded keys and values of MLA models for every head, padded to the kernel's "
             "width, and not the latent",
             hint="plan it for vLLM or SGLang, which keep the latent",
             key="engine",
         )
-    if any(isinstance(layer, RecurrentLayer) for layer in kept):
+    if any(isinstance(layer, RecurrentLayer) for layer in model.caches):
         raise UnsupportedModelError(
             "cannot tell: TGI runs models with recurrent state without a paged cache, in batches of a fixed size",
             hint="plan it for vLLM or SGLang",

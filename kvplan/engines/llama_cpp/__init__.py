@@ -146,8 +146,7 @@ def _check_blocks(model: ModelSpec, kv: KvTypes) -> None:
     """Quantised types hold 32 elements a group: a head must be made of whole groups."""
     widths = {
         width
-        for layer in model.layers
-        for kept in layer
+        for kept in model.caches
         if isinstance(kept, (FullAttention, SlidingAttention, ChunkedAttention))
         for width in (kept.head_dim, kept.value_head_dim)
     }

@@ -133,7 +133,7 @@ def ignored_windows(model: ModelSpec) -> int:
     Mistral, Phi-3, Phi-MoE and Starcoder 2, whose every layer has a window, keep all tokens: their classes set no
     ``swa_type`` in ``src/models`` (Phi-3 says so: "Phi SWA is currently disabled").
     """
-    kept = [layer for layers in model.layers for layer in layers]
+    kept = model.caches
     windows = sum(isinstance(layer, SlidingAttention) for layer in kept)
     return 0 if any(isinstance(layer, _BESIDE_WINDOWS) for layer in kept) else windows
 

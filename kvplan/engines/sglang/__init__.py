@@ -31,7 +31,7 @@ from kvplan.engines.sglang.rules import (
     share_out,
     states_per_request,
 )
-from kvplan.engines.sglang.sparse import is_sparse, with_index_keys
+from kvplan.engines.sglang.sparse import with_index_keys
 from kvplan.engines.token_pool import one_pool, windows_as_full
 from kvplan.errors import InputError
 from kvplan.layers import (
@@ -200,7 +200,7 @@ def _settings(model: ModelSpec, deployment: Deployment, tokens: int, pools: Pool
 
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
-    refuse_other_kinds(model, "SGLang", but=(*_PRICED, IndexKeys, IndexTail) if is_sparse(model) else _PRICED)
+    refuse_other_kinds(model, "SGLang", but=(*_PRICED, IndexKeys, IndexTail) if model.has_sparse_latents else _PRICED)
     refuse_options(
         "SGLang",
         (deployment.context_parallel > 1, "decode context parallelism"),

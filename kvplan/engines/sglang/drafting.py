@@ -10,7 +10,7 @@ from kvplan.engines.base import BudgetTerm, Deployment, Finding
 from kvplan.engines.drafting import DRAFT_MODEL, EAGLE, MTP, NGRAM, Drafter, draft_weights, method_of
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import Release, is_since
-from kvplan.engines.sglang.sparse import draft_layer_bytes, is_sparse
+from kvplan.engines.sglang.sparse import draft_layer_bytes
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import KvTypes, RecurrentLayer
 from kvplan.model import ModelSpec
@@ -81,7 +81,11 @@ def with_draft(kept: Kept, drafter: Drafter | None, model: ModelSpec, kv: KvType
             hint="--speculative-method ngram, or start the engine once and read its log: kvplan calibrate LOG",
             key="speculative_tokens",
         )
-    wider = draft_layer_bytes(model, kv) * layers if is_sparse(model) else kept.growing_per_token * layers // growing
+    wider = (
+        draft_layer_bytes(model, kv) * layers
+        if model.has_sparse_latents
+        else kept.growing_per_token * layers // growing
+    )
     return replace(kept, growing_per_token=kept.growing_per_token + wider)
 
 

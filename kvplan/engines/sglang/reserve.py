@@ -101,16 +101,16 @@ def graphs_mib(model: ModelSpec, deployment: Deployment) -> int:
 
 
 def _prefill_graphs_mib(model: ModelSpec, deployment: Deployment, release: Release | None) -> int:
-    kept = [layer for layers in model.layers for layer in layers]
+    has_kda = any(isinstance(layer, KdaState) for layer in model.caches)
     uncaptured = (
         not is_since(release, FIRST_PREFILL_GRAPHS)
         or deployment.pipeline_parallel > 1
-        or (model.architecture not in KDA_WITH_PREFILL_GRAPHS and any(isinstance(layer, KdaState) for layer in kept))
+        or (has_kda and model.architecture not in KDA_WITH_PREFILL_GRAPHS)
         or (serves_vision(model) and model.architecture not in VISION_WITH_PREFILL_GRAPHS)
     )
     if uncaptured:
         return 0
-    if any(isinstance(layer, LatentAttention) for layer in kept):
+    if any(isinstance(layer, LatentAttention) for layer in model.caches):
         return LATENT_PREFILL_GRAPHS_MIB
     if deployment.chunked_prefill is False:
         return 0

@@ -9,7 +9,7 @@ from fractions import Fraction
 from kvplan.engines.base import Deployment
 from kvplan.engines.devices import H100_CAPABILITY, capability_of
 from kvplan.engines.sglang.classes import SAYS_STATE_TYPE, TRACKED_STATE_CLASSES, TRACKED_STATES, Release, is_since
-from kvplan.engines.sglang.sparse import EIGHT_BITS, FIRST_BLACKWELL, eight_bit_latents, is_sparse, sparse_page
+from kvplan.engines.sglang.sparse import EIGHT_BITS, FIRST_BLACKWELL, eight_bit_latents, sparse_page
 from kvplan.engines.token_pool import named_type
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
@@ -81,7 +81,7 @@ def kv_types(
 
     ``auto`` is the checkpoint's KV type, else the model's; for sparse MLA it is 8 bits on Blackwell.
     """
-    word, sparse = kv_dtype, is_sparse(model)
+    word, sparse = kv_dtype, model.has_sparse_latents
     if word == "auto":
         word = model.kv_scheme or model.dtype
         if sparse:
@@ -104,14 +104,13 @@ def page_tokens(model: ModelSpec, deployment: Deployment) -> int:
     """
     if deployment.block_size is not None:
         return deployment.block_size
-    if is_sparse(model):
+    if model.has_sparse_latents:
         return sparse_page(model)
     if capability_of(deployment)[0] != FIRST_BLACKWELL:
         return 1
-    kept = [layer for layers in model.layers for layer in layers]
-    if any(isinstance(layer, LatentAttention) for layer in kept):
+    if any(isinstance(layer, LatentAttention) for layer in model.caches):
         return _LATENT_KERNEL_PAGE if model.architecture == _LATENT_KERNEL_CLASS else 1
-    heads = [layer for layer in kept if isinstance(layer, (FullAttention, SlidingAttention, ChunkedAttention))]
+    heads = [layer for layer in model.caches if isinstance(layer, (FullAttention, SlidingAttention, ChunkedAttention))]
     return 64 if all(layer.head_dim == layer.value_head_dim for layer in heads) else 128
 
 

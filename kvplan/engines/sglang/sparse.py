@@ -21,21 +21,9 @@ _FIRST_WITHOUT_SCALES: Release = (0, 5, 12)
 _FIRST_SHARED_INDEX: Release = (0, 5, 19)
 
 
-def _kept(model: ModelSpec) -> list[Layer]:
-    return [layer for layers in model.layers for layer in layers]
-
-
-def is_sparse(model: ModelSpec) -> bool:
-    """Whether an indexer picks among MLA's latents."""
-    kept = _kept(model)
-    return any(isinstance(layer, LatentAttention) for layer in kept) and any(
-        isinstance(layer, IndexKeys) for layer in kept
-    )
-
-
 def sparse_page(model: ModelSpec) -> int:
     """64 index entries: tokens, or groups of tokens where their keys are pooled (GLM-5.3-Flash: 4)."""
-    return _PAGE_ENTRIES * max(layer.tokens_per_entry for layer in _kept(model) if isinstance(layer, IndexKeys))
+    return _PAGE_ENTRIES * max(layer.tokens_per_entry for layer in model.caches if isinstance(layer, IndexKeys))
 
 
 def eight_bit_latents(model: ModelSpec, capability: tuple[int, int], release: Release | None) -> KvTypes:
@@ -45,7 +33,7 @@ def eight_bit_latents(model: ModelSpec, capability: tuple[int, int], release: Re
     scaled_class = model.architecture == "GlmMoeDsaForCausalLM" and capability[0] == _WORKSTATION_BLACKWELL
     if capability[0] >= FIRST_BLACKWELL and is_since(release, _FIRST_WITHOUT_SCALES) and not scaled_class:
         return KvTypes(key=EIGHT_BITS, value=EIGHT_BITS)
-    if not any(layer.rope_dim for layer in _kept(model) if isinstance(layer, LatentAttention)):
+    if not any(layer.rope_dim for layer in model.caches if isinstance(layer, LatentAttention)):
         return KvTypes(key=_WITH_SCALES, value=_WITH_SCALES)
     return KvTypes(key=EIGHT_BITS, value=EIGHT_BITS, packed="fp8_ds_mla")
 
@@ -61,7 +49,6 @@ def with_index_keys(layers: Sequence[Layer], release: Release | None) -> list[La
 
 def draft_layer_bytes(model: ModelSpec, kv: KvTypes) -> Fraction:
     """Bytes a token of a draft's layer beside sparse MLA: one of the model's latents, and index keys of its own."""
-    kept = _kept(model)
-    latent = next(layer for layer in kept if isinstance(layer, LatentAttention))
-    index = next(layer for layer in kept if isinstance(layer, IndexKeys))
+    latent = next(layer for layer in model.caches if isinstance(layer, LatentAttention))
+    index = next(layer for layer in model.caches if isinstance(layer, IndexKeys))
     return latent.growing_bytes_per_token(kv) + index.growing_bytes_per_token(kv)

@@ -12,7 +12,7 @@ from kvplan.engines.vllm.peaks import RankFacts
 from kvplan.engines.vllm.runner import is_second_runner
 from kvplan.engines.vllm.settings import release_of
 from kvplan.engines.weights import rank_weights
-from kvplan.layers import IndexKeys, LatentAttention, RecurrentLayer
+from kvplan.layers import LatentAttention, RecurrentLayer
 from kvplan.model import ModelSpec
 
 _LATENT_HEAD_WIDTH = 256
@@ -86,9 +86,8 @@ def _with_drafter(facts: RankFacts, model: ModelSpec, drafter: Drafter | None) -
 def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> RankFacts:
     """The plain numbers that all ranks share; memory and weights are filled in per rank."""
     shape, gpu = model.shape, deployment.gpu
-    kept = [layer for layers in model.layers for layer in layers]
-    latent = next((layer for layer in kept if isinstance(layer, LatentAttention)), None)
-    sparse = latent is not None and any(isinstance(layer, IndexKeys) for layer in kept)
+    latent = next((layer for layer in model.caches if isinstance(layer, LatentAttention)), None)
+    sparse = model.has_sparse_latents
     heads = max(model.query_heads, default=0) // deployment.tensor_parallel
     return RankFacts(
         release=release_of(deployment),
@@ -113,7 +112,7 @@ def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> 
             release_of(deployment),
             model.architecture,
             has_experts=bool(shape.experts),
-            has_states=any(isinstance(layer, RecurrentLayer) for layer in kept),
+            has_states=any(isinstance(layer, RecurrentLayer) for layer in model.caches),
             is_pooling=shape.is_pooling,
         ),
         runs_sampler=not shape.is_pooling,

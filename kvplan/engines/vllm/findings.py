@@ -93,7 +93,7 @@ def uneven_finding(pools: Sequence[int], fewest: int) -> Finding | None:
 
 def _slides_from_a_layer_on(model: ModelSpec) -> bool:
     """Whether the first layers keep every token and all others a window: what ``max_window_layers`` means."""
-    kinds = [isinstance(kept, SlidingAttention) for layers in model.layers for kept in layers]
+    kinds = [isinstance(kept, SlidingAttention) for kept in model.caches]
     return any(kinds) and not all(kinds) and kinds == sorted(kinds)
 
 
@@ -179,7 +179,7 @@ def _sequence_findings(
 ) -> Iterator[Finding]:
     """What max_num_seqs asks of the pool. With recurrent state vLLM refuses to start if it is above the blocks, because
     a captured graph needs a state block for each sequence (source: vLLM 0.33, ``resolve_cudagraph_mode_and_sizes``)."""
-    has_state = any(isinstance(layer, RecurrentLayer) for layers in model.layers for layer in layers)
+    has_state = any(isinstance(layer, RecurrentLayer) for layer in model.caches)
     if has_state and not deployment.enforce_eager and 0 < blocks < settings.max_num_seqs:
         yield Finding(
             code="max-num-seqs-above-state-blocks",
@@ -202,5 +202,4 @@ def _sequence_findings(
 
 def _mixes_kinds(model: ModelSpec) -> bool:
     """Whether recurrent state and attention share the pool."""
-    kept = [layer for layers in model.layers for layer in layers]
-    return 0 < sum(isinstance(layer, RecurrentLayer) for layer in kept) < len(kept)
+    return 0 < sum(isinstance(layer, RecurrentLayer) for layer in model.caches) < len(model.caches)

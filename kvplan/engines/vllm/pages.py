@@ -17,7 +17,17 @@ from kvplan.engines.vllm.blocks import (
 )
 from kvplan.engines.vllm.groups import make_groups
 from kvplan.engines.vllm.settings import release_of
-from kvplan.engines.vllm.specs import LATENT, PACKED_WINDOW, RING, PageSpec, attention_spec, padded, state_spec
+from kvplan.engines.vllm.specs import (
+    FULL,
+    LATENT,
+    PACKED_WINDOW,
+    RING,
+    STATE,
+    PageSpec,
+    attention_spec,
+    padded,
+    state_spec,
+)
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     ChunkedAttention,
@@ -80,7 +90,7 @@ def _cache_group(group: Sequence[PageSpec], stage: range, context_parallel: int)
     """
     named = next((spec for spec in group if not isinstance(spec.layer, IndexKeys)), group[0])
     return CacheGroup(
-        kind=named.layer.kind if named.family != "full" else FullAttention.kind,
+        kind=named.layer.kind if named.family != FULL else FullAttention.kind,
         layers=len(group),
         rule=named.rule,
         block_tokens=named.block_tokens,
@@ -182,18 +192,19 @@ def _check_context_parallel(model: ModelSpec, groups: Sequence[Sequence[PageSpec
             f"context parallelism {ranks} does not divide tensor parallelism {tensor_parallel}", key="context_parallel"
         )
     families = {spec.family for group in groups for spec in group}
-    if not families <= {"full", LATENT, "state"}:
+    if not families <= {FULL, LATENT, STATE}:
         raise InputError(
             "vLLM has no context parallelism for window, chunk, cross-attention or compressed layers",
             key="context_parallel",
         )
-    for layers in model.layers:
-        for layer in layers:
-            if isinstance(layer, FullAttention) and tensor_parallel // min(layer.kv_heads, tensor_parallel) < ranks:
-                raise InputError(
-                    f"context parallelism {ranks} needs {ranks} copies of the KV heads, but tensor parallelism "
-                    f"{tensor_parallel} makes {tensor_parallel // min(layer.kv_heads, tensor_parallel)} of "
-                    f"{layer.kv_heads}",
-                    hint=f"raise --tensor-parallel to {layer.kv_heads * ranks}",
-                    key="context_parallel",
-                )
+    for layer in model.caches:
+        if not isinstance(layer, FullAttention):
+            continue
+        copies = tensor_parallel // min(layer.kv_heads, tensor_parallel)
+        if copies < ranks:
+            raise InputError(
+                f"context parallelism {ranks} needs {ranks} copies of the KV heads, but tensor parallelism "
+                f"{tensor_parallel} makes {copies} of {layer.kv_heads}",
+                hint=f"raise --tensor-parallel to {layer.kv_heads * ranks}",
+                key="context_parallel",
+            )

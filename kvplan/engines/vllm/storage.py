@@ -7,9 +7,7 @@ from kvplan.layers import (
     FLOAT16,
     CompressedKv,
     CompressedWindow,
-    IndexKeys,
     KvTypes,
-    LatentAttention,
     StoredType,
 )
 from kvplan.model import ModelSpec
@@ -57,15 +55,13 @@ def kv_types(model: ModelSpec, kv_dtype: str = "auto", *, capability: tuple[int,
     always packed. Classes that ignore the word stay 16-bit.
     Source: vLLM 0.33, ``CacheDType``, ``MLAAttention`` (what each sparse backend stores) and ``models/config.py``.
     """
-    kept = [layer for layers in model.layers for layer in layers]
     if kv_dtype not in ("auto", _PACKED) and kv_dtype not in _TYPES:
         _refuse(kv_dtype)
-    if any(isinstance(layer, (CompressedKv, CompressedWindow)) for layer in kept):
+    if any(isinstance(layer, (CompressedKv, CompressedWindow)) for layer in model.caches):
         if kv_dtype in ("bfloat16", "float16"):  # the class refuses it: "layout only supports fp8 kv-cache"
             raise InputError(f"vLLM keeps compressed KV in fp8 only, not in {kv_dtype}", hint="use fp8", key="kv_dtype")
         return _packed()
-    is_latent = any(isinstance(layer, LatentAttention) for layer in kept)
-    is_sparse = is_latent and any(isinstance(layer, IndexKeys) for layer in kept)
+    is_sparse = model.has_sparse_latents
     if kv_dtype == _PACKED and not is_sparse:
         raise InputError(
             f"{_PACKED} is the layout of sparse MLA, which {model.id} does not use", hint="use fp8", key="kv_dtype"
