@@ -42,8 +42,8 @@ def sweep(
     ``cluster`` (``tcp://host:8786``). What a worker that dies had in hand is done again by the others. ``function``
     must be importable where the workers run. ``progress`` is called with (done, all).
     """
-    if cluster is not None:
-        with cluster_executor(cluster) as executor:
+    with cluster_executor(cluster) as executor:
+        if executor is not None:
             return _gather([executor.submit(function, task) for task in tasks], progress)
     cores = count_workers(workers)
     if min(cores, len(tasks)) <= 1:
@@ -89,12 +89,15 @@ def _over_processes(
 
 
 @contextmanager
-def cluster_executor(address: str) -> Iterator[Executor]:
-    """The executor of the Dask scheduler at ``address``.
+def cluster_executor(address: str | None) -> Iterator[Executor | None]:
+    """The executor of the Dask scheduler at ``address``; None, and so this machine's cores, without one.
 
     Tasks are pure, so one that loses its worker is sent to another: Dask does that by itself, and ``retries`` covers
     an error on the way. Raises InputError where the extra is missing or nobody answers.
     """
+    if address is None:
+        yield None
+        return
     try:
         import distributed
     except ModuleNotFoundError as error:

@@ -2,13 +2,13 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from kvplan.cli import options, overrides
 from kvplan.cli.grouped import grouped
-from kvplan.cli.output import check_free, show, talk, write_data, write_file
+from kvplan.cli.output import check_free, show_report, talk, write_file
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ def run(
     Or, with --run, fit the time of a step on the first third of a measured run and predict the rest. With --output,
     write the calibration that fit, simulate, check, recommend and traffic files accept.
     """
-    command = shlex.join(["kvplan", *context.obj])
+    if output is not None:
+        check_free(output, force=force)
+    folder = options.profiles_folder(profiles)
     told: dict[str, object] = {
         "tensor_parallel": tensor_parallel,
         "data_parallel": data_parallel,
@@ -86,71 +88,71 @@ def run(
             )
         told |= {"weight_bytes": weights_bytes, "model": model, "gpu": gpu, "engine": engine}
         keys = overrides.overrides(set_keys, **told)
-        return _calibrate_run(measured_run, traffic, keys, output, force, format, offline, profiles, command)
-    if log is None:
+        learnt = _from_run(measured_run, traffic, keys, offline=offline, folder=folder)
+    elif log is not None:
+        misplaced = next((name for name, value in {"traffic": traffic, "set": set_keys, **told}.items() if value), None)
+        if misplaced is not None:
+            option = f"--{misplaced.replace('_', '-')}"
+            raise InputError(f"{option} belongs to --run; a log says its own settings", key=misplaced)
+        learnt = _from_log(
+            log, start, model=model, engine=engine, gpu=gpu, weights_bytes=weights_bytes, offline=offline, folder=folder
+        )
+    else:
         raise InputError("neither a log nor a run is named", hint="kvplan calibrate LOG, or --run FILE", key="log")
-    misplaced = next((name for name, value in {"traffic": traffic, "set": set_keys, **told}.items() if value), None)
-    if misplaced is not None:
-        option = f"--{misplaced.replace('_', '-')}"
-        raise InputError(f"{option} belongs to --run; a log says its own settings", key=misplaced)
-    from kvplan.calibration import calibrate, calibration_text, model_id_in
+    if output is not None:
+        write_file(output, learnt.calibration, force=force)
+    if format == "json":
+        show_report(learnt.report, "json", learnt.found, learnt.calibration)
+    else:
+        written, command = None if output is None else str(output), shlex.join(["kvplan", *context.obj])
+        show_report(learnt.report, "text", learnt.found, *learnt.source, written, command)
+    return 0
+
+
+class _Learnt(NamedTuple):
+    """What was found, the calibration file's text, and the report that shows it, with what it says of its source."""
+
+    report: str
+    found: object
+    calibration: str
+    source: tuple[object, ...]
+
+
+def _from_log(
+    log: Path,
+    start: int | None,
+    *,
+    model: str | None,
+    engine: str | None,
+    gpu: str | None,
+    weights_bytes: str | None,
+    offline: bool,
+    folder: Path | None,
+) -> _Learnt:
+    """The log beside the plan of the same deployment."""
+    from kvplan.calibration import calibrate, calibration_text
     from kvplan.engine_logs import read_log
     from kvplan.profiles.loader import load_gpu
     from kvplan.sources import read_model
 
-    folder = options.profiles_folder(profiles)
-    if output is not None:
-        check_free(output, force=force)
     starts = read_log(log)
     chosen = _choose(starts, start, engine, log)
-    name = model or (None if chosen.model is None else model_id_in(chosen.model))
-    if name is None:
-        raise InputError("the log does not say its model", hint="name it: --model org/name", file=str(log), key="model")
-    if model is None and Path(name).is_absolute() and not Path(name).exists():
-        raise InputError(
-            f"the log's model is a folder of the engine's machine: {name}",
-            hint="name it: --model org/name, or the folder here",
-            file=str(log),
-            key="model",
-        )
+    reference = _model_of(chosen, log) if model is None else model
     device = load_gpu(gpu, extra_folder=folder) if gpu is not None else _gpu_in(chosen, folder)
     weights = None if weights_bytes is None else options.parse_amount(weights_bytes, "--weights-bytes")
-    spec = read_model(name, offline=offline, profiles_folder=folder)
-    found = calibrate(chosen, spec, device, weights)
-    written = calibration_text(found, log.name)
-    if output is not None:
-        write_file(output, written, force=force)
-    if format == "json":
-        from kvplan.report.calibrate_json import text as json_text
-
-        write_data(json_text(found, written))
-        return 0
-    from kvplan.report.calibrate_text import text
-
-    show(text(found, log.name, None if output is None else str(output), len(starts), command))
-    return 0
+    found = calibrate(chosen, read_model(reference, offline=offline, profiles_folder=folder), device, weights)
+    return _Learnt("calibrate", found, calibration_text(found, log.name), (log.name, len(starts)))
 
 
-def _calibrate_run(
-    measured: Path,
-    traffic: str | None,
-    keys: dict[str, object],
-    output: Path | None,
-    force: bool,
-    format: str,
-    offline: bool,
-    profiles: Path | None,
-    command: str,
-) -> int:
-    """Fit, say how well the rest is predicted, and write."""
+def _from_run(
+    measured: Path, traffic: str | None, keys: dict[str, object], *, offline: bool, folder: Path | None
+) -> _Learnt:
+    """The constant that fits a measured run."""
     from kvplan.calibration.run import calibrate_run, run_calibration_text
     from kvplan.calibration.run_settings import settings_beside
     from kvplan.simulation.measured import read_measured_run
     from kvplan.traffic.load import load_traffic, parse_traffic
 
-    folder = options.profiles_folder(profiles)
-    if output is not None:
-        check_free(output, force=force)
     if traffic is not None:
         mix = load_traffic(traffic, profiles_folder=folder, overrides=keys)
     else:
@@ -160,18 +162,24 @@ def _calibrate_run(
             keys = beside[1] | keys
         mix = parse_traffic(_DEPLOYMENT, file="the command line", profiles_folder=folder, overrides=keys)
     found = calibrate_run(read_measured_run(measured), mix, offline=offline, profiles_folder=folder)
-    written = run_calibration_text(found, mix, measured.name)
-    if output is not None:
-        write_file(output, written, force=force)
-    if format == "json":
-        from kvplan.report.measured_json import text as json_text
+    return _Learnt("measured", found, run_calibration_text(found, mix, measured.name), (measured.name, traffic))
 
-        write_data(json_text(found, written))
-        return 0
-    from kvplan.report.measured_text import text
 
-    show(text(found, measured.name, traffic, None if output is None else str(output), command))
-    return 0
+def _model_of(start: "EngineStart", log: Path) -> str:
+    """The model that the log names, where that is an id or a folder of this machine."""
+    from kvplan.calibration import model_id_in
+
+    name = None if start.model is None else model_id_in(start.model)
+    if name is None:
+        raise InputError("the log does not say its model", hint="name it: --model org/name", file=str(log), key="model")
+    if Path(name).is_absolute() and not Path(name).exists():
+        raise InputError(
+            f"the log's model is a folder of the engine's machine: {name}",
+            hint="name it: --model org/name, or the folder here",
+            file=str(log),
+            key="model",
+        )
+    return name
 
 
 def _gpu_in(start: "EngineStart", folder: Path | None) -> "GpuProfile | None":

@@ -1,18 +1,14 @@
 """``kvplan check``: do the file's limits hold? For CI: exit 0 or 1."""
 
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from kvplan.cli import options, overrides
-from kvplan.cli.output import check_free, show, talk, write_data, write_file
+from kvplan.cli.output import check_free, show_report, talk
 from kvplan.cli.progress import progress_bar
 from kvplan.errors import InputError
-
-if TYPE_CHECKING:
-    from kvplan.check.results import Check
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan check traffic.yaml --against base.yaml --format markdown"
@@ -52,24 +48,20 @@ def run(
     """
     from kvplan.check import check
     from kvplan.check.measure import parse_prices
+    from kvplan.sweep import cluster_executor
 
     folder = options.profiles_folder(profiles)
     if against is not None and baseline is not None:
         raise InputError("--against and --baseline are two bases", hint="give one of them", key="against")
     if output is not None:
         check_free(output, force=force)
-    learnt = None if calibration is None else str(calibration.resolve())
-    changed = overrides.overrides(set_keys, duration=duration, calibration=learnt)
-    if policy is not None:
-        changed["admission.policy"] = policy
+    changed = overrides.overrides(set_keys, policy=policy, duration=duration, calibration=calibration)
     mix = overrides.load(traffic, changed, folder)
     # The base is taken as it stands: what is tried by hand is part of the change.
     base = None if against is None else overrides.load(against, {}, folder)
-    from kvplan.sweep import cluster_executor
-
     with (
         progress_bar("checking") as step,
-        nullcontext() if cluster is None else cluster_executor(cluster) as executor,
+        cluster_executor(cluster) as executor,
     ):
         result = check(
             mix,
@@ -86,29 +78,7 @@ def run(
             progress=step,
             say=talk,
         )
-    _print(result, format, output, force=force)
-    return 0 if result.passed else 1
-
-
-def _print(result: "Check", format: str, output: Path | None, *, force: bool) -> None:
+    show_report("check", format, result, output=output, force=force)
     if output is not None:
-        write_file(output, _written(result, format), force=force)
-    if output is not None or format == "text":
-        from kvplan.report.check_text import text
-
-        show(text(result))
-    else:
-        write_data(_written(result, format))
-
-
-def _written(result: "Check", format: str) -> str:
-    from importlib import import_module
-
-    if format == "text":
-        from kvplan.report.check_text import text as parts
-        from kvplan.report.page import render
-
-        return render(parts(result))
-    modules = {"json": "check_json", "markdown": "check_markdown", "junit": "junit", "github": "github"}
-    written: str = import_module(f"kvplan.report.{modules[format]}").text(result)
-    return written
+        show_report("check", "text", result)
+    return 0 if result.passed else 1

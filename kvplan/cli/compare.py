@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kvplan.cli import options
-from kvplan.cli.output import check_free, show, write_data, write_file
+from kvplan.cli.output import check_free, show_report
 from kvplan.cli.progress import progress_bar
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
-    from kvplan.compare import Comparison, ShapeLoad
+    from kvplan.compare import ShapeLoad
     from kvplan.traffic.kinds import Traffic
 
 NEEDS_ARGUMENTS = True
@@ -110,7 +110,7 @@ def run(
             profiles_folder=folder,
             progress=step,
         )
-    _print(result, format, output, force=force)
+    show_report("compare", format, result, output=output, force=force)
     return 0 if result.smallest is not None else 1
 
 
@@ -148,23 +148,3 @@ def _model_of(load: "ShapeLoad | Traffic") -> list[str]:
     if model is None:
         raise InputError("no model was named", hint="kvplan compare org/name --gpu h100", key="model")
     return [model]
-
-
-def _print(result: "Comparison", format: str, output: Path | None, *, force: bool) -> None:
-    if format == "text":
-        from kvplan.report.compare_text import text as parts
-
-        if output is None:
-            show(parts(result))
-            return
-        from kvplan.report.page import render
-
-        written = render(parts(result))
-    else:
-        from importlib import import_module
-
-        written = import_module(f"kvplan.report.compare_{format}").text(result)
-    if output is None:
-        write_data(written)
-    else:
-        write_file(output, written, force=force)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kvplan.cli.options import Format, Offline, Profiles
-from kvplan.cli.output import show, write_data
+from kvplan.cli.output import show_report
 
 NEEDS_ARGUMENTS = False
 EXAMPLE = "kvplan explain windows"
@@ -20,13 +20,5 @@ def run(
     """One page on a topic. Without one: the topics."""
     from kvplan.explain import TOPICS, load_page
 
-    page = None if topic is None else load_page(topic)
-    if format == "json":
-        from kvplan.report.explain_json import text as json_text
-
-        write_data(json_text(page, TOPICS))
-    else:
-        from kvplan.report.explain_text import text
-
-        show(text(page, TOPICS))
+    show_report("explain", format, None if topic is None else load_page(topic), TOPICS)
     return 0

@@ -11,7 +11,7 @@ import typer
 from kvplan.cli import options
 from kvplan.cli.failures import tell
 from kvplan.cli.grouped import grouped
-from kvplan.cli.output import show, write_data
+from kvplan.cli.output import show_report, write_data
 from kvplan.errors import InputError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -228,18 +228,14 @@ def _print(result: "Fit", flags: str | None, format: str, command: str) -> None:
     from kvplan.remedies import smallest_changes
 
     if format == "json":
-        from kvplan.report.fit_json import text as json_text
-
-        write_data(json_text(result, engine_flags(result), smallest_changes(result)))
+        show_report("fit", "json", result, engine_flags(result), smallest_changes(result))
     elif flags is not None:
         from kvplan.flags import command_words
         from kvplan.report.flags_text import text as flags_text
 
         write_data(flags_text(command_words(result), engine_flags(result), flags))
     else:
-        from kvplan.report.fit_text import text
-
-        show(text(result, smallest_changes(result), command))
+        show_report("fit", "text", result, smallest_changes(result), command)
 
 
 def _shapes(prompts: Sequence[int], caps: Sequence[int], lengths: Sequence[int]) -> tuple["RequestShape", ...]:

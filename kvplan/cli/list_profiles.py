@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from kvplan.cli.options import Format, Offline, Profiles, profiles_folder
-from kvplan.cli.output import show, write_data
+from kvplan.cli.output import show_report
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan list gpus h100"
@@ -23,15 +23,7 @@ def run(
     profiles: Profiles = None,
 ) -> int:
     """List what kvplan knows by name. Add your own with --profiles DIR or KVPLAN_PROFILES."""
-    import kvplan.catalogue as catalogues
+    from kvplan.catalogue import listing
 
-    listing = catalogues.listing(catalogue, " ".join(search or ()), folder=profiles_folder(profiles))
-    if format == "json":
-        from kvplan.report.listing_json import text as json_text
-
-        write_data(json_text(listing))
-    else:
-        from kvplan.report.listing_text import text
-
-        show(text(listing))
+    show_report("listing", format, listing(catalogue, " ".join(search or ()), folder=profiles_folder(profiles)))
     return 0

@@ -17,9 +17,10 @@ from kvplan.cli.options import (
     Tokens,
     parse_counts,
     positive,
+    positive_or_none,
     profiles_folder,
 )
-from kvplan.cli.output import show, write_data
+from kvplan.cli.output import show_report
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan model Qwen/Qwen3-32B --tp 2 --kv-dtype fp8 --tokens 1024,8192"
@@ -57,16 +58,8 @@ def run(
         kv_dtype=kv_dtype,
         cache_type_k=cache_type_k,
         cache_type_v=cache_type_v,
-        max_model_len=None if max_model_len is None else positive(max_model_len, "--max-model-len"),
+        max_model_len=positive_or_none(max_model_len, "--max-model-len"),
     )
     spec = read_model(model, offline=offline, profiles_folder=profiles_folder(profiles))
-    result = price(spec, deployment, counts)
-    if format == "json":
-        from kvplan.report.model_json import text as json_text
-
-        write_data(json_text(result))
-    else:
-        from kvplan.report.model_text import text
-
-        show(text(result))
+    show_report("model", format, price(spec, deployment, counts))
     return 0

@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -21,6 +22,7 @@ __all__ = [
     "quietly",
     "show",
     "show_above",
+    "show_report",
     "talk",
     "terminal_width",
     "wants_colour",
@@ -111,6 +113,22 @@ def wants_colour() -> bool:
     if os.environ.get("FORCE_COLOR"):
         return True
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def show_report(name: str, format: str, *result: object, output: Path | None = None, force: bool = False) -> None:
+    """Print ``result``, or write it to ``output``, as ``text`` of ``kvplan.report.<name>_<format>`` puts it.
+
+    So a new format is a file there, and a word among the command's formats.
+    """
+    made = import_module(f"kvplan.report.{name}_{format}").text(*result)
+    if output is None:
+        (show if format == "text" else write_data)(made)
+        return
+    if format == "text":
+        from kvplan.report.page import render
+
+        made = render(made)
+    write_file(output, made, force=force)
 
 
 def show(parts: "Iterable[Part]") -> None:

@@ -56,8 +56,12 @@ def load(reference: str, changed: dict[str, object], profiles_folder: Path | Non
 
 
 def overrides(pairs: list[str] | None, **named: object) -> dict[str, object]:
-    """What replaces the file's keys: the options that were given, then every ``--set``, its value read as YAML."""
-    found = {name: value for name, value in named.items() if value is not None}
+    """What replaces the file's keys: the options that were given, then every ``--set``, its value read as YAML.
+
+    A file is named as the command line sees it, from the working folder and not from the traffic file's.
+    """
+    given = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in named.items()}
+    found = {name: value for name, value in given.items() if value is not None}
     for pair in pairs or ():
         key, equals, text = pair.partition("=")
         if not equals or not key:

@@ -1,13 +1,12 @@
 """``kvplan recommend``: which settings, found by playing the traffic, with the evidence and the price."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvplan.cli import options, overrides
-from kvplan.cli.output import check_free, show, show_above, talk, write_data, write_file
+from kvplan.cli.output import check_free, show_above, show_report, talk, write_file
 from kvplan.cli.progress import progress_bar
 from kvplan.errors import InputError
 
@@ -62,6 +61,7 @@ def run(
     Constraints that are not given are the file's limits, else 1%.
     """
     from kvplan.recommend import recommend
+    from kvplan.sweep import cluster_executor
 
     if output is not None and not write:
         raise InputError("--output is where --write puts the traffic file", hint="add --write", key="output")
@@ -76,14 +76,12 @@ def run(
         tensor_parallel=tensor_parallel,
         replicas=replicas,
         max_model_len=max_model_len,
-        calibration=None if calibration is None else str(calibration.resolve()),
+        calibration=calibration,
     )
     mix = overrides.load(traffic, changed, folder)
-    from kvplan.sweep import cluster_executor
-
     with (
         progress_bar("searching") as step,
-        nullcontext() if cluster is None else cluster_executor(cluster) as executor,
+        cluster_executor(cluster) as executor,
     ):
         advice = recommend(
             mix,
@@ -110,22 +108,15 @@ def run(
     if written is not None and output is not None:
         write_file(output, written, force=force)
         _warn_of_traces(advice, output)
-    _print(advice, format, written if output is None else None, output if written is not None else None)
-    return 0 if advice.feasible else 1
-
-
-def _print(advice: "Advice", format: str, written: str | None, output: Path | None) -> None:
     if format == "json":
-        from kvplan.report.recommend_json import text as json_text
+        show_report("recommend", "json", advice, written if output is None else None)
+    elif written is not None and output is None:
+        from kvplan.report.recommend_text import text
 
-        write_data(json_text(advice, written))
-        return
-    from kvplan.report.recommend_text import text
-
-    if written is None:
-        show(text(advice, None if output is None else str(output)))
-    else:
         show_above(text(advice), written)
+    else:
+        show_report("recommend", "text", advice, None if written is None else str(output))
+    return 0 if advice.feasible else 1
 
 
 def _written(advice: "Advice") -> str:

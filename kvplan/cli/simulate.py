@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +9,7 @@ import typer
 
 from kvplan.cli import options, overrides
 from kvplan.cli.files import check_free, whole
-from kvplan.cli.output import encodable, show, talk, terminal_width, write_data, write_lines
+from kvplan.cli.output import encodable, show, show_report, talk, terminal_width, write_lines
 from kvplan.cli.progress import progress_bar
 from kvplan.errors import InputError
 
@@ -85,7 +84,7 @@ def run(
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
-        calibration=None if calibration is None else str(calibration.resolve()),
+        calibration=calibration,
     )
     mix = overrides.load(traffic, changed, folder)
     with progress_bar("simulating") as step:
@@ -111,23 +110,10 @@ def run(
             caps = cap_curve(result, workers=workers, profiles_folder=folder, progress=step, say=talk)
     planned = None if report is None else _budgeted(result, offline=offline, profiles_folder=folder)
     _write_files(result, caps, planned, (requests, plot, report))
-    _print(result, format)
+    if format == "text":
+        show(_sparklines(result))
+    show_report("simulation", format, result)
     return 0
-
-
-def _print(result: "Simulation", format: str) -> None:
-    if format == "json":
-        from kvplan.report.simulation_json import text as json_text
-
-        write_data(json_text(result))
-    elif format == "markdown":
-        from kvplan.report.simulation_markdown import text as markdown
-
-        write_data(markdown(result))
-    else:
-        from kvplan.report.simulation_text import text
-
-        show(chain(_sparklines(result), text(result)))
 
 
 def _sparklines(result: "Simulation") -> "Iterator[Part]":

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from kvplan.cli import options
-from kvplan.cli.output import check_free, show, show_above, talk, write_data, write_file
+from kvplan.cli.output import check_free, show_above, show_report, talk, write_file
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan trace azure_conv.csv.gz --output traffic.yaml"
@@ -42,14 +42,11 @@ def run(
         write_file(output, text, force=force)
         talk(f"next: kvplan simulate {output}")
     if format == "json":
-        from kvplan.report.trace_json import text as json_text
+        show_report("trace", "json", description, text)
+    elif output is None and text is not None:
+        from kvplan.report.trace_text import text as parts
 
-        write_data(json_text(description, text))
-        return 0
-    from kvplan.report.trace_text import text as parts
-
-    if output is not None or text is None:
-        show(parts(description))
-    else:
         show_above(parts(description), text)
+    else:
+        show_report("trace", "text", description)
     return 0

@@ -14,10 +14,9 @@ CALIBRATION_FILE = "calibration.yaml"
 """What the next step calls the file that was not asked for yet."""
 
 
-def text(found: Calibration, log_name: str, written: str | None, starts: int, command: str) -> Iterator[Part]:
-    """The comparison; ``written`` is the calibration file's name, ``starts`` how many starts the log holds, ``command``
-    what asked for it.
-    """
+def text(found: Calibration, log_name: str, starts: int, written: str | None, command: str) -> Iterator[Part]:
+    """The comparison. ``starts``: how many the log holds; ``written``: the calibration file's name; ``command``: what
+    asked for it."""
     start = found.start
     yield headline(found.planned.model.id, f"{log_name}, lines {start.first_line} to {start.last_line}")
     for setting in _setting(found, starts):
