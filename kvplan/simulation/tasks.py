@@ -33,12 +33,12 @@ from kvplan.traffic.sample import sample
 _SAMPLES = 240
 _SMALL_RUN_REQUESTS = 4_000
 _LONG_RUN_S = 60.0
-_REQUEST_S, _COMPILED_REQUEST_S = 6e-5, 1.5e-6
+_REQUEST_S, _COMPILED_REQUEST_S = 6e-5, 8e-7
 """The least that one request takes to play (worst case in front, an idle engine), uncompiled and compiled."""
 _LOADING_PAYS_S = 4.0
 """Seconds of playing on each core from which a compiled kernel that lies on disk is loaded (0.7 s)."""
 _COMPILING_PAYS_S = 90.0
-"""The same from which one is compiled (36 s of CPU)."""
+"""The same from which one is compiled (28 s of CPU)."""
 _SO_MUCH_LONGER = 2.0
 """An estimate of the rest is told where it is so many times what was told first."""
 _HARDEST_FIRST = {"nothing": 0, "requests": 1, "blocks": 2}

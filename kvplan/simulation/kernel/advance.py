@@ -10,6 +10,7 @@ from kvplan.simulation.kernel.admitting import first_waiting
 from kvplan.simulation.kernel.batch import form_batch
 from kvplan.simulation.kernel.clock import batches_until, clock, stand_idle, use
 from kvplan.simulation.kernel.kept import evict
+from kvplan.simulation.kernel.keys import next_key
 from kvplan.simulation.kernel.leaving import let_go, see_ends
 from kvplan.simulation.kernel.paging import safe_batches, slid_in, taken_in
 from kvplan.simulation.kernel.places import (
@@ -171,7 +172,7 @@ def advance(
 
         if exact:
             change_s = min(change_s, until_s)
-        many = batches_in_time((heap[0] >> KEY_SHIFT) - 1 - st[BATCHES], change_s, until_s, st, ck, cost, shape)
+        many = batches_in_time((next_key(heap) >> KEY_SHIFT) - 1 - st[BATCHES], change_s, until_s, st, ck, cost, shape)
         if many == 0:
             return
         many = batches_with_room(many, st, conf, shape)

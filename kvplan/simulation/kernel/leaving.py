@@ -1,9 +1,8 @@
 """Who leaves the running list: a sequence that ends, one that loses its blocks, one whose client walked away."""
 
-from heapq import heappop, heappush
-
 from kvplan.simulation.kernel.identities import remember, return_blocks
 from kvplan.simulation.kernel.kept import give_back, set_aside
+from kvplan.simulation.kernel.keys import next_key, pop_key, push_key
 from kvplan.simulation.kernel.paging import blocks_taken
 from kvplan.simulation.kernel.places import (
     ANSWER,
@@ -164,7 +163,7 @@ def see_end(s: int, end_s: float, st: Ints, heap: Ints, shape: Shape, slots: Slo
         return True
     batch = st[BATCHES]
     slot[field[END_AT] + s] = batch + 2
-    heappush(heap, ((batch + 2) << KEY_SHIFT) | s)
+    push_key(((batch + 2) << KEY_SHIFT) | s, heap)
     if answer < row[column[CAP] + i]:
         slot[field[PHASE] + s] = IN_VAIN
     else:
@@ -218,8 +217,8 @@ def see_ends(st: Ints, ck: Reals, heap: Ints, conf: Conf, shape: Shape, slots: S
     slot, field = slots
     order, later = field[ORDER], field[NEXT_ENDING]
     limit = (st[BATCHES] + 2 + st[LATE]) << KEY_SHIFT
-    while heap[0] < limit:
-        key = heappop(heap)
+    while next_key(heap) < limit:
+        key = pop_key(heap)
         at = key >> KEY_SHIFT
         s = key & SLOT_MASK
         if key & SLIDES:
@@ -228,8 +227,8 @@ def see_ends(st: Ints, ck: Reals, heap: Ints, conf: Conf, shape: Shape, slots: S
                 look_for_slides(s, st, heap, conf, shape, slots)
             continue
         slot[later + s] = -1
-        while heap[0] < (at << KEY_SHIFT) + SLIDES:
-            other = heappop(heap)
+        while next_key(heap) < (at << KEY_SHIFT) + SLIDES:
+            other = pop_key(heap)
             if other == key:
                 continue
             key = other

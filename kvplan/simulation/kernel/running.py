@@ -4,8 +4,7 @@ A writing sequence is kept lazily: tokens computed = offset + batches scheduled.
 to it; its end and what slides out of its windows are keys (batch, sort, slot) in a heap.
 """
 
-from heapq import heappush
-
+from kvplan.simulation.kernel.keys import push_key
 from kvplan.simulation.kernel.paging import blocks_outside, blocks_taken
 from kvplan.simulation.kernel.places import (
     AFTER,
@@ -123,10 +122,10 @@ def read_chunk(s: int, tokens: int, st: Ints, heap: Ints, shape: Shape, slots: S
         slot[field[BEFORE] + s] = generated
         end_at = batch + row[column[ANSWER] + i] - generated
         slot[field[END_AT] + s] = end_at
-        heappush(heap, (end_at << KEY_SHIFT) | s)
+        push_key((end_at << KEY_SHIFT) | s, heap)
         if shape[KINDS_NUMBER]:
             slot[field[GIVE_AT] + s] = batch + 1
-            heappush(heap, ((batch + 1) << KEY_SHIFT) | SLIDES | s)
+            push_key(((batch + 1) << KEY_SHIFT) | SLIDES | s, heap)
         slot[field[NEXT_FRESH] + s] = st[FRESH]
         st[FRESH] = s
     if tokens == 1 and old >= prompt:
@@ -156,10 +155,10 @@ def lag_behind(s: int, st: Ints, heap: Ints, shape: Shape, slots: Slots) -> None
             slot[field[SERVED] + s] = -(batch + 1)
             end_at = slot[field[END_AT] + s] + 1
             slot[field[END_AT] + s] = end_at
-            heappush(heap, (end_at << KEY_SHIFT) | s)
+            push_key((end_at << KEY_SHIFT) | s, heap)
             if shape[KINDS_NUMBER] and slot[field[GIVE_AT] + s] == 0:
                 slot[field[GIVE_AT] + s] = batch + 2
-                heappush(heap, ((batch + 2) << KEY_SHIFT) | SLIDES | s)
+                push_key(((batch + 2) << KEY_SHIFT) | SLIDES | s, heap)
         s = slot[field[AFTER] + s]
 
 

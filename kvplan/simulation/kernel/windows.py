@@ -4,8 +4,7 @@ In a steady decode a full window gives a block back every block's length: a ring
 Until then, and where a chunk ends, a key in the heap says when to look again.
 """
 
-from heapq import heappush
-
+from kvplan.simulation.kernel.keys import push_key
 from kvplan.simulation.kernel.paging import blocks_outside
 from kvplan.simulation.kernel.places import (
     BATCHES,
@@ -100,7 +99,7 @@ def look_for_slides(s: int, st: Ints, heap: Ints, conf: Conf, shape: Shape, slot
     again = next_slide(s, batch + 1, certain, shape, slots) if settled else batch + 2
     slot[field[GIVE_AT] + s] = again
     if again:
-        heappush(heap, (again << KEY_SHIFT) | SLIDES | s)
+        push_key((again << KEY_SHIFT) | SLIDES | s, heap)
 
 
 def nothing_slides(st: Ints, slots: Slots) -> None:
