@@ -573,6 +573,11 @@ def test_every_name_leads_to_a_family_that_is_read() -> None:
     assert {family for family in families if known_family(family) is None} == set()
 
 
+def test_no_name_has_a_row_that_it_does_not_need() -> None:
+    plain = {stem for stem, family in ARCHITECTURES.items() if stem.lower() == family.replace("_", "")}
+    assert plain == set()
+
+
 def test_every_reader_has_a_published_or_written_row() -> None:
     families = {find_family(Fields(row.config), language_block(Fields(row.config))) for row in PUBLISHED}
     assert set(READERS) - families == set()

@@ -31,8 +31,6 @@ from kvplan.layers import (
     ShortConvState,
     SlidingAttention,
     StoredType,
-    share,
-    share_or_replicate,
 )
 from tests.models import kinds_of_layers
 from tests.published import evaluate
@@ -200,7 +198,3 @@ def test_heads_that_cannot_be_shared_are_refused(layer: Layer) -> None:
         layer.shard(4)
     assert caught.value.key == "tensor_parallel"
     assert caught.value.hint is not None
-
-
-def test_share_and_replicate() -> None:
-    assert (share(32, 8, "heads"), share_or_replicate(8, 2), share_or_replicate(8, 16)) == (4, 4, 1)

@@ -1,10 +1,11 @@
 """How many KV heads a layer has, and how wide they are: every way in which configs say it."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import KV_HEAD_NAMES, Described
-from kvplan.hf_config.fields import CHECK_HINT
+from kvplan.hf_config.fields import CHECK_HINT, Fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,48 +74,67 @@ def read_head_dim(model: Described, query_heads: int) -> int:
 
 
 def read_kv_heads(model: Described, query_heads: int) -> int:
-    """KV heads of a layer. An absent key means the class default, else one per query head; so does a null, where the
-    class allows it."""
-    text, family = model.text, model.family
-    if family == "falcon":
-        # vLLM's FalconAttention: the new decoder says its KV heads; the old one has 1 with multi_query, whatever
-        # num_kv_heads says (Falcon-7B says 71), and one per query head without.
-        # The oldest files (RefinedWeb, Falcon-40B's) are of the new decoder without saying so (vLLM's RWConfig).
-        if text.flag("new_decoder_architecture", default=text.text("model_type") == "RefinedWeb"):
-            return text.optional_count("num_kv_heads", "n_head_kv") or query_heads
-        return 1 if text.flag("multi_query", default=True) else query_heads
-    if family == "gpt_bigcode":  # transformers' GPTBigCodeConfig: multi_query is true unless the file says false
-        return 1 if text.flag("multi_query", default=True) else query_heads
-    if family == "chatglm":
-        return text.count("multi_query_group_num") if text.flag("multi_query_attention") else query_heads
-    if family in ("mpt", "dbrx"):
-        attention = text.section("attn_config")
-        return (attention.optional_count("kv_n_heads") if attention else None) or query_heads
-    if family in _ONE_PER_QUERY_HEAD:
-        return query_heads
+    """KV heads of a layer: by the class's own rule, else as the key says.
+
+    Where the key is absent, the class default holds, else one for each query head. A null means the latter where the
+    class allows it.
+    """
+    text = model.text
+    if model.family in _OWN_RULES:
+        return _OWN_RULES[model.family](text, query_heads)
     kv = text.optional_count(*KV_HEAD_NAMES)
     if kv is not None:
         return kv
     said_null = any(name in text.values for name in KV_HEAD_NAMES)
-    if family == "explicit" or (said_null and model.strict):
+    if model.family == "explicit" or (said_null and model.strict):
         raise text.missing(*KV_HEAD_NAMES)
     return query_heads
 
 
-# Classes without a KV-head key; vLLM gives each query head its own KV head.
-_ONE_PER_QUERY_HEAD = frozenset(
-    {
-        "baichuan",
-        "bloom",
-        "codegen",
-        "gpt2",
-        "gpt_neo",
-        "gpt_neox",
-        "gpt_neox_japanese",
-        "gptj",
-        "internlm",
-        "jais",
-        "opt",
-        "qwen",
-    }
-)
+def _falcon(text: Fields, query_heads: int) -> int:
+    """The new decoder says its KV heads; the old one has 1 with ``multi_query``, whatever ``num_kv_heads`` says
+    (Falcon-7B says 71), and one for each query head without. The oldest files of the new decoder (Falcon-40B's, model
+    type RefinedWeb) do not say that they are. Source: vLLM 0.33, ``FalconAttention``, ``RWConfig``."""
+    if text.flag("new_decoder_architecture", default=text.text("model_type") == "RefinedWeb"):
+        return text.optional_count("num_kv_heads", "n_head_kv") or query_heads
+    return _multi_query(text, query_heads)
+
+
+def _multi_query(text: Fields, query_heads: int) -> int:
+    """One KV head unless the file says false (transformers, ``GPTBigCodeConfig``)."""
+    return 1 if text.flag("multi_query", default=True) else query_heads
+
+
+def _chatglm(text: Fields, query_heads: int) -> int:
+    return text.count("multi_query_group_num") if text.flag("multi_query_attention") else query_heads
+
+
+def _in_attention_block(text: Fields, query_heads: int) -> int:
+    attention = text.section("attn_config")
+    return (attention.optional_count("kv_n_heads") if attention else None) or query_heads
+
+
+def _one_each(_text: Fields, query_heads: int) -> int:
+    return query_heads
+
+
+_OWN_RULES: Mapping[str, Callable[[Fields, int], int]] = {
+    "baichuan": _one_each,
+    "bloom": _one_each,
+    "chatglm": _chatglm,
+    "codegen": _one_each,
+    "dbrx": _in_attention_block,
+    "falcon": _falcon,
+    "gpt2": _one_each,
+    "gpt_bigcode": _multi_query,
+    "gpt_neo": _one_each,
+    "gpt_neox": _one_each,
+    "gpt_neox_japanese": _one_each,
+    "gptj": _one_each,
+    "internlm": _one_each,
+    "jais": _one_each,
+    "mpt": _in_attention_block,
+    "opt": _one_each,
+    "qwen": _one_each,
+}
+"""Classes without the usual key; those without any key give each query head its own KV head (vLLM 0.33)."""

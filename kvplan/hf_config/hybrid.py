@@ -1,6 +1,6 @@
 """Stacks that mix attention with recurrent layers: which layer is which, in every way configs say it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from kvplan.errors import UnsupportedModelError
@@ -23,7 +23,7 @@ from kvplan.hf_config.recurrent import (
     short_conv_state,
     zamba2_state,
 )
-from kvplan.hf_config.standard import attention
+from kvplan.hf_config.standard import attention, full_attention
 from kvplan.hf_config.windows import FULL, Span, checked_length
 from kvplan.layers import IndexTail, Layer
 
@@ -31,28 +31,31 @@ _FULL_NAMES = frozenset({"attention", "full_attention"})
 _LINEAR_NAMES = frozenset({"mamba", "mamba2", "linear_attention", "linear", "recurrent", "conv"})
 
 
-def _mixed(
-    model: Described, key: str, kinds: Sequence[str], full: Callable[[], Layer], state: Callable[[], Layer]
-) -> LayerStack:
-    """One cache a layer by the names in ``kinds``; a name that is neither attention nor recurrent is refused."""
-    unknown = next((kind for kind in kinds if kind not in _FULL_NAMES | _LINEAR_NAMES), None)
+Cache = Callable[[Described], Layer]
+Kinds = tuple[str, list[str]]
+"""The key that says what each layer is, and a name for every layer."""
+
+
+def _mixed(model: Described, kinds: Kinds, state: Cache, full: Cache = full_attention) -> LayerStack:
+    """One cache for every layer: ``full`` or ``state`` by its name in ``kinds``; other names are refused."""
+    key, names = kinds
+    unknown = next((name for name in names if name not in _FULL_NAMES | _LINEAR_NAMES), None)
     if unknown is not None:
         raise UnsupportedModelError(
             f"layer type {unknown!r} in {model.text.path}{key} is not known for {model.family}",
             hint=MEASURE_HINT,
             key=model.text.path + key,
         )
-    attention_cache = full() if any(kind in _FULL_NAMES for kind in kinds) else None
-    recurrent = state() if any(kind in _LINEAR_NAMES for kind in kinds) else None
-    stack = [attention_cache if kind in _FULL_NAMES else recurrent for kind in kinds]
-    return tuple((kept,) for kept in stack if kept is not None)
+    caches = {name: (full if name in _FULL_NAMES else state)(model) for name in dict.fromkeys(names)}
+    return tuple((caches[name],) for name in names)
 
 
-def _full(model: Described) -> Callable[[], Layer]:
-    return lambda: attention(read_heads(model), FULL)
+def _kinds(model: Described, *lists: str, is_full: Callable[[int], bool]) -> Kinds:
+    """The first of ``lists`` that the file has; without any, ``is_full`` says which layers are attention."""
+    return _listed(model, *lists) or _by_index(model, is_full)
 
 
-def _listed(model: Described, *names: str) -> tuple[str, list[str]] | None:
+def _listed(model: Described, *names: str) -> Kinds | None:
     for name in names:
         listed = model.text.texts(name)
         if listed is not None:
@@ -60,48 +63,42 @@ def _listed(model: Described, *names: str) -> tuple[str, list[str]] | None:
     return None
 
 
-def _by_index(model: Described, is_full: Callable[[int], bool]) -> list[str]:
-    return ["full_attention" if is_full(index) else "linear_attention" for index in range(model.layers)]
+def _by_index(model: Described, is_full: Callable[[int], bool]) -> Kinds:
+    return "layer_types", ["full_attention" if is_full(index) else "linear_attention" for index in range(model.layers)]
 
 
 def read_gated_delta(model: Described) -> LayerStack:
     """Qwen3-Next, Qwen3.5, OLMo-hybrid: ``layer_types``, else the last of every ``full_attention_interval`` (4)."""
-    key, kinds = _listed(model, "layer_types") or ("full_attention_interval", None)
-    if kinds is None:
-        interval = model.text.optional_count("full_attention_interval") or 4
-        kinds = _by_index(model, lambda index: (index + 1) % interval == 0)
-    return _mixed(model, key, kinds, _full(model), lambda: gated_delta_state(model))
+
+    def is_full(index: int) -> bool:
+        return (index + 1) % (model.text.optional_count("full_attention_interval") or 4) == 0
+
+    return _mixed(model, _kinds(model, "layer_types", is_full=is_full), gated_delta_state)
 
 
 def read_jamba(model: Described) -> LayerStack:
     """Jamba: attention where index % ``attn_layer_period`` (8) == ``attn_layer_offset`` (4)."""
     period = model.text.optional_count("attn_layer_period") or 8
     offset = model.text.size("attn_layer_offset", default=4)
-    kinds = _by_index(model, lambda index: index % period == offset)
-    return _mixed(model, "attn_layer_period", kinds, _full(model), lambda: jamba_state(model))
+    return _mixed(model, _by_index(model, lambda index: index % period == offset), jamba_state)
 
 
 def read_bamba(model: Described) -> LayerStack:
     """Bamba: attention only on the layers that ``attn_layer_indices`` names."""
     indices = model.text.counts("attn_layer_indices", least=0) or []
-    kinds = _by_index(model, lambda index: index in indices)
-    return _mixed(model, "attn_layer_indices", kinds, _full(model), lambda: bamba_state(model))
+    return _mixed(model, _by_index(model, lambda index: index in indices), bamba_state)
 
 
 def read_granite_hybrid(model: Described) -> LayerStack:
     """Granite 4 hybrids: ``layer_types`` (or ``layers_block_type``); every layer recurrent where absent."""
-    key, kinds = _listed(model, "layer_types", "layers_block_type") or (
-        "layer_types",
-        _by_index(model, lambda _: False),
-    )
-    return _mixed(model, key, kinds, _full(model), lambda: bamba_state(model))
+    return _mixed(model, _kinds(model, "layer_types", "layers_block_type", is_full=lambda _: False), bamba_state)
 
 
 def read_parallel_hybrid(model: Described) -> LayerStack:
     """Falcon-H1: every layer has attention and a Mamba-2 state side by side."""
     indices = model.text.counts("attn_layer_indices", least=0)
-    heads, state = attention(read_heads(model), FULL), bamba_state(model)
-    return tuple((heads, state) if indices is None or index in indices else (state,) for index in range(model.layers))
+    cache, state = full_attention(model), bamba_state(model)
+    return tuple((cache, state) if indices is None or index in indices else (state,) for index in range(model.layers))
 
 
 NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -118,9 +115,11 @@ def read_nemotron_hybrid(model: Described) -> LayerStack:
     cached = [kind for kind in kinds if kind not in _WITHOUT_CACHE]
     window = model.text.size("sliding_window", default=0)
     span = Span(rule="sliding", tokens=window) if window else FULL
-    caches = iter(
-        _mixed(model, "layer_types", cached, lambda: attention(read_heads(model), span), lambda: nemotron_state(model))
-    )
+
+    def full(model: Described) -> Layer:
+        return attention(read_heads(model), span)
+
+    caches = iter(_mixed(model, ("layer_types", cached), nemotron_state, full))
     return tuple(() if kind in _WITHOUT_CACHE else next(caches) for kind in kinds)
 
 
@@ -169,11 +168,12 @@ def read_zamba2(model: Described) -> LayerStack:
 
 def read_short_conv(model: Described) -> LayerStack:
     """LFM2: ``layer_types`` (conv / full_attention), else attention on ``full_attn_idxs`` (all where absent)."""
-    key, kinds = _listed(model, "layer_types") or ("full_attn_idxs", None)
-    if kinds is None:
+
+    def is_full(index: int) -> bool:
         indices = model.text.counts("full_attn_idxs", least=0)
-        kinds = _by_index(model, lambda index: indices is None or index in indices)
-    return _mixed(model, key, kinds, _full(model), lambda: short_conv_state(model))
+        return indices is None or index in indices
+
+    return _mixed(model, _kinds(model, "layer_types", is_full=is_full), short_conv_state)
 
 
 def read_kda(model: Described) -> LayerStack:
@@ -184,7 +184,7 @@ def read_kda(model: Described) -> LayerStack:
         found = _listed(model, "layer_types")
         if found is None:
             raise model.text.missing("linear_attn_config")
-        return _mixed(model, *found, lambda: latent_cache(model), lambda: kda_state(model))
+        return _mixed(model, found, kda_state, latent_cache)
     full = linear.counts("full_attn_layers")
     recurrent = linear.counts("kda_layers")
     if full is None or recurrent is None:
@@ -203,7 +203,7 @@ def read_pooled_sparse(model: Described) -> LayerStack:
     Source: transformers 5.20, ``Glm5NextTextConfig``; vLLM 0.33, ``Glm5NextIndexerCache``, ``Glm5NextTailCache``.
     """
     text = model.text
-    key, kinds = _listed(model, "layer_types") or ("layer_types", _by_index(model, lambda index: index % 4 == 3))
+    key, kinds = _kinds(model, "layer_types", is_full=lambda index: index % 4 == 3)
     sparse = _FULL_NAMES | SPARSE_NAMES
     if set(kinds) - sparse - {"linear_attention"}:
         raise text.refused(key, "only linear_attention and sparse attention layers are known")
@@ -224,10 +224,10 @@ def read_flat_kda(model: Described) -> LayerStack:
 
     Source: vLLM 0.33, ``AliceAIDecoderLayer``.
     """
-    key, kinds = _listed(model, "layer_types") or ("layer_types", None)
+    kinds = _listed(model, "layer_types")
     if kinds is None:
-        raise model.text.missing(key)
-    return _mixed(model, key, kinds, _full(model), lambda: flat_kda_state(model))
+        raise model.text.missing("layer_types")
+    return _mixed(model, kinds, flat_kda_state)
 
 
 def read_lightning(model: Described) -> LayerStack:
@@ -236,11 +236,10 @@ def read_lightning(model: Described) -> LayerStack:
     if marks is not None:
         if len(marks) < model.layers or set(marks) - {0, 1}:
             raise model.text.contradicts("attn_type_list", f"0 or 1 is expected for each of {model.layers} layers")
-        key, kinds = "attn_type_list", ["full_attention" if mark else "linear_attention" for mark in marks]
-    else:
-        # transformers' MiniMaxConfig without a list: even layers are full
-        key, kinds = _listed(model, "layer_types") or ("layer_types", _by_index(model, lambda index: index % 2 == 0))
-    return _mixed(model, key, kinds[: model.layers], _full(model), lambda: lightning_state(model))
+        kinds = "attn_type_list", ["full_attention" if mark else "linear_attention" for mark in marks[: model.layers]]
+    else:  # transformers' MiniMaxConfig without a list: even layers are full
+        kinds = _kinds(model, "layer_types", is_full=lambda index: index % 2 == 0)
+    return _mixed(model, kinds, lightning_state)
 
 
 def _is_group_end(index: int, size: int) -> bool:
@@ -253,8 +252,7 @@ def read_grouped_lightning(model: Described) -> LayerStack:
     Source: vLLM 0.33, ``bailing_moe_linear.is_linear_layer``.
     """
     size = model.text.count("layer_group_size")
-    kinds = _by_index(model, lambda index: _is_group_end(index, size))
-    return _mixed(model, "layer_group_size", kinds, lambda: latent_cache(model), lambda: lightning_state(model))
+    return _mixed(model, _by_index(model, lambda index: _is_group_end(index, size)), lightning_state, latent_cache)
 
 
 def read_grouped_kda(model: Described) -> LayerStack:
@@ -265,7 +263,7 @@ def read_grouped_kda(model: Described) -> LayerStack:
     size = model.text.count("layer_group_size")
     whole = model.layers // size * size
     kinds = _by_index(model, lambda index: _is_group_end(index, size) or index >= whole)
-    return _mixed(model, "layer_group_size", kinds, lambda: latent_cache(model), lambda: bailing_kda_state(model))
+    return _mixed(model, kinds, bailing_kda_state, latent_cache)
 
 
 def read_plamo2(model: Described) -> LayerStack:
@@ -293,4 +291,4 @@ def read_rg_lru(model: Described) -> LayerStack:
     window = text.optional_count("attention_window_size", "sliding_window") or 2048
     span = Span(rule="sliding", tokens=window)
     kinds = [pattern[index % len(pattern)] for index in range(model.layers)]
-    return _mixed(model, "_block_types", kinds, lambda: attention(read_heads(model), span), lambda: rg_lru_state(model))
+    return _mixed(model, ("_block_types", kinds), rg_lru_state, lambda model: attention(read_heads(model), span))

@@ -3,6 +3,8 @@ RG-LRU, RWKV. Source of shapes and types: vLLM 0.33, ``MambaStateShapeCalculator
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
 
 from kvplan.hf_config.described import Described, LayerStack
 from kvplan.hf_config.fields import Fields
@@ -15,6 +17,7 @@ from kvplan.layers import (
     LightningState,
     Mamba1State,
     Mamba2State,
+    RecurrentLayer,
     RgLruState,
     RwkvState,
     ShortConvState,
@@ -50,6 +53,14 @@ def state_type(text: Fields, name: str, otherwise: StoredType) -> StoredType:
     return _STATE_TYPES[said]
 
 
+State = TypeVar("State", bound=RecurrentLayer)
+
+
+def _typed(model: Described, state: State, temporal: StoredType | None = None) -> State:
+    """``state`` in the model's type; its temporal part in ``temporal`` where it has a type of its own."""
+    return replace(state, conv_type=model.dtype, temporal_type=temporal or model.dtype)
+
+
 def _with(model: Described, defaults: Mapping[str, object]) -> Fields:
     return model.text.with_defaults({**model.text.defaults, **defaults})
 
@@ -58,24 +69,26 @@ def mamba1_state(model: Described) -> Mamba1State:
     """Mamba and FalconMamba: ``intermediate_size`` is the inner width and wins over ``expand`` × hidden."""
     text = _with(model, _MAMBA1)
     inner = text.optional_count("intermediate_size", "d_inner") or text.count("expand") * model.hidden
-    return Mamba1State(
-        inner=inner,
-        state=text.count("state_size"),
-        conv_kernel=text.count("conv_kernel"),
-        conv_type=model.dtype,
-        temporal_type=model.dtype,
+    return _typed(
+        model,
+        Mamba1State(
+            inner=inner,
+            state=text.count("state_size"),
+            conv_kernel=text.count("conv_kernel"),
+        ),
     )
 
 
 def jamba_state(model: Described) -> Mamba1State:
-    """Jamba's Mamba-1 layers: ``mamba_expand`` × hidden."""
+    """Mamba-1 layers of Jamba and Phi-4-mini-flash: ``mamba_expand`` × hidden channels."""
     text = _with(model, _JAMBA)
-    return Mamba1State(
-        inner=text.count("mamba_expand") * model.hidden,
-        state=text.count("mamba_d_state"),
-        conv_kernel=text.count("mamba_d_conv"),
-        conv_type=model.dtype,
-        temporal_type=model.dtype,
+    return _typed(
+        model,
+        Mamba1State(
+            inner=text.count("mamba_expand") * model.hidden,
+            state=text.count("mamba_d_state"),
+            conv_kernel=text.count("mamba_d_conv"),
+        ),
     )
 
 
@@ -91,14 +104,15 @@ def _mamba2(model: Described, text: Fields, names: tuple[str, str, str, str, str
         width = inner // heads
     if inner is not None and inner != heads * width:
         raise text.contradicts(width_name, f"{heads} heads of {width} do not make the inner width {inner}")
-    return Mamba2State(
-        heads=heads,
-        head_dim=width,
-        state=text.count(state_name),
-        groups=text.count(groups_name),
-        conv_kernel=text.count(kernel_name),
-        conv_type=model.dtype,
-        temporal_type=model.dtype,
+    return _typed(
+        model,
+        Mamba2State(
+            heads=heads,
+            head_dim=width,
+            state=text.count(state_name),
+            groups=text.count(groups_name),
+            conv_kernel=text.count(kernel_name),
+        ),
     )
 
 
@@ -139,15 +153,7 @@ def nemotron_state(model: Described) -> Mamba2State:
     groups = "mamba_n_groups" if text.says("mamba_n_groups") else "n_groups"
     kernel = "mamba_d_conv" if text.says("mamba_d_conv") else "conv_kernel"
     state = _mamba2(model, text, ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", groups, kernel), None)
-    return Mamba2State(
-        heads=state.heads,
-        head_dim=state.head_dim,
-        state=state.state,
-        groups=state.groups,
-        conv_kernel=state.conv_kernel,
-        conv_type=model.dtype,
-        temporal_type=state_type(text, "mamba_ssm_cache_dtype", FLOAT32),
-    )
+    return _typed(model, state, state_type(text, "mamba_ssm_cache_dtype", FLOAT32))
 
 
 def gated_delta_state(model: Described) -> GatedDeltaState:
@@ -155,15 +161,17 @@ def gated_delta_state(model: Described) -> GatedDeltaState:
     keeps the model's type. Source: vLLM 0.33, ``Qwen3_5ForConditionalGenerationConfig``."""
     text = _with(model, _GATED_DELTA)
     temporal = state_type(text, "mamba_ssm_dtype", model.dtype) if model.family.startswith("qwen3_5") else model.dtype
-    return GatedDeltaState(
-        key_heads=text.count("linear_num_key_heads"),
-        key_dim=text.count("linear_key_head_dim"),
-        value_heads=text.count("linear_num_value_heads"),
-        value_dim=text.count("linear_value_head_dim"),
-        conv_kernel=text.count("linear_conv_kernel_dim"),
-        conv_type=model.dtype,
-        temporal_type=temporal,
-        negative_eigenvalues=model.family.startswith("olmo"),
+    return _typed(
+        model,
+        GatedDeltaState(
+            key_heads=text.count("linear_num_key_heads"),
+            key_dim=text.count("linear_key_head_dim"),
+            value_heads=text.count("linear_num_value_heads"),
+            value_dim=text.count("linear_value_head_dim"),
+            conv_kernel=text.count("linear_conv_kernel_dim"),
+            negative_eigenvalues=model.family.startswith("olmo"),
+        ),
+        temporal,
     )
 
 
@@ -172,37 +180,43 @@ def kda_state(model: Described, defaults: Mapping[str, object] | None = None) ->
     them), else ``defaults`` of the class. Its recurrent state is float32 in every file."""
     flat = _with(model, defaults or {})
     nested = model.text.section("linear_attn_config") or Fields({})
-    return KdaState(
-        heads=nested.optional_count("num_heads") or flat.count("linear_num_heads"),
-        dim=nested.optional_count("head_dim") or flat.count("linear_head_dim"),
-        conv_kernel=nested.optional_count("short_conv_kernel_size") or flat.count("linear_conv_kernel_dim"),
-        bounded_gate=nested.says("gate_lower_bound") and nested.flag("use_full_rank_gate"),
-        conv_type=model.dtype,
-        temporal_type=FLOAT32,
+    return _typed(
+        model,
+        KdaState(
+            heads=nested.optional_count("num_heads") or flat.count("linear_num_heads"),
+            dim=nested.optional_count("head_dim") or flat.count("linear_head_dim"),
+            conv_kernel=nested.optional_count("short_conv_kernel_size") or flat.count("linear_conv_kernel_dim"),
+            bounded_gate=nested.says("gate_lower_bound") and nested.flag("use_full_rank_gate"),
+        ),
+        FLOAT32,
     )
 
 
 def flat_kda_state(model: Described) -> KdaState:
     """AliceAI's KDA layers, which say their sizes under the gated delta net's keys."""
     text = model.text
-    return KdaState(
-        heads=text.count("linear_num_key_heads"),
-        dim=text.count("linear_key_head_dim"),
-        conv_kernel=text.count("linear_conv_kernel_dim"),
-        conv_type=model.dtype,
-        temporal_type=FLOAT32,
+    return _typed(
+        model,
+        KdaState(
+            heads=text.count("linear_num_key_heads"),
+            dim=text.count("linear_key_head_dim"),
+            conv_kernel=text.count("linear_conv_kernel_dim"),
+        ),
+        FLOAT32,
     )
 
 
 def bailing_kda_state(model: Described) -> KdaState:
     """Ling 3's KDA layers: the attention's own heads. Source: vLLM 0.33, ``_get_kda_state_shape_for_config``."""
     heads = model.query_heads
-    return KdaState(
-        heads=heads,
-        dim=model.text.optional_count("head_dim") or model.hidden // heads,
-        conv_kernel=model.text.optional_count("short_conv_kernel_size") or 4,
-        conv_type=model.dtype,
-        temporal_type=FLOAT32,
+    return _typed(
+        model,
+        KdaState(
+            heads=heads,
+            dim=model.text.optional_count("head_dim") or model.hidden // heads,
+            conv_kernel=model.text.optional_count("short_conv_kernel_size") or 4,
+        ),
+        FLOAT32,
     )
 
 
@@ -210,7 +224,7 @@ def lightning_state(model: Described) -> LightningState:
     """MiniMax-Text-01, Ling 2.5: query heads × head_dim × head_dim, in the model's type."""
     heads = model.query_heads
     head_dim = model.text.optional_count("head_dim") or model.hidden // heads
-    return LightningState(heads=heads, head_dim=head_dim, conv_type=model.dtype, temporal_type=model.dtype)
+    return _typed(model, LightningState(heads=heads, head_dim=head_dim))
 
 
 def plamo2_state(model: Described) -> Mamba2State:
@@ -219,24 +233,27 @@ def plamo2_state(model: Described) -> Mamba2State:
     Source: the published ``modeling_plamo.py``; vLLM's ``Plamo2MambaMixer`` (n_groups 0).
     """
     text = model.text
-    return Mamba2State(
-        heads=text.count("mamba_num_heads"),
-        head_dim=text.count("hidden_size_per_head"),
-        state=text.count("mamba_d_state"),
-        groups=0,
-        conv_kernel=text.count("mamba_d_conv"),
-        conv_type=model.dtype,
-        temporal_type=model.dtype,
+    return _typed(
+        model,
+        Mamba2State(
+            heads=text.count("mamba_num_heads"),
+            head_dim=text.count("hidden_size_per_head"),
+            state=text.count("mamba_d_state"),
+            groups=0,
+            conv_kernel=text.count("mamba_d_conv"),
+        ),
     )
 
 
 def short_conv_state(model: Described) -> ShortConvState:
     """LFM2: ``conv_L_cache`` (3 where absent) − 1 steps of ``conv_dim`` (hidden where absent) channels."""
     text = _with(model, {"conv_L_cache": 3})
-    return ShortConvState(
-        channels=text.optional_count("conv_dim") or model.hidden,
-        conv_kernel=text.count("conv_L_cache"),
-        conv_type=model.dtype,
+    return _typed(
+        model,
+        ShortConvState(
+            channels=text.optional_count("conv_dim") or model.hidden,
+            conv_kernel=text.count("conv_L_cache"),
+        ),
     )
 
 
@@ -247,11 +264,13 @@ def rg_lru_state(model: Described) -> RgLruState:
     model's type).
     """
     text = _with(model, {"conv1d_width": 4})
-    return RgLruState(
-        width=text.optional_count("lru_width") or model.hidden,
-        conv_kernel=text.count("conv1d_width"),
-        conv_type=model.dtype,
-        temporal_type=FLOAT32,
+    return _typed(
+        model,
+        RgLruState(
+            width=text.optional_count("lru_width") or model.hidden,
+            conv_kernel=text.count("conv1d_width"),
+        ),
+        FLOAT32,
     )
 
 
@@ -262,7 +281,7 @@ def read_rwkv(model: Described) -> LayerStack:
     width = text.optional_count("attention_hidden_size", "dim_att") or model.hidden
     if width % head:
         raise text.contradicts("head_size", f"it does not divide the width {width}")
-    state = RwkvState(heads=width // head, head_dim=head, conv_type=model.dtype, temporal_type=FLOAT32)
+    state = _typed(model, RwkvState(heads=width // head, head_dim=head), FLOAT32)
     return ((state,),) * model.layers
 
 

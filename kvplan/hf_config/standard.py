@@ -1,22 +1,41 @@
 """Decoders whose layers are alike but for what they keep: full attention, windows and chunks, plain or shared."""
 
+from collections.abc import Sequence
+
 from kvplan.hf_config.described import Described, LayerStack
 from kvplan.hf_config.heads import Heads, read_heads
-from kvplan.hf_config.windows import Span, read_spans
+from kvplan.hf_config.windows import FULL, Span, read_spans
 from kvplan.layers import ChunkedAttention, FullAttention, Layer, SharedKv, SlidingAttention
 
 
 def attention(heads: Heads, span: Span) -> Layer:
     """The cache of one attention layer."""
+    kept = {"kv_heads": heads.kv, "head_dim": heads.head_dim, "value_head_dim": heads.value_head_dim}
     if span.tokens is None:
-        return FullAttention(kv_heads=heads.kv, head_dim=heads.head_dim, value_head_dim=heads.value_head_dim)
+        return FullAttention(**kept)
     if span.rule == "chunked":
-        return ChunkedAttention(
-            kv_heads=heads.kv, head_dim=heads.head_dim, value_head_dim=heads.value_head_dim, chunk=span.tokens
-        )
-    return SlidingAttention(
-        kv_heads=heads.kv, head_dim=heads.head_dim, value_head_dim=heads.value_head_dim, window=span.tokens
-    )
+        return ChunkedAttention(**kept, chunk=span.tokens)
+    return SlidingAttention(**kept, window=span.tokens)
+
+
+def full_attention(model: Described) -> Layer:
+    """The cache of a layer that keeps every token."""
+    return attention(read_heads(model), FULL)
+
+
+def own_caches(model: Described) -> list[Layer]:
+    """A cache for every layer, as wide as the heads say and as long as the windows say."""
+    heads = read_heads(model)
+    return [attention(heads, span) for span in read_spans(model, model.layers)]
+
+
+def share_tail(model: Described, caches: Sequence[Layer], shared: int) -> LayerStack:
+    """The last ``shared`` layers read the KV of earlier ones and keep none."""
+    own = len(caches) - shared
+    if own < 1:
+        why = f"it leaves none of the {len(caches)} layers with KV of its own"
+        raise model.text.contradicts("num_kv_shared_layers", why)
+    return tuple((kept,) if index < own else (SharedKv(read=kept),) for index, kept in enumerate(caches))
 
 
 # Keys by which other families say that layers keep something else than their own K and V.
@@ -55,8 +74,7 @@ def read_standard(model: Described) -> LayerStack:
         found = model.text.value(name)
         if found and not (isinstance(found, list) and all(item == 1 for item in found)):
             raise model.text.refused(name, f"a {model.family} model is not known to have it")
-    heads = read_heads(model)
-    return tuple((attention(heads, span),) for span in read_spans(model, model.layers))
+    return tuple((kept,) for kept in own_caches(model))
 
 
 def read_cross_layer_shared(model: Described) -> LayerStack:
@@ -64,19 +82,14 @@ def read_cross_layer_shared(model: Described) -> LayerStack:
     alone means nothing. Source: the published ``hunyuan.py`` (``cla_share_factor``: layers per KV)."""
     if not model.text.flag("use_cla"):
         return read_standard(model)
-    heads = read_heads(model)
-    stack = tuple((attention(heads, span),) for span in read_spans(model, model.layers))
     factor = model.text.optional_count("cla_share_factor") or 1
-    return tuple(kept if index % factor == 0 else (SharedKv(read=kept[0]),) for index, kept in enumerate(stack))
+    return tuple(
+        (kept if index % factor == 0 else SharedKv(read=kept),) for index, kept in enumerate(own_caches(model))
+    )
 
 
 def read_tail_shared(model: Described) -> LayerStack:
     """Gemma 3n: the last ``num_kv_shared_layers`` layers read the KV of earlier ones (15 where the key is absent)."""
     text = model.text
     shared = 15 if "num_kv_shared_layers" not in text.values else text.size("num_kv_shared_layers", default=0)
-    heads = read_heads(model)
-    stack = tuple((attention(heads, span),) for span in read_spans(model, model.layers))
-    if shared >= len(stack):
-        raise text.contradicts("num_kv_shared_layers", f"it leaves none of the {len(stack)} layers with KV of its own")
-    own = len(stack) - shared
-    return stack[:own] + tuple((SharedKv(read=kept[0]),) for kept in stack[own:])
+    return share_tail(model, own_caches(model), shared)

@@ -4,9 +4,10 @@ from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described, LayerStack
 from kvplan.hf_config.fields import CHECK_HINT, MOST_LAYERS, Fields
 from kvplan.hf_config.heads import Heads, read_heads
-from kvplan.hf_config.standard import attention
+from kvplan.hf_config.recurrent import jamba_state
+from kvplan.hf_config.standard import attention, share_tail
 from kvplan.hf_config.windows import FULL, Span, checked_length, layer_rule, read_spans
-from kvplan.layers import FullAttention, Layer, Mamba1State, SharedKv
+from kvplan.layers import FullAttention, Layer, SharedKv
 
 
 def read_wide_full(model: Described) -> LayerStack:
@@ -25,15 +26,11 @@ def read_wide_full(model: Described) -> LayerStack:
     kv = global_kv if global_kv is not None and own_kv else sliding.kv
     wide = Heads(query=sliding.query, kv=kv, head_dim=width, value_head_dim=width)
     spans = read_spans(model, model.layers)
-    shared = text.size("num_kv_shared_layers", default=0)
-    own = len(spans) - shared
-    if own < 1:
-        raise text.contradicts("num_kv_shared_layers", f"it leaves none of the {len(spans)} layers with KV of its own")
     stack = [
         attention(_said_of_layer(text, index, wide if span == FULL else sliding), span)
         for index, span in enumerate(spans)
     ]
-    return tuple((kept,) if index < own else (SharedKv(read=kept),) for index, kept in enumerate(stack))
+    return share_tail(model, stack, text.size("num_kv_shared_layers", default=0))
 
 
 def _said_of_layer(text: Fields, index: int, heads: Heads) -> Heads:
@@ -208,13 +205,7 @@ def read_yoco(model: Described) -> LayerStack:
     windows = text.value("sliding_window")
     window = text.count("sliding_window") if not isinstance(windows, list) else None
     half = layers // 2
-    state = Mamba1State(
-        inner=(text.optional_count("mamba_expand") or 2) * model.hidden,
-        state=text.optional_count("mamba_d_state") or 16,
-        conv_kernel=text.optional_count("mamba_d_conv") or 4,
-        conv_type=model.dtype,
-        temporal_type=model.dtype,
-    )
+    state = jamba_state(model)
     stack: list[tuple[Layer, ...]] = []
     for index in range(layers):
         if index > half + 1:
