@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
@@ -95,9 +96,9 @@ def _traffic(folder: Path | None) -> tuple[Row, ...]:
 
 
 def _opening(path: Path) -> str:
-    """The first comment line that is prose."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = line.removeprefix("#").strip()
-        if line.startswith("#") and text and "$schema" not in text:
-            return text
-    return ""
+    """The first sentence of the comment at the top."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("#"), lines)
+    text = " ".join(line.removeprefix("#").strip() for line in comment if "$schema" not in line)
+    first, _, rest = text.strip().partition(". ")
+    return f"{first}." if rest else first

@@ -269,7 +269,7 @@ def test_traffic_on_the_command_line_brings_its_model(capsys: pytest.CaptureFixt
         "--offline", "--workers", "1",
     )  # fmt: skip
     assert max(map(len, shown.splitlines())) <= 80
-    assert shown.startswith("1 × ")
+    assert shown.startswith("the smallest for the traffic of traffic.yaml: 1 × ")
     assert "the traffic of traffic.yaml" in " ".join(shown.split())
 
 

@@ -10,6 +10,7 @@ from kvplan.admission import STRATEGIES, Ask, charge, effective_cap
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.recommend import safety_fraction, with_recommendation
+from kvplan.recommend.caps import mean_truncated
 from kvplan.simulation.bounds import judged_strategy, round_caps, sustainable_per_s
 from kvplan.simulation.clients import client_rule, client_table
 from kvplan.simulation.doors import caps, charged_blocks, door, requests_for
@@ -351,16 +352,41 @@ def test_the_recommended_cap_is_the_least_that_keeps_to_the_bound() -> None:
     assert answer is not None
     assert answer.default_max_tokens in round_caps(1024)
     assert answer.truncated_share <= 0.01
-    drawn = sample(parse(BUSY), 5)
+    seed = found.inputs.seed
+    drawn = [sample(parse(BUSY), one) for one in (seed, seed + 1)]
     smaller = (
         round_caps(1024)[round_caps(1024).index(answer.default_max_tokens) - 1]
         if answer.default_max_tokens > 128
         else 0
     )
     if smaller:
-        assert ((drawn.max_tokens == 0) & (drawn.output_tokens > smaller)).mean() > 0.01
+        assert mean_truncated(drawn, smaller) > 0.01
     assert answer.safety_fraction == 1.0
     assert [one.name for one in answer.per_class] == ["short"]
+
+
+def test_a_short_run_s_cap_is_judged_by_all_of_its_seeds() -> None:
+    """Some 20 requests a seed: the first alone sees no long answer, and would call a cap harmless that cuts 1 in 40."""
+    text = (
+        POOL
+        + """
+traffic:
+  duration: 40s
+  seed: 4
+  classes:
+    - name: a
+      rate: 0.5/s
+      prompt_tokens: 100
+      output_tokens: {choices: [{value: 60, share: 0.975}, {value: 700, share: 0.025}]}
+      max_tokens: {unset: true}
+"""
+    )
+    traffic = parse(text)
+    assert not (sample(traffic, 4).output_tokens > 128).any()
+    found = with_recommendation(simulate(traffic, strategies=["worst_case_default_cap"], seeds=10)).recommendation
+    assert found is not None
+    assert found.default_max_tokens > 700
+    assert found.truncated_share == 0
 
 
 def test_the_closed_form_bound_of_equal_requests() -> None:

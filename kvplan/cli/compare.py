@@ -22,7 +22,7 @@ kvplan compare Qwen/Qwen3-32B --gpu h100 --gpu l40s --prompt 4000 \\
 
 def run(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL]...", help="Models; without one, the traffic file's.")
+        list[str] | None, typer.Argument(metavar="MODEL", help="Models; without one, the traffic file's.")
     ] = None,
     gpu: Annotated[list[str] | None, typer.Option("--gpu", metavar="NAME", help="A kind of GPU; repeatable.")] = None,
     traffic: Annotated[
@@ -44,14 +44,17 @@ def run(
         ),
     ] = 1.0,
     tensor_parallel: Annotated[
-        str, typer.Option("--tensor-parallel", "--tp", metavar="N,N", show_default=False, help="1,2,4,8.")
+        str,
+        typer.Option(
+            "--tensor-parallel", "--tp", metavar="N,N", show_default=False, help="GPUs that share a layer: 1,2,4,8."
+        ),
     ] = "1,2,4,8",
     kv_dtype: Annotated[
         str, typer.Option("--kv-dtype", metavar="TYPE,TYPE", show_default=False, help="KV types: auto,fp8.")
     ] = "auto",
     max_model_len: Annotated[
         str | None,
-        typer.Option("--max-model-len", "--context", metavar="N,N", help="Windows; the load's own without it."),
+        typer.Option("--max-model-len", "--context", metavar="N,N", help="Windows; else what the load needs."),
     ] = None,
     replicas: Annotated[
         str | None, typer.Option("--replicas", metavar="N,N", help="Engines behind one router.")

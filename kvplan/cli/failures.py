@@ -17,6 +17,7 @@ BUG = 70
 _NO_NUMBER = re.compile(r"Invalid value for (?P<names>'[^:]+'): Input should be a valid (?P<kind>integer|number)\b")
 _NO_PLACE = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((?P<words>.*)\)")
 _NO_OPTION = re.compile(r"No such option: (?P<value>\S+) \(Possible options: (?P<all>.*)\)")
+_NO_KEY = re.compile(r"No such option: --(?P<name>[a-z-]+)$")
 _NO_CHOICE = re.compile(r"'(?P<value>[^']*)' is not one of (?P<all>.*)")
 
 
@@ -62,8 +63,18 @@ def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
     from kvplan.cli.app import COMMANDS
 
     command = f"kvplan {named}" if named in COMMANDS else "kvplan"
-    _say(KvplanError(message, hint=f"{command} --help"), error.exit_code, arguments)
+    wanted = _NO_KEY.match(message) if named == "check" else None
+    hint = None if wanted is None else _key_of_the_file(wanted["name"])
+    _say(KvplanError(message, hint=hint or f"{command} --help"), error.exit_code, arguments)
     return error.exit_code
+
+
+def _key_of_the_file(option: str) -> str | None:
+    """How ``check`` is told what is a key of the file's deployment and no option of its own."""
+    from kvplan.traffic.kinds import PlannedDeployment
+
+    key = option.replace("-", "_")
+    return f"--set deployment.{key}=VALUE" if key in PlannedDeployment.__dataclass_fields__ else None
 
 
 def _nearest(given: str, known: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from kvplan.cli.output import wants_colour, write_data
@@ -36,6 +37,7 @@ def _play(seconds: float, last: "list[Sequence[SideFigures]]") -> None:
         from rich.console import Console
         from rich.live import Live
 
+        write_data(f"{_scene()}\n\n")
         console = Console(no_color=not wants_colour())
         with Live(console=console, refresh_per_second=4) as live:
 
@@ -45,11 +47,25 @@ def _play(seconds: float, last: "list[Sequence[SideFigures]]") -> None:
 
             asyncio.run(run_demo(draw, seconds=seconds))
     else:
-        write_data(_HEADER)
+        write_data(f"{_scene()}\n\n{_HEADER}")
         asyncio.run(run_demo(_lines(last), seconds=seconds))
 
 
 _HEADER = f"{'time':>5} {'policy':<12} {'reserved':>9} {'used':>9} {'refused':>8} {'done':>5} {'preempted':>10}\n"
+
+
+def _scene() -> str:
+    """What is made up, and what to look at."""
+    from kvplan.gateway.demo import BLOCKS, CLIENTS, RATE_PER_S
+    from kvplan.gateway.demo_engine import BLOCK_TOKENS
+
+    return fill(
+        f"Two made-up engines, each with {BLOCKS} blocks of {BLOCK_TOKENS} tokens and a gateway in front. Both get the "
+        f"same {RATE_PER_S * len(CLIENTS):.1f} requests/s, more than they can serve, from clients that retry like "
+        f"{', '.join(CLIENTS[:-1])} and {CLIENTS[-1]}. prompt_only admits by what a request is now, worst_case by "
+        "prompt + max_tokens. Watch the blocks: reserved by the gateway, used in the engine.",
+        80,
+    )
 
 
 def _lines(last: "list[Sequence[SideFigures]]") -> "Callable[[Sequence[SideFigures]], None]":
@@ -103,7 +119,15 @@ def _bar(part: int, whole: int) -> str:
 def _verdict(sides: "Sequence[SideFigures]") -> str:
     told = [
         f"{side.policy}: {side.completed} answers, {side.refusals} refusals, {side.preemptions} preemptions"
-        f" ({side.recomputed_tokens:,} tokens computed twice)\n"
+        f" ({side.recomputed_tokens:,} tokens redone)\n"
         for side in sides
     ]
-    return "".join(["\n", *told, "Next: kvplan gateway --upstream URL --traffic FILE · kvplan explain ledger\n"])
+    hidden = "answers stop midway and start over" if any(side.preemptions for side in sides) else "requests wait there"
+    why = fill(
+        f"prompt_only takes the overload into the engine: {hidden}. worst_case refuses it at the door, at once, with a "
+        "time to come back; memory kept for answers that end early is its price (kvplan simulate weighs the two).",
+        80,
+    )
+    return "".join(
+        ["\n", *told, f"\n{why}\n", "Next: kvplan gateway --upstream URL --traffic FILE · kvplan explain ledger\n"]
+    )

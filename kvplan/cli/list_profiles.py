@@ -13,10 +13,11 @@ EXAMPLE = "kvplan list gpus h100"
 
 def run(
     catalogue: Annotated[
-        Literal["gpus", "engines", "models", "clients", "traffic"], typer.Argument(help="Which catalogue.")
+        Literal["gpus", "engines", "models", "clients", "traffic"],
+        typer.Argument(metavar="CATALOGUE", help="Which catalogue."),
     ],
     search: Annotated[
-        list[str] | None, typer.Argument(help="Only names (and aliases) that contain these words.")
+        list[str] | None, typer.Argument(metavar="WORD", help="Only names (and aliases) that contain these words.")
     ] = None,
     format: Format = "text",
     offline: Offline = False,

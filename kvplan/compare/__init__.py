@@ -152,10 +152,11 @@ def _replicas(load: ShapeLoad | Traffic) -> int:
 
 
 def _order(one: Candidate, *, by_price: bool) -> tuple[float | int, ...]:
-    """Carriers first; then price or memory, then fewer GPUs, the KV type left alone, the longer window."""
+    """Carriers first; then price or memory, then fewer GPUs, the KV type left alone, the longer window, more work."""
     choice = one.choice
     size = one.price_per_hour if by_price and one.price_per_hour is not None else choice.memory_bytes
-    return (not one.carries, size, choice.gpus, choice.kv_dtype != "auto", -(one.max_model_len or 0))
+    work = one.figures.get("sustainable_per_s") or one.sequences or 0
+    return (not one.carries, size, choice.gpus, choice.kv_dtype != "auto", -(one.max_model_len or 0), -work)
 
 
 def _answer(question: _Question) -> Candidate:

@@ -26,7 +26,7 @@ BLOCKS = 240
 WINDOW_TOKENS = 1024
 _PROMPT_TOKENS = (60, 240)
 _MAX_TOKENS = (128, 192, 256)
-_RATE_PER_S = 1.2
+RATE_PER_S = 1.2
 _TICK_S = 0.25
 _NAIVE_WAIT_S = 0.2
 
@@ -140,7 +140,7 @@ async def _arrive(
     """Poisson arrivals of one kind of client; each request runs beside the others."""
     async with asyncio.TaskGroup() as group:
         while True:
-            await asyncio.sleep(generator.expovariate(_RATE_PER_S))
+            await asyncio.sleep(generator.expovariate(RATE_PER_S))
             body = {
                 "prompt": [1] * generator.randint(*_PROMPT_TOKENS),
                 "max_tokens": generator.choice(_MAX_TOKENS),

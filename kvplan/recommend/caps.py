@@ -21,11 +21,6 @@ def truncated_share(arrivals: Arrivals, cap_tokens: int) -> float:
     return float(cut.sum()) / len(arrivals) if len(arrivals) else 0.0
 
 
-def truncation_curve(arrivals: Arrivals, window_tokens: int) -> list[tuple[int, float]]:
-    """What each round cap cuts off: (cap, share of all requests)."""
-    return [(cap, truncated_share(arrivals, cap)) for cap in round_caps(window_tokens)]
-
-
 def mean_truncated(drawings: Sequence[Arrivals], cap_tokens: int) -> float:
     """The truncated share over several drawings of the traffic."""
     total = sum(len(one) for one in drawings)
@@ -96,8 +91,8 @@ def knee_words(points: Sequence[CapPoint], chosen: CapPoint, limits: Constraints
     kept = [point.default_max_tokens for point in points if point.feasible]
     if len(kept) > 1:
         return (
-            f"caps from {kept[0]:,} to {kept[-1]:,} keep the constraints; here truncated / limit + refused / limit is "
-            "least"
+            f"caps from {kept[0]:,} to {kept[-1]:,} keep the constraints; this one cuts off and refuses least, each "
+            "measured by its limit"
         )
     if kept:
         return "the only round cap that keeps the constraints"

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvplan.recommend.caps import per_class, truncated_share, truncation_curve
+import numpy as np
+
+from kvplan.recommend.caps import mean_truncated, per_class
 from kvplan.recommend.results import Constraints
 from kvplan.recommend.safety import safety_fraction
-from kvplan.simulation.bounds import unset_share
+from kvplan.simulation.bounds import round_caps, unset_share
 from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
 from kvplan.traffic.kinds import Arrivals
-from kvplan.traffic.sample import sample
+from kvplan.traffic.sample import enough, sample
 
 MAX_TRUNCATED_SHARE = 0.01
 MAX_REFUSED_SHARE = 0.01
@@ -44,12 +46,14 @@ def quick_recommendation(
 
     ``count_error_share``: how far whoever counts a prompt's tokens may be below the engine; 0 when the engine counts.
     """
-    arrivals = sample(simulation.traffic, simulation.inputs.seed, scale=simulation.inputs.scale)
+    inputs = simulation.inputs
+    first = sample(simulation.traffic, inputs.seed, scale=inputs.scale)
+    drawings = enough(simulation.traffic, first, seed=inputs.seed, seeds=inputs.seeds, scale=inputs.scale)
     fraction, terms, binds = safety_fraction(simulation.plant, count_error_share=count_error_share)
-    cap = simulation.inputs.default_max_tokens
-    curve = truncation_curve(arrivals, simulation.plant.settings.max_model_len)
-    truncated = truncated_share(arrivals, cap)
-    least = next((known for known, share in curve if share <= max_truncated_share), curve[-1][0])
+    cap, window = inputs.default_max_tokens, simulation.plant.settings.max_model_len
+    caps = round_caps(window)
+    truncated = mean_truncated(drawings, cap)
+    least = next((known for known in caps if mean_truncated(drawings, known) <= max_truncated_share), caps[-1])
     judged = _run_with_default(simulation.strategies)
     refused = None if judged is None else judged.shares["refused_share"]
     return Recommendation(
@@ -58,13 +62,13 @@ def quick_recommendation(
         truncated_share=truncated,
         refused_share=refused,
         per_class=per_class(
-            [arrivals],
-            simulation.plant.settings.max_model_len,
+            drawings,
+            window,
             Constraints(max_truncated_share=max_truncated_share),
             cap,
         )[0],
         binds=binds,
-        reason=_reason(simulation, arrivals, cap, truncated, refused, least, max_refused_share),
+        reason=_reason(simulation, drawings, cap, truncated, refused, least, max_refused_share),
         terms=terms,
     )
 
@@ -75,7 +79,7 @@ def _run_with_default(strategies: Sequence[StrategyResult]) -> StrategyResult | 
 
 def _reason(
     simulation: Simulation,
-    arrivals: Arrivals,
+    drawings: Sequence[Arrivals],
     cap: int,
     truncated: float,
     refused: float | None,
@@ -83,8 +87,8 @@ def _reason(
     max_refused_share: float,
 ) -> str:
     """The recommendation's evidence in a sentence or two."""
-    if not unset_share([arrivals]):
-        alike = float((arrivals.output_tokens > cap).mean())
+    if not unset_share(drawings):
+        alike = float(np.concatenate([one.output_tokens > cap for one in drawings]).mean())
         return (
             f"every request sends its own cap, so a default changes nothing here; {cap:,} would cut off {alike:.2%} of "
             "such answers if a client sent none"

@@ -7,6 +7,9 @@ from kvplan.recommend.results import SafetyAnswer
 from kvplan.simulation.plant import Plant
 
 LEAST_FRACTION = 0.05
+_SMALL_BAND = 0.005
+"""What a start-up log leaves open is less; measuring takes a larger band away."""
+_CALIBRATE = "; a start-up log settles it (kvplan calibrate)"
 LOOK_AHEAD, BAND, COUNT = "look_ahead_share", "budget_band_share", "token_count_share"
 
 
@@ -36,7 +39,8 @@ def safety_fraction(
 def binding(terms: Mapping[str, float], risk_free: float) -> str:
     """The term that takes most, in words."""
     words = {
-        BAND: f"the budget's band, {terms[BAND]:.1%} of the pool; kvplan calibrate takes it away",
+        BAND: f"the budget's band: the pool may turn out {terms[BAND]:.1%} smaller than planned"
+        + _CALIBRATE * (terms[BAND] > _SMALL_BAND),
         COUNT: f"the token count, up to {terms[COUNT]:.1%} below the engine's",
         LOOK_AHEAD: f"look-ahead, {terms[LOOK_AHEAD]:.1%} of a reservation",
         "": "nothing: the pool was measured and the ledger counts the engine's blocks",

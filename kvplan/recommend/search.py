@@ -95,7 +95,7 @@ def recommend(
         traffic=traffic,
         plant=plant,
         strategy=judged if STRATEGIES[judged].counts == "blocks" and judged != "worst_case" else SAFE_POLICY,
-        cap=provisional_cap(drawings[0], plant, max_truncated_share=limits.max_truncated_share),
+        cap=provisional_cap(drawings, plant, max_truncated_share=limits.max_truncated_share),
         fraction=1.0,
         first_seed=first_seed,
         seeds=count,

@@ -40,6 +40,7 @@ def text(comparison: Comparison) -> Iterator[Part]:
         yield labelled("note", note)
     if comparison.smallest is None:
         yield labelled("Try", "--tp 8,16, --replicas 1,2,4, --kv-dtype auto,fp8")
+    yield labelled("Columns", _columns_said(comparison))
     yield from next_steps(_next(comparison))
 
 
@@ -50,7 +51,7 @@ def _answer(comparison: Comparison, model: str, *, several: bool) -> str:
         return f"{subject}nothing here carries {load}"
     window = f", window {smallest.max_model_len:,}" if smallest.max_model_len else ""
     kv_dtype = "" if smallest.choice.kv_dtype == "auto" else f", KV {smallest.choice.kv_dtype}"
-    return f"{subject}{hardware(smallest)}{window}{kv_dtype} is the smallest for {load}"
+    return f"{subject}the smallest for {load}: {hardware(smallest)}{window}{kv_dtype}"
 
 
 def _table(rows: Sequence[Candidate], comparison: Comparison) -> Part:
@@ -75,6 +76,15 @@ def _table(rows: Sequence[Candidate], comparison: Comparison) -> Part:
     ]
     marked = [place for place, one in enumerate(rows) if one is comparison.smallest_of(one.choice.model.id)]
     return columns(headings, cells, left={0, 1, 2} if kv_types else {0, 1}, marked=marked)
+
+
+def _columns_said(comparison: Comparison) -> str:
+    priced = any(one.price_per_hour is not None for one in comparison.candidates)
+    played = isinstance(comparison.load, Traffic)
+    held = "worst cases of the class of which fewest fit" if played else "worst cases of this shape"
+    said = ["memory: of all GPUs", "KV pool: of each GPU", f"at once: {held}"]
+    said += (["per s: requests that it can sustain"] if played else []) + (["per hour: price"] if priced else [])
+    return "; ".join(said)
 
 
 def _rate(one: Candidate) -> str:

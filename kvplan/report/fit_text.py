@@ -37,7 +37,7 @@ def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
     if fit.reservations:
         yield BLANK
         yield columns(
-            ("worst case of", "tokens", "blocks", "memory", "at once"),
+            ("worst case of", "tokens", "blocks", "of each GPU" if fit.deployment.gpus > 1 else "memory", "at once"),
             [
                 (
                     each.name,

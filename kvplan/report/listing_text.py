@@ -24,8 +24,11 @@ _NEXT = {
 }
 
 
+_LONGEST_ALIAS = 24
+"""What eighty columns have room for; the longer ones are known all the same, and JSON lists them."""
 _COLUMNS = {
     "gpus": "memory as the driver reports it; GB/s of that memory; TFLOP/s dense in 16 bits",
+    "models": "parameters: - where the repository does not say how many",
     "clients": "tries in all; at most: the longest Retry-After that is heeded; a traffic class names one as its client",
 }
 
@@ -70,7 +73,7 @@ def _cells(row: Row) -> tuple[str, ...]:
                 format_bytes(row.memory_bytes),
                 f"{row.bandwidth_bytes_per_s / 10**9:,.0f}",
                 "-" if dense is None else f"{dense / 10**12:,.0f}",
-                ", ".join(alias for alias in row.aliases if " " not in alias),
+                ", ".join(alias for alias in row.aliases if " " not in alias and len(alias) <= _LONGEST_ALIAS),
             )
         case BundledModel():
             return (row.id, (parameters(row.parameters) or "-").removesuffix(" parameters"), row.checked)

@@ -1,19 +1,24 @@
 """``kvplan recommend`` as text: what to set, the search that led there, what it costs, and what else to set."""
 
 from collections.abc import Iterator
-from shlex import quote
 
+from kvplan.recommend.advice import LONGEST_STEP_S
 from kvplan.recommend.results import Advice, FailedConstraint, Played, SensitivityRow
 from kvplan.report.numbers import count, figure, figure_beside, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, Part, answer, columns, labelled, next_steps
-from kvplan.report.traffic_file import file_name, write_step
+from kvplan.report.recommend_words import columns_said, next_commands, search
+from kvplan.report.simulation_text import plant_words
 
 CAPS = ("cap", "cuts off", "refused", "95%", "gave up", "p99 s", "")
 FRACTIONS = ("fraction", "refused", "gave up", "preempts", "peak KV", "p99 s", "")
 SENSITIVITY = ("if this is off", "by", "cuts off", "refused", "p99 s", "keeps", "then set")
 PRICE = ("", "done tokens/s", "refused", "preempts", "KV", "p50 s", "p99 s")
 _BAR = 9
-_NAMES = {"truncated_share": "truncated", "refused_share": "refused", "e2e_p99_s": "p99 to the last token"}
+_NAMES = {
+    "truncated_share": "truncated",
+    "refused_share": "refused for now or for good",
+    "e2e_p99_s": "p99 to the last token",
+}
 
 
 def text(advice: Advice, written_to: str | None = None) -> Iterator[Part]:
@@ -38,9 +43,9 @@ def text(advice: Advice, written_to: str | None = None) -> Iterator[Part]:
     yield from _observed(advice)
     for number, assumption in enumerate(advice.assumptions):
         yield labelled("" if number else "Assumed", assumption)
-    yield labelled("Search", _search(advice))
-    yield labelled("Columns", _columns_said(advice))
-    yield from next_steps(*_next(advice, written_to))
+    yield labelled("Search", search(advice))
+    yield labelled("Columns", columns_said(advice))
+    yield from next_steps(*next_commands(advice, written_to))
 
 
 def _headline(advice: Advice) -> Iterator[Part]:
@@ -49,7 +54,8 @@ def _headline(advice: Advice) -> Iterator[Part]:
     if advice.feasible:
         yield answer(f"Recommended   safety fraction {advice.safety_fraction:.2f}, {default}")
     else:
-        yield answer(f"No setting keeps the constraints; the nearest: {advice.safety_fraction:.2f}, {default}")
+        yield answer("No setting keeps the constraints")
+        yield labelled("nearest", f"safety fraction {advice.safety_fraction:.2f}, {default}")
         for failed in advice.failed:
             yield labelled("fails", _failure(failed), style=ACTION)
         yield labelled("replicas", _replicas(advice), style=ACTION)
@@ -90,14 +96,7 @@ def _doubt(advice: Advice) -> str:
 
 def _setting(advice: Advice) -> str:
     """What it is recommended for: the model, the engine, the pool."""
-    plant = advice.plant
-    name = plant.model.id.rpartition("/")[2] if plant.model is not None else "a measured pool"
-    gpu = f" on {plant.gpu}" if plant.gpu else ""
-    replicas = f", {plant.replicas} replicas" if plant.replicas > 1 else ""
-    return (
-        f"{name}{gpu}, {plant.engine.replace('@', ' ')}, window {plant.settings.max_model_len:,}, pool of "
-        f"{plant.blocks:,} blocks{replicas}"
-    )
+    return f"{plant_words(advice.plant, advice.traffic.deployment)}, pool of {advice.plant.blocks:,} blocks"
 
 
 def _failure(failed: FailedConstraint) -> str:
@@ -192,7 +191,8 @@ def _price(advice: Advice) -> Iterator[Part]:
     idle = "" if full is None else f"; with the ledger full {percent(full)} of the pool is promised and idle"
     yield labelled(
         "Price",
-        f"{count(price.worst_case_sequences)} worst cases fit at once, {ratio(price.expected_sequences, 0)} requests "
+        f"{count(price.worst_case_sequences)} worst case{'s fit' if price.worst_case_sequences != 1 else ' fits'} at "
+        f"once, {ratio(price.expected_sequences, 0)} requests "
         f"by what they really hold{idle}",
     )
 
@@ -201,8 +201,8 @@ def _settings(advice: Advice) -> Iterator[Part]:
     engine, retry = advice.engine, advice.retry
     yield labelled(
         "Engine",
-        f"max_num_seqs {engine.max_num_seqs:,} (now {engine.max_num_seqs_now:,}; at most {engine.running_peak:,} were "
-        "inside at once)",
+        f"max_num_seqs {engine.max_num_seqs:,} (now {engine.max_num_seqs_now:,}): room for all that a full ledger "
+        f"admits; at most {engine.running_peak:,} were inside at once",
     )
     yield labelled(
         "",
@@ -211,7 +211,8 @@ def _settings(advice: Advice) -> Iterator[Part]:
             ""
             if engine.max_num_batched_tokens == engine.max_num_batched_tokens_now
             else f" (now {engine.max_num_batched_tokens_now:,}: {seconds(engine.full_step_now_s)})"
-        ),
+        )
+        + f"; one above {seconds(LONGEST_STEP_S)} is felt by every answer in progress",
     )
     honoured = "" if retry.least_honoured_s is None else f"; clients honour at most {seconds(retry.least_honoured_s)}"
     yield labelled(
@@ -261,39 +262,3 @@ def _observed(advice: Advice) -> Iterator[Part]:
         )
     for note in found.notes:
         yield labelled("", note)
-
-
-def _search(advice: Advice) -> str:
-    limits, sources = advice.constraints, advice.constraint_sources
-    bounds = [
-        f"truncated ≤ {percent(limits.max_truncated_share)} ({sources['truncated_share']})",
-        f"refused ≤ {percent(limits.max_refused_share)} ({sources['refused_share']})",
-    ]
-    if limits.max_e2e_p99_s is not None:
-        bounds.append(f"p99 ≤ {seconds(limits.max_e2e_p99_s)} ({sources['e2e_p99_s']})")
-    seeds = f"seed {advice.seed}" if advice.seeds == 1 else f"seeds {advice.seed} to {advice.seed + advice.seeds - 1}"
-    return f"{advice.policy}, {', '.join(bounds)}; {advice.runs} runs, the same requests in all, {seeds}"
-
-
-def _columns_said(advice: Advice) -> str:
-    own = advice.own_cap_truncated_share
-    seen = advice.observed is not None and advice.observed.pool_blocks is not None
-    pool = "the blocks that were observed" if seen else "the least that its band allows"
-    also = f" ({percent(own)} more end at the cap that their client sent)" if own else ""
-    return (
-        f"cap: the max_tokens default; cuts off: answers that it ends, of all requests{also}; refused: at least once, "
-        "with its 95% interval; the curves are cuts off and refused, | is the limit; fractions are of the planned pool "
-        f"while the engine has {pool}, overdrawn: more is promised than is planned; then set: the cap that would keep "
-        "the constraints, - none near"
-    )
-
-
-def _next(advice: Advice, written_to: str | None) -> tuple[str, ...]:
-    if written_to is not None:
-        return (f"kvplan check {quote(written_to)}", f"kvplan simulate {quote(written_to)}")
-    name = quote(file_name(advice.traffic.file))
-    if not advice.feasible:
-        if advice.fleet.needed is not None:
-            return (f"kvplan recommend {name} --replicas {advice.fleet.needed}",)
-        return (f"kvplan recommend {name} --max-refused 5%", "kvplan explain safety-fraction")
-    return (write_step(advice.traffic.file), "kvplan explain safety-fraction")

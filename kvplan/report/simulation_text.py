@@ -6,14 +6,17 @@ from shlex import quote
 from kvplan.report.numbers import count, format_bytes, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.report.traffic_file import file_name, write_step
+from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
+from kvplan.traffic.kinds import PlannedDeployment
 from kvplan.units import GIB
 
 RESERVATIONS = ("worst-case reservations", "prompt", "cap", "blocks", "fit")
 STRATEGIES = ("strategy", "done", "refused", "gave up", "preempts", "KV", "p50 s", "p99 s")
 
 COLUMNS = (
-    "done … gave up: shares of requests, mean over seeds; preempts: sum over seeds; KV: mean share of the pool in use; "
+    "done … gave up: shares of requests, mean over seeds (refused: at least once, many come back); preempts: "
+    "sum over seeds; KV: mean share of the pool in use; "
     "p50 s, p99 s: from a client's first attempt to the last token"
 )
 
@@ -53,10 +56,13 @@ def text(result: Simulation) -> Iterator[Part]:
 
 def setting_line(result: Simulation) -> str:
     """Which model on what."""
-    plant = result.plant
+    return plant_words(result.plant, result.traffic.deployment)
+
+
+def plant_words(plant: Plant, asked: PlannedDeployment) -> str:
+    """The model, all of its GPUs, the engine and its window."""
     name = plant.model.id.rpartition("/")[2] if plant.model is not None else "a measured pool"
     replicas = f"{plant.replicas} replicas, each " if plant.replicas > 1 else ""
-    asked = result.traffic.deployment
     ranks = asked.tensor_parallel * asked.pipeline_parallel * asked.data_parallel
     gpu = f" on {replicas}{ranks} × {plant.gpu}" if plant.gpu else ""
     engine = plant.engine.replace("@", " ")

@@ -160,15 +160,18 @@ def _shared_with_siblings(requests: Requests, plant: Plant) -> Integers:
     return np.where(is_sibling, (requests.prompt_tokens - 1) // block * block, 0)
 
 
-def provisional_cap(arrivals: Arrivals, plant: Plant, *, max_truncated_share: float) -> int:
+def provisional_cap(drawings: Sequence[Arrivals], plant: Plant, *, max_truncated_share: float) -> int:
     """The default cap where the file has none: the least round number that truncates at most the given share of all
     requests, counting those that send no cap; where all send one, as if none did. Round numbers are 128, 192, 256,
     384, 512, 768, 1,024 …"""
-    unset = arrivals.max_tokens == 0
-    outputs = arrivals.output_tokens[unset] if unset.any() else arrivals.output_tokens
+    outputs = np.concatenate([one.output_tokens for one in drawings])
+    unset = np.concatenate([one.max_tokens == 0 for one in drawings])
+    requests = len(outputs)
+    if unset.any():
+        outputs = outputs[unset]
     window = plant.settings.max_model_len
     for cap in round_caps(window):
-        if np.count_nonzero(outputs > cap) <= max_truncated_share * len(arrivals):
+        if np.count_nonzero(outputs > cap) <= max_truncated_share * requests:
             return cap
     return window
 

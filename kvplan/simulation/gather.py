@@ -216,7 +216,7 @@ def _assumptions(
     if warmup_s:
         found.append(f"the first {warmup_s:.0f} s are warm-up and not counted; after the last arrival the run drains")
     if any(entry.cancel_share for entry in traffic.classes):
-        found.append("a user who walks away does so within the time that the answer takes on an idle engine")
+        found.append("users who cancel do so within the time that an idle engine would take for their answer")
     for entry in traffic.classes:
         if (most := entry.answers.quantile(1.0)) > 1:
             found.append(

@@ -24,7 +24,7 @@ from kvplan.simulation.workers import Progress
 from kvplan.traffic.arrivals import Evenly
 from kvplan.traffic.distributions import Constant
 from kvplan.traffic.kinds import Arrivals, Traffic
-from kvplan.traffic.sample import sample
+from kvplan.traffic.sample import enough, sample
 
 DEFAULT_SEEDS = 10
 MOST_SEEDS = 10_000
@@ -68,7 +68,8 @@ def simulate(
     if not len(arrivals):
         raise InputError("no request arrives in this run", hint="raise the rate or the duration", file=traffic.file)
     clients, timeouts_s = client_table(arrivals.clients, profiles_folder=profiles_folder)
-    cap, cap_source = _default_cap(traffic, arrivals, plant)
+    drawings = enough(traffic, arrivals, seed=first_seed, seeds=count, scale=scale)
+    cap, cap_source = _default_cap(traffic, drawings, plant)
     warmup_s = 0.0 if traffic.duration_s is None else WARMUP_SHARE * traffic.duration_s
     task = partial(
         Task,
@@ -100,7 +101,7 @@ def simulate(
     rows = reservations(traffic, arrivals, plant, cap)
     classes, requests = arrivals.classes, len(arrivals)
     watched_s = (traffic.duration_s or arrivals.duration_s) - warmup_s
-    del arrivals  # each task draws its own: a large drawing is not kept twice
+    del arrivals, drawings  # each task draws its own: a large drawing is not kept twice
     groups: list[list[Task]] = [
         [task(opened=opened, seed=first_seed + turn, takes_samples=turn == 0) for turn in range(count)]
         for opened in doors.values()
@@ -202,8 +203,8 @@ def is_random(traffic: Traffic) -> bool:
     return False
 
 
-def _default_cap(traffic: Traffic, arrivals: Arrivals, plant: Plant) -> tuple[int, str]:
+def _default_cap(traffic: Traffic, drawings: Sequence[Arrivals], plant: Plant) -> tuple[int, str]:
     if traffic.admission.default_max_tokens is not None:
         return min(traffic.admission.default_max_tokens, plant.settings.max_model_len), "the traffic file"
-    cap = provisional_cap(arrivals, plant, max_truncated_share=MAX_TRUNCATED_SHARE)
+    cap = provisional_cap(drawings, plant, max_truncated_share=MAX_TRUNCATED_SHARE)
     return cap, f"the least round cap that cuts off at most {MAX_TRUNCATED_SHARE:.0%} of all answers"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST_REQUESTS = 50_000_000
 """What a run may draw: more would not fit into memory."""
+ENOUGH_REQUESTS = 10_000
+"""Of so many requests a share of 1 % is known to 0.2 %; one short run has too few to judge long answers by."""
 # The place in this tuple is part of a stream's seed: append, never reorder.
 PURPOSES = (
     "arrivals",
@@ -38,6 +40,14 @@ PURPOSES = (
 def stream(seed: int, class_index: int, purpose: str) -> np.random.Generator:
     """The random stream of one purpose of one class."""
     return np.random.default_rng([seed, class_index, PURPOSES.index(purpose)])
+
+
+def enough(traffic: Traffic, first: Arrivals, *, seed: int, seeds: int, scale: float = 1.0) -> list[Arrivals]:
+    """``first``, which ``seed`` drew, and the drawings of the next of ``seeds`` until ``ENOUGH_REQUESTS`` are there."""
+    drawn = [first]
+    while len(drawn) < seeds and sum(map(len, drawn)) < ENOUGH_REQUESTS:
+        drawn.append(sample(traffic, seed + len(drawn), scale=scale))
+    return drawn
 
 
 def sample(traffic: Traffic, seed: int, *, scale: float = 1.0) -> Arrivals:

@@ -1,0 +1,88 @@
+"""The small print of ``kvplan recommend``: what was searched, what its headings mean, what to run next."""
+
+from shlex import quote
+
+from kvplan.recommend.results import Advice
+from kvplan.report.numbers import percent, seconds
+from kvplan.report.traffic_file import file_name, write_step
+from kvplan.traffic.kinds import PlannedDeployment
+
+
+def search(advice: Advice) -> str:
+    """What was searched, within which bounds, on which seeds."""
+    limits, sources = advice.constraints, advice.constraint_sources
+    bounds = [
+        f"truncated ≤ {percent(limits.max_truncated_share)} ({sources['truncated_share']})",
+        f"refused ≤ {percent(limits.max_refused_share)} ({sources['refused_share']})",
+    ]
+    if limits.max_e2e_p99_s is not None:
+        bounds.append(f"p99 ≤ {seconds(limits.max_e2e_p99_s)} ({sources['e2e_p99_s']})")
+    seeds = f"seed {advice.seed}" if advice.seeds == 1 else f"seeds {advice.seed} to {advice.seed + advice.seeds - 1}"
+    fewer = f"; {_fewer_seeds(advice)}" if advice.sensitivity[0].seeds < advice.seeds else ""
+    return f"{advice.policy}, {', '.join(bounds)}; {advice.runs} runs, the same requests in all, {seeds}{fewer}"
+
+
+def _fewer_seeds(advice: Advice) -> str:
+    """Which tables were played on fewer seeds: why one setting's figures differ among them."""
+    return (
+        f"the fractions on {advice.fractions[0].played.seeds}, what is off on {advice.sensitivity[0].seeds}, the rows "
+        f"beside this answer on {advice.price.none.seeds} of them, so figures differ a little between the tables"
+    )
+
+
+def columns_said(advice: Advice) -> str:
+    """What the headings mean, those that are there."""
+    own = advice.own_cap_truncated_share
+    seen = advice.observed is not None and advice.observed.pool_blocks is not None
+    pool = "the blocks that were observed" if seen else "the least that its band allows"
+    also = f" ({percent(own)} more end at the cap that their client sent)" if own else ""
+    said = [f"cuts off: answers that the default ends, of all requests{also}", "refused: at least once"]
+    if advice.caps:
+        said[:0] = ["cap: the max_tokens default"]
+        said += ["95%: the interval of refused", "the curves are cuts off and refused, | is the limit"]
+    said += [
+        f"fractions are of the planned pool while the engine has {pool}",
+        "overdrawn: more is promised than planned",
+    ]
+    if advice.default_max_tokens is not None:
+        said += ["then set: the cap that would keep the constraints, - none near"]
+    return "; ".join([*said, "done tokens/s: of completed answers"])
+
+
+def next_commands(advice: Advice, written_to: str | None) -> tuple[str, ...]:
+    """What to run next; ``written_to`` is the traffic file that has the answer already."""
+    if written_to is not None:
+        return (f"kvplan check {quote(written_to)}", f"kvplan simulate {quote(written_to)}")
+    name = quote(file_name(advice.traffic.file))
+    if not advice.feasible:
+        if advice.fleet.needed is not None:
+            return (f"kvplan recommend {name} --replicas {advice.fleet.needed}",)
+        return (f"kvplan recommend {name} --max-refused 5%", "kvplan explain safety-fraction")
+    return (write_step(advice.traffic.file), *_flags_step(advice), "kvplan explain safety-fraction")
+
+
+def _flags_step(advice: Advice) -> tuple[str, ...]:
+    """The command that prints the engine's flags with this answer, where a few words tell fit the deployment."""
+    asked, plant = advice.traffic.deployment, advice.plant
+    plain = PlannedDeployment(
+        gpu=asked.gpu,
+        engine=asked.engine,
+        tensor_parallel=asked.tensor_parallel,
+        replicas=asked.replicas,
+        router=asked.router,
+        kv_dtype=asked.kv_dtype,
+        max_model_len=asked.max_model_len,
+        max_num_seqs=asked.max_num_seqs,
+        max_num_batched_tokens=asked.max_num_batched_tokens,
+        calibration=asked.calibration,
+    )
+    if plant.model is None or asked.gpu is None or asked != plain:
+        return ()
+    words = ["kvplan", "fit", quote(plant.model.id), "--gpu", asked.gpu]
+    words += ["--engine", asked.engine] if asked.engine != "vllm" else []
+    words += ["--tp", str(asked.tensor_parallel)] if asked.tensor_parallel > 1 else []
+    words += ["--kv-dtype", asked.kv_dtype] if asked.kv_dtype != "auto" else []
+    words += ["--max-model-len", str(plant.settings.max_model_len)]
+    words += ["--max-num-seqs", str(advice.engine.max_num_seqs)]
+    words += ["--max-num-batched-tokens", str(advice.engine.max_num_batched_tokens)]
+    return (" ".join([*words, "--flags", "cli"]),)
