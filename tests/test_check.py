@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvplan.check import check
-from kvplan.check.against import changes, figures, read_baseline, settings
+from kvplan.check.against import changes, figures, settings
+from kvplan.check.baseline import read_baseline
 from kvplan.check.judge import judge_limits, verdict
 from kvplan.check.measure import measure, parse_prices
 from kvplan.check.measures import MEASURES, over_seeds
@@ -15,6 +16,7 @@ from kvplan.check.results import Change, Check, LimitResult, Measured, Reading
 from kvplan.errors import InputError
 from kvplan.report.check_json import text as json_text
 from kvplan.report.check_words import message
+from kvplan.report.fit_json import text as fit_json
 from kvplan.traffic.file.shapes.whole import LIMIT_NAMES
 from kvplan.traffic.kinds import Limit, Traffic
 from kvplan.traffic.load import parse_traffic
@@ -55,6 +57,22 @@ traffic:
 
 def _traffic(limits: str, text: str = POOL) -> Traffic:
     return parse_traffic(f"{text}limits:\n  {limits}\n", file="traffic.yaml")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm@0.10", "sglang"])
+def test_a_fit_and_a_check_of_the_same_plan_name_the_same_terms(engine: str, tmp_path: Path) -> None:
+    """Whether an engine books its graphs inside its share (vLLM since 0.11), beside it, or with the activations."""
+    planned = measure(
+        _traffic("preemptions: {max: 0}", PLANNED.replace("gpu:", f"engine: {engine}, gpu:")), seeds=1, offline=True
+    )
+    assert planned.fit is not None
+    path = tmp_path / "fit.json"
+    path.write_text(fit_json(planned.fit, {}, ()), encoding="utf-8")
+    kept, complete = read_baseline(path)
+    now = figures(planned)
+    assert not complete
+    assert "graph_bytes" in kept
+    assert {name: now[name] for name in kept} == kept
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
-from kvplan.check.against import changes, changes_since, figures, read_baseline, settings
+from kvplan.check.against import changes, changes_since, figures, settings
+from kvplan.check.baseline import read_baseline
 from kvplan.check.judge import judge_limits
 from kvplan.check.measure import measure
 from kvplan.check.results import Check, Comparison

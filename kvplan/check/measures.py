@@ -143,21 +143,12 @@ def _band(measured: Measured) -> str:
     return f"planned, ± {share:.1%}"
 
 
-_TERMS = {"weight_bytes": "weights", "activation_bytes": "activation", "non_torch_bytes": "non_torch"}
-
-
-def _budget_term(measured: Measured, _: str | None, *, name: str) -> Reading:
-    """A term of one GPU's budget, inside the engine's share or beside it."""
+def _budget_terms(measured: Measured, _: str | None, *, sort: str) -> Reading:
+    """The terms of one sort in one GPU's budget, inside the engine's share or beside it."""
     budget = None if measured.fit is None else measured.fit.plan.budget
     if budget is None:
         return Reading(value=None, detail="the file gives the KV pool, so there is no budget")
-    start = _TERMS.get(name, "")
-    terms = [
-        term.bytes
-        for term in budget.terms
-        if (term.name.replace("-", "_").replace(" ", "_").startswith(start) if start else "graph" in term.name)
-    ]
-    return Reading(value=sum(terms), how="of one GPU")
+    return Reading(value=sum(term.bytes for term in budget.terms if term.sort == sort), how="of one GPU")
 
 
 def _reservations(measured: Measured, class_name: str | None) -> Reading:
@@ -202,8 +193,8 @@ PLAN_MEASURES: Mapping[str, PlanMeasure] = {
         for name in ("kv_pool_bytes", "kv_pool_tokens", "longest_window_tokens", "concurrency_at_max_model_len")
     },
     **{
-        name: PlanMeasure(read=partial(_budget_term, name=name))
-        for name in ("weight_bytes", "activation_bytes", "non_torch_bytes", "graph_bytes")
+        f"{sort}_bytes": PlanMeasure(read=partial(_budget_terms, sort=sort))
+        for sort in ("weight", "activation", "non_torch", "graph")
     },
     "worst_case_reservations": PlanMeasure(read=_reservations, of_classes=True, needs_simulation=True),
     "sustainable_per_s": PlanMeasure(read=_sustainable, needs_simulation=True),

@@ -189,6 +189,16 @@ class CacheLayout:
         return sum(group.request_blocks(tokens, self.in_flight_tokens) for group in self.groups)
 
 
+def term_sort(name: str) -> str:
+    """What a budget's term is one of: weight, activation, non_torch, graph or other.
+
+    >>> [term_sort(name) for name in ("weights", "activation_encoder", "cuda_graphs", "left_free")]
+    ['weight', 'activation', 'graph', 'other']
+    """
+    named = next((sort for sort in ("weight", "activation", "non_torch") if name.startswith(sort)), None)
+    return named or ("graph" if "graph" in name else "other")
+
+
 @dataclass(frozen=True, kw_only=True)
 class BudgetTerm:
     """One line of a rank's memory. ``inside_fraction``: booked within the utilisation the user set."""
@@ -197,6 +207,11 @@ class BudgetTerm:
     bytes: int
     formula: str
     inside_fraction: bool = True
+
+    @property
+    def sort(self) -> str:
+        """What it is one of, whatever the engine calls it."""
+        return term_sort(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,6 @@ from kvplan.remedies import Remedy
 from kvplan.report.json_text import document
 from kvplan.report.model_json import model_object
 
-_NAMED_TERMS = {"weight_bytes": "weights", "activation_bytes": "activation", "non_torch_bytes": "non_torch"}
-
 
 def text(fit: Fit, flags: Mapping[str, object], remedies: Sequence[Remedy]) -> str:
     """The document of a plan."""
@@ -105,19 +103,14 @@ def _deployment_object(fit: Fit) -> dict[str, object]:
 def budget_object(budget: Budget) -> dict[str, object]:
     """One rank's memory. The named terms repeat those of ``terms`` that lie inside the engine's share, so that they and
     ``kv_bytes`` sum to ``requested_bytes``; what has no name of its own is ``other_bytes``."""
-    named: dict[str, int] = dict.fromkeys((*_NAMED_TERMS, "graph_bytes", "other_bytes"), 0)
+    inside = dict.fromkeys(("weight", "activation", "non_torch", "graph", "other"), 0)
     for term in budget.terms:
-        if not term.inside_fraction:
-            continue
-        key = f"{term.name.replace('-', '_').replace(' ', '_')}_bytes"
-        key = next((name for name, start in _NAMED_TERMS.items() if key.startswith(start)), key)
-        key = "graph_bytes" if "graph" in key else key
-        named[key if key in named else "other_bytes"] += term.bytes
+        inside[term.sort] += term.bytes if term.inside_fraction else 0
     return {
         "rank": budget.rank,
         "total_bytes": budget.total_bytes,
         "requested_bytes": budget.requested_bytes,
-        **named,
+        **{f"{sort}_bytes": amount for sort, amount in inside.items()},
         "kv_bytes": budget.kv_bytes,
         "kv_bytes_low": budget.kv_bytes_low,
         "kv_bytes_high": budget.kv_bytes_high,
