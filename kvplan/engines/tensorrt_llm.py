@@ -12,11 +12,14 @@ from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import window_of
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.token_pool import (
+    CONTEXT,
     free_memory_estimated,
     load_rank,
     model_notes,
     named_type,
     one_pool,
+    pool_bytes,
+    step_bytes,
     windows_as_full,
     windows_kept_whole,
 )
@@ -35,7 +38,6 @@ from kvplan.layers import (
     StoredType,
 )
 from kvplan.model import ModelSpec
-from kvplan.units import GIB
 
 _TYPES = {
     "bfloat16": BFLOAT16,
@@ -49,7 +51,6 @@ FREE_FRACTION = Fraction(9, 10)
 BLOCK_TOKENS = 32
 MAX_SEQUENCES = 2048
 MAX_STEP_TOKENS = 8192
-CONTEXT_BYTES = GIB // 2
 _BAND_SHARE = Fraction(5, 100)
 
 
@@ -90,8 +91,7 @@ class TensorrtLlm:
             windows += kept.counts[1]
             layout = one_pool(windows_as_full(kept), block, reserved_blocks=0)
             budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, settings, index)
-            memory = deployment.kv_memory_bytes if budget is None else budget.kv_bytes
-            assert memory is not None
+            memory = pool_bytes(deployment, budget)
             stages.append((max(0, memory // layout.bytes_per_block), budget, layout, memory))
         blocks, budget, layout, memory = min(stages, key=lambda stage: stage[0])
         return EnginePlan(
@@ -154,8 +154,10 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
 def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage: int) -> Budget:
     """Free after loading = total − weights − context − one step; the pool is the fraction of it."""
     loaded = load_rank(model, deployment, stage)
-    step = step_bytes(model, settings.max_num_batched_tokens, settings.max_num_seqs, deployment.tensor_parallel)
-    free = loaded.total_bytes - loaded.weights.bytes - CONTEXT_BYTES - step
+    step = logits_and_step_bytes(
+        model, settings.max_num_batched_tokens, settings.max_num_seqs, deployment.tensor_parallel
+    )
+    free = loaded.total_bytes - loaded.weights.bytes - CONTEXT.bytes - step
     kv = int(free * settings.memory_utilization) if free > 0 else free
     half = int((loaded.weights.bytes * loaded.weights.unsure_share + step) * settings.memory_utilization)
     half = max(half, int(abs(kv) * _BAND_SHARE))
@@ -165,7 +167,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage:
         requested_bytes=loaded.total_bytes,
         terms=(
             BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
-            BudgetTerm(name="context", bytes=CONTEXT_BYTES, formula="the driver's and the library's own"),
+            CONTEXT,
             BudgetTerm(name="activations", bytes=step, formula="one step of hidden states, and logits in float32"),
             BudgetTerm(
                 name="left_free",
@@ -180,27 +182,22 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage:
     return corrected(answer, deployment.corrections)
 
 
-def step_bytes(model: ModelSpec, step_tokens: int, sequences: int, tensor_parallel: int) -> int:
-    """One step: T × 2 B × (3 × intermediate / tp + 3 × hidden), and float32 logits of min(S, T) sequences.
+def logits_and_step_bytes(model: ModelSpec, step_tokens: int, sequences: int, tensor_parallel: int) -> int:
+    """One step of T tokens, and float32 logits of min(S, T) sequences.
 
     Qwen3-0.6B on an H100: 1.3 GiB; its log implies 1.2 GiB (79.1 − 68.69 / 0.9 − 1.1 weights − 0.5 context).
     """
-    shape = model.shape
-    width = 3 * (shape.intermediate or 4 * shape.hidden) // tensor_parallel + 3 * shape.hidden
-    logits = min(sequences, step_tokens) * (shape.vocabulary or 0) * 4
-    return 2 * step_tokens * width + logits
+    logits = min(sequences, step_tokens) * (model.shape.vocabulary or 0) * 4
+    return step_bytes(model.shape, step_tokens, tensor_parallel) + logits
 
 
 def _findings(model: ModelSpec, deployment: Deployment, windows: int) -> tuple[Finding, ...]:
-    findings = model_notes(model)
-    if windows:
-        findings.append(
-            windows_kept_whole(
-                "TensorRT-LLM",
-                windows,
-                "with max_attention_window each window gets a pool of an equal share of the memory: not modelled",
-            )
-        )
+    whole = windows_kept_whole(
+        "TensorRT-LLM",
+        windows,
+        "with max_attention_window each window gets a pool of an equal share of the memory: not modelled",
+    )
+    findings = [*model_notes(model), *whole]
     if deployment.kv_memory_bytes is None:
         findings.append(free_memory_estimated("TensorRT-LLM", "one log was compared"))
     findings.append(

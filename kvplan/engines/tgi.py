@@ -11,11 +11,14 @@ from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import window_of
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.token_pool import (
+    CONTEXT,
     free_memory_estimated,
     load_rank,
     model_notes,
     named_type,
     one_pool,
+    pool_bytes,
+    step_bytes,
     windows_as_full,
     windows_kept_whole,
 )
@@ -31,7 +34,6 @@ from kvplan.layers import (
     StoredType,
 )
 from kvplan.model import ModelSpec
-from kvplan.units import GIB
 
 _TYPES = {
     "bfloat16": BFLOAT16,
@@ -43,7 +45,6 @@ _PRICED = (FullAttention, SlidingAttention)
 FREE_SHARE = Fraction(95, 100)
 CONCURRENT_REQUESTS = 128
 PREFILL_TOKENS = 4096
-CONTEXT_BYTES = GIB // 2
 LAST_EARLY_RELEASE = 2
 EARLY_WINDOW_TOKENS = 4096
 UNCHUNKED_MARGIN_TOKENS = 49
@@ -73,8 +74,7 @@ class Tgi:
         # every layer is paged to the request's full length: a window only masks
         layout = one_pool(windows_as_full(kept), block, reserved_blocks=0)
         budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, settings)
-        memory = deployment.kv_memory_bytes if budget is None else budget.kv_bytes
-        assert memory is not None
+        memory = pool_bytes(deployment, budget)
         blocks = max(0, memory // layout.bytes_per_block)
         return EnginePlan(
             settings=settings,
@@ -156,7 +156,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Bud
         deployment.tensor_parallel,
         prompt_logprobs=_is_early(deployment),
     )
-    free = requested - loaded.weights.bytes - CONTEXT_BYTES - prefill
+    free = requested - loaded.weights.bytes - CONTEXT.bytes - prefill
     kv = int(free * FREE_SHARE) if free > 0 else free
     half = max(int(loaded.weights.bytes * loaded.weights.unsure_share) + prefill, int(abs(kv) * _BAND_SHARE))
     below = max(half, int(abs(kv) * _VISION_BAND_SHARE)) if model.shape.has_vision else half
@@ -166,7 +166,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Bud
         requested_bytes=requested,
         terms=(
             BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
-            BudgetTerm(name="context", bytes=CONTEXT_BYTES, formula="the driver's and the library's own"),
+            CONTEXT,
             BudgetTerm(name="activations", bytes=prefill, formula="the warm-up prefill"),
             BudgetTerm(name="left_free", bytes=free - kv, formula="0.05 × what is free after the warm-up"),
         ),
@@ -178,22 +178,18 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Bud
 
 
 def prefill_bytes(model: ModelSpec, prefill_tokens: int, tensor_parallel: int, *, prompt_logprobs: bool) -> int:
-    """T × 2 B × (3 × intermediate / tp + 3 × hidden) of a prefill of T tokens; up to release 2 the warm-up also asks
-    for every prompt token's log-probability: T × 8 B × vocabulary on each rank.
+    """A step of T tokens; up to release 2 the warm-up also asks for every prompt token's log-probability:
+    T × 8 B × vocabulary on each rank.
 
     Llama-3.1-8B on an A10G, T = 4,145: 4.4 GiB, its log implies 4.2 (22.06 − 0.5 context − 14.96 weights −
     19,056 × 128 KiB / 0.95). Mistral-7B on an A100-80, T = 32,768: 11.2 GiB, its log implies 10.6.
     """
-    shape = model.shape
-    width = 3 * (shape.intermediate or 4 * shape.hidden) // tensor_parallel + 3 * shape.hidden
-    logprobs = PROMPT_LOGPROB_BYTES * (shape.vocabulary or 0) if prompt_logprobs else 0
-    return prefill_tokens * (2 * width + logprobs)
+    logprobs = PROMPT_LOGPROB_BYTES * (model.shape.vocabulary or 0) if prompt_logprobs else 0
+    return step_bytes(model.shape, prefill_tokens, tensor_parallel) + prefill_tokens * logprobs
 
 
 def _findings(model: ModelSpec, deployment: Deployment, *, windows: int) -> tuple[Finding, ...]:
-    findings = model_notes(model)
-    if windows:
-        findings.append(windows_kept_whole("TGI", windows))
+    findings = [*model_notes(model), *windows_kept_whole("TGI", windows)]
     if deployment.kv_memory_bytes is None:
         evidence = "four logs were compared"
         if model.shape.has_vision:

@@ -19,7 +19,7 @@ from kvplan.engines.base import (
 from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import device_memories
 from kvplan.engines.ggml_types import cache_types
-from kvplan.engines.llama_cpp.findings import plan_findings
+from kvplan.engines.llama_cpp.findings import cache_findings, slot_findings, weights_findings
 from kvplan.engines.llama_cpp.slots import (
     UBATCH_TOKENS,
     Buffers,
@@ -32,6 +32,7 @@ from kvplan.engines.llama_cpp.slots import (
 )
 from kvplan.engines.ranks import Kept, refuse_options, refuse_other_kinds
 from kvplan.engines.stages import stage_layers
+from kvplan.engines.token_pool import CONTEXT, model_notes, pool_bytes, windows_kept_whole
 from kvplan.engines.weights import rank_weights
 from kvplan.errors import InputError
 from kvplan.layers import (
@@ -41,9 +42,8 @@ from kvplan.layers import (
     SlidingAttention,
 )
 from kvplan.model import ModelSpec
-from kvplan.units import GIB, MIB
+from kvplan.units import MIB
 
-DRIVER_CONTEXT_BYTES = GIB // 2
 FIRST_BUILD_WITH_FEW_LOGITS = (9400,)
 _SCRATCH_BAND_BYTES = 256 * MIB
 
@@ -75,8 +75,7 @@ class LlamaCpp:
             device = min(range(len(stages)), key=lambda index: budgets[index].kv_bytes - parts[index].full_bytes)
             budget = budgets[device]
         layout, asked = _layout(kept_by(model, kv, stages[device]), slots)
-        memory = deployment.kv_memory_bytes if budget is None else budget.kv_bytes
-        assert memory is not None
+        memory = pool_bytes(deployment, budget)
         held = max(0, memory // layout.bytes_per_block)
         fits = held >= asked
         blocks = held if budget is None else min(asked, held)
@@ -95,8 +94,12 @@ class LlamaCpp:
             kv_bytes=memory if budget is None else parts[device].kv_bytes,
             blocks=blocks,
             budget=budget,
-            findings=plan_findings(
-                model, slots, held, asked, layout, ignored_windows(model), has_budget=budget is not None
+            findings=(
+                *model_notes(model),
+                *windows_kept_whole("llama.cpp", ignored_windows(model)),
+                *cache_findings(slots, held, asked, layout, has_budget=budget is not None),
+                *(weights_findings(model) if budget is not None else ()),
+                *slot_findings(slots),
             ),
             tokens=blocks * layout.block_tokens,
             starts=fits,
@@ -179,7 +182,7 @@ def _budget(
     )
     terms = [
         BudgetTerm(name="weights", bytes=weights.bytes, formula=weights.formula),
-        BudgetTerm(name="context", bytes=DRIVER_CONTEXT_BYTES, formula="the driver's and the library's own"),
+        CONTEXT,
         BudgetTerm(
             name="compute_buffer", bytes=part.scratch_bytes, formula="micro-batch × 4 B × (vocabulary + hidden)"
         ),

@@ -19,7 +19,7 @@ from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse
 from kvplan.engines.sglang.budget import rank_budget, with_states
 from kvplan.engines.sglang.classes import has_window_pool
 from kvplan.engines.sglang.drafting import SEQUENCES, drafter_of, with_draft
-from kvplan.engines.sglang.findings import plan_findings, window_pool_starts
+from kvplan.engines.sglang.findings import asked_findings, memory_findings, window_pool_starts
 from kvplan.engines.sglang.reserve import chunk_tokens, static_fraction
 from kvplan.engines.sglang.rules import (
     STATE_POOL_RATIO,
@@ -32,7 +32,7 @@ from kvplan.engines.sglang.rules import (
     states_per_request,
 )
 from kvplan.engines.sglang.sparse import with_index_keys
-from kvplan.engines.token_pool import one_pool, windows_as_full
+from kvplan.engines.token_pool import model_notes, one_pool, pool_bytes, windows_as_full, windows_kept_whole
 from kvplan.errors import InputError
 from kvplan.layers import (
     ChunkedAttention,
@@ -88,7 +88,8 @@ class Sglang:
             kept = with_draft(kept if pooled else windows_as_full(kept), drafter, model, kv)
             stages.append(_stage(model, deployment, kept, index, ratio))
         chosen = min(stages, key=lambda stage: stage.pages)
-        tokens = chosen.pages * chosen.layout.block_tokens
+        page = chosen.layout.block_tokens
+        tokens = chosen.pages * page
         settings = _settings(model, deployment, tokens, chosen.pools)
         return EnginePlan(
             settings=settings,
@@ -97,20 +98,14 @@ class Sglang:
             kv_bytes=chosen.pools.kv_bytes,
             blocks=chosen.pages,
             budget=with_states(chosen.budget, chosen.pools),
-            findings=plan_findings(
-                model,
-                deployment,
-                settings,
-                chosen.kept,
-                chosen.pools.state_slots,
-                tokens,
-                ratio,
-                chosen.layout.block_tokens,
-                chosen.budget,
-                whole_windows=0 if pooled else windows,
+            findings=(
+                *model_notes(model),
+                *memory_findings(chosen.kept, chosen.budget, settings, chosen.pools.state_slots, tokens, ratio, page),
+                *windows_kept_whole("SGLang", 0 if pooled else windows),
+                *asked_findings(deployment, settings, drafter),
             ),
             tokens=tokens,
-            starts=window_pool_starts(chosen.kept, tokens, ratio, chosen.layout.block_tokens),
+            starts=window_pool_starts(chosen.kept, tokens, ratio, page),
         )
 
 
@@ -132,8 +127,7 @@ def _window_ratio(model: ModelSpec, deployment: Deployment, *, pooled: bool) -> 
 
 def _stage(model: ModelSpec, deployment: Deployment, kept: Kept, index: int, ratio: Fraction) -> Stage:
     budget = rank_budget(model, deployment, index)
-    memory = deployment.kv_memory_bytes if budget is None else budget.kv_bytes
-    assert memory is not None
+    memory = pool_bytes(deployment, budget)
     slots = deployment.max_num_seqs if deployment.prefix_caching is False else None
     pools = share_out(memory, kept.state_bytes, deployment.state_pool_ratio or STATE_POOL_RATIO, slots=slots)
     return Stage(kept=kept, budget=budget, pools=pools, layout=_layout(kept, page_tokens(model, deployment), ratio))

@@ -1,83 +1,62 @@
 """What the reader of an SGLang plan should know: pools that a prefill does not fit in, states that bound requests."""
 
+from collections.abc import Iterator
 from fractions import Fraction
 
 from kvplan.engines.base import Budget, Deployment, Finding, Settings
+from kvplan.engines.drafting import Drafter
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import CHECKED_RELEASE
-from kvplan.engines.sglang.drafting import draft_finding, drafter_of
+from kvplan.engines.sglang.drafting import draft_finding
 from kvplan.engines.sglang.rules import smallest_fraction, window_pool_tokens
-from kvplan.engines.token_pool import model_notes, windows_kept_whole
-from kvplan.model import ModelSpec
 
 
-def plan_findings(
-    model: ModelSpec,
-    deployment: Deployment,
-    settings: Settings,
-    kept: Kept,
-    state_slots: int,
-    tokens: int,
-    ratio: Fraction,
-    page: int,
-    budget: Budget | None,
-    *,
-    whole_windows: int,
-) -> tuple[Finding, ...]:
-    """Findings on a pool of ``tokens`` tokens."""
-    findings = model_notes(model)
+def memory_findings(
+    kept: Kept, budget: Budget | None, settings: Settings, state_slots: int, tokens: int, ratio: Fraction, page: int
+) -> Iterator[Finding]:
+    """Findings on pools of ``tokens`` tokens and ``state_slots`` states."""
     if budget is not None and budget.kv_bytes <= 0:
-        findings.append(fraction_finding(budget, settings.memory_utilization))
+        yield fraction_finding(budget, settings.memory_utilization)
     if kept.counts[0] and kept.window_tokens is not None:
         window_pool = window_pool_tokens(tokens, ratio, page)
-        findings.append(
-            window_pool_finding(window_pool, settings.max_num_batched_tokens, ratio, kept.window_tokens, page)
-        )
-    if whole_windows:
-        findings.append(windows_kept_whole("SGLang", whole_windows))
+        yield window_pool_finding(window_pool, settings.max_num_batched_tokens, ratio, kept.window_tokens, page)
     if kept.state_bytes:
-        findings.append(
-            Finding(
-                code="states-bound-sequences",
-                severity="info",
-                message=f"the state pool holds {state_slots:,} states, several for each request: requests at once are "
-                f"at most {settings.max_num_seqs:,}",
-                hint="--mamba-full-memory-ratio moves memory between states and tokens, --mamba-ssm-dtype bfloat16 "
-                "halves a state",
-            )
+        yield Finding(
+            code="states-bound-sequences",
+            severity="info",
+            message=f"the state pool holds {state_slots:,} states, several for each request: requests at once are "
+            f"at most {settings.max_num_seqs:,}",
+            hint="--mamba-full-memory-ratio moves memory between states and tokens, --mamba-ssm-dtype bfloat16 "
+            "halves a state",
         )
-    drafter = drafter_of(model, deployment)
+
+
+def asked_findings(deployment: Deployment, settings: Settings, drafter: Drafter | None) -> Iterator[Finding]:
+    """Findings that follow from the options and the release, and how requests are admitted."""
     if drafter is not None:
-        findings.append(draft_finding(drafter))
+        yield draft_finding(drafter)
     if deployment.chunked_prefill is False:
-        findings.append(
-            Finding(
-                code="prompts-in-one-step",
-                severity="warning",
-                message="without chunks a prompt is computed in one step: one longer than "
-                f"{settings.max_num_batched_tokens:,} tokens takes more memory than is kept for it",
-                hint="--chunked-prefill-size bounds a step",
-            )
+        yield Finding(
+            code="prompts-in-one-step",
+            severity="warning",
+            message="without chunks a prompt is computed in one step: one longer than "
+            f"{settings.max_num_batched_tokens:,} tokens takes more memory than is kept for it",
+            hint="--chunked-prefill-size bounds a step",
         )
     release = deployment.engine.release
     if release is not None and release[:2] != CHECKED_RELEASE[:2]:
-        findings.append(
-            Finding(
-                code="engine-version-priced-as-0.5",
-                severity="warning",
-                message=f"SGLang {'.'.join(map(str, release))}: defaults are those of 0.5",
-                hint="give --mem-fraction-static and --max-num-batched-tokens (chunked_prefill_size) as you run it",
-            )
+        yield Finding(
+            code="engine-version-priced-as-0.5",
+            severity="warning",
+            message=f"SGLang {'.'.join(map(str, release))}: defaults are those of 0.5",
+            hint="give --mem-fraction-static and --max-num-batched-tokens (chunked_prefill_size) as you run it",
         )
-    findings.append(
-        Finding(
-            code="engine-reserves-less-than-worst-case",
-            severity="info",
-            message="SGLang admits a request at a share of its cap, and at most 4,096 new tokens: its own reservation "
-            "is not the worst case, and it retracts requests when the pool runs out",
-        )
+    yield Finding(
+        code="engine-reserves-less-than-worst-case",
+        severity="info",
+        message="SGLang admits a request at a share of its cap, and at most 4,096 new tokens: its own reservation "
+        "is not the worst case, and it retracts requests when the pool runs out",
     )
-    return tuple(findings)
 
 
 def window_pool_starts(kept: Kept, tokens: int, ratio: Fraction, page: int) -> bool:
