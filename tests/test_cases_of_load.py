@@ -18,7 +18,8 @@ from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.kernel.clients import back_off_s
 from kvplan.simulation.memory import Memory
 from kvplan.simulation.memory import client_table as table_of
-from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, RetryAfter, Router, StepCost
+from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, RetryAfter, Router
+from kvplan.traffic.kinds import StepCost
 from tests.scheduler_table import plain_requests
 
 LAYOUT = CacheLayout(

@@ -17,8 +17,9 @@ from kvplan.simulation.doors import caps, charged_blocks, door, requests_for
 from kvplan.simulation.plant import DoesNotStartError, Plant, build_plant
 from kvplan.simulation.request_lines import REQUEST_COLUMNS, request_lines
 from kvplan.simulation.results import Simulation
+from kvplan.simulation.roofline import roofline
 from kvplan.simulation.run import is_random, simulate
-from kvplan.simulation.service import EFFICIENCY, roofline
+from kvplan.simulation.service import EFFICIENCY
 from kvplan.simulation.statistics import mean_interval, student_t
 from kvplan.simulation.types import ClientRule
 from kvplan.traffic.kinds import Traffic

@@ -16,8 +16,9 @@ from kvplan.simulation.doors import door, requests_for
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.plant import build_plant
 from kvplan.simulation.run import simulate
-from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, StepCost, Watch
+from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Watch
 from kvplan.traffic.distributions import Choices, Constant
+from kvplan.traffic.kinds import StepCost
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import sample
 from tests.scheduler_table import open_door, plain_requests

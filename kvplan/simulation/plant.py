@@ -12,7 +12,8 @@ from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import FullAttention
 from kvplan.model import ModelSpec, Shape, Source, Weights
 from kvplan.simulation.deployment import plan_deployment, read_named_model
-from kvplan.simulation.service import BAND_SHARE, CALIBRATED_BAND_SHARE, Service, file_service, roofline
+from kvplan.simulation.roofline import roofline
+from kvplan.simulation.service import BAND_SHARE, CALIBRATED_BAND_SHARE, Service
 from kvplan.traffic.kinds import KvPool, PlannedDeployment, Traffic
 
 _DEFAULT_BLOCK_TOKENS = 16
@@ -242,7 +243,7 @@ def _one_layer_model(window: int) -> ModelSpec:
 
 def _service(traffic: Traffic, model: ModelSpec | None, deployment: Deployment, planned: Fit) -> Service:
     if traffic.deployment.service is not None:
-        return file_service(traffic.deployment.service)
+        return Service(step=traffic.deployment.service, source="the traffic file's service", band_share=0.0)
     if model is None or deployment.gpu is None:
         raise InputError(
             "the time of an engine step is not known: the file names no "

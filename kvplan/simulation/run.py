@@ -19,7 +19,6 @@ from kvplan.simulation.gather import describe_inputs, gather
 from kvplan.simulation.plant import Plant, build_plant
 from kvplan.simulation.results import ServiceBand, Simulation, Stability
 from kvplan.simulation.tasks import Task, TaskResult, run_tasks
-from kvplan.simulation.types import StepCost
 from kvplan.simulation.workers import Progress
 from kvplan.traffic.arrivals import Evenly
 from kvplan.traffic.distributions import Constant
@@ -156,9 +155,8 @@ def _band_factors(plant: Plant) -> tuple[float, ...]:
 
 
 def _at_another_speed(task: Task, factor: float) -> Task:
-    step = task.plant.service.step
-    scaled = StepCost(**{name: value * factor for name, value in vars(step).items()})
-    plant = replace(task.plant, service=replace(task.plant.service, step=scaled))
+    service = task.plant.service
+    plant = replace(task.plant, service=replace(service, step=service.step.times(factor)))
     return replace(task, plant=plant, takes_samples=False, keeps_rows=False)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.engines.base import CacheLayout
+from kvplan.traffic.kinds import StepCost
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
@@ -36,17 +37,6 @@ class Router(IntEnum):
 
     ROUND_ROBIN = 0
     LEAST_RESERVED = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepCost:
-    """Seconds of one engine step: base + prefill × (prefill tokens in it) + decode × (decoding sequences)
-    + kv × (context tokens of the scheduled sequences after it)."""
-
-    base_s: float
-    prefill_token_s: float
-    decode_sequence_s: float
-    kv_token_s: float
 
 
 @dataclass(frozen=True, kw_only=True)

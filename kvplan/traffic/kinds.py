@@ -29,13 +29,18 @@ class KvPool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceTime:
-    """Seconds of one engine step: base + prefill × tokens + decode × sequences + kv × context tokens attended."""
+class StepCost:
+    """Seconds of one engine step: base + prefill × (prefill tokens in it) + decode × (decoding sequences)
+    + kv × (context tokens of the scheduled sequences after it)."""
 
     base_s: float
     prefill_token_s: float
     decode_sequence_s: float
     kv_token_s: float
+
+    def times(self, factor: float) -> "StepCost":
+        """Every term so many times as long."""
+        return StepCost(**{name: value * factor for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +92,7 @@ class PlannedDeployment:
     max_queued_requests: int | None = None
     max_queued_tokens: int | None = None
     kv_pool: KvPool | None = None
-    service: ServiceTime | None = None
+    service: StepCost | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.simulation.engine import run_kernel
-from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, Run, StepCost
+from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, Run
+from kvplan.traffic.kinds import StepCost
 from tests.benchmarks.comparison import compare
 from tests.reference_engine import ReferenceEngine, Sequence
 

@@ -20,9 +20,9 @@ from kvplan.simulation.types import (
     RetryAfter,
     Router,
     Run,
-    StepCost,
     Watch,
 )
+from kvplan.traffic.kinds import StepCost
 from tests.reference_door import ReferenceDoor
 
 WINDOW_TOKENS = 96

@@ -6,7 +6,7 @@ from kvplan.engines.base import MediaLimit
 from kvplan.traffic.file.places import Places
 from kvplan.traffic.file.shapes.deployment import DeploymentShape, MediaShape
 from kvplan.traffic.file.yaml_text import KeyPath
-from kvplan.traffic.kinds import KvPool, PlannedDeployment, ServiceTime
+from kvplan.traffic.kinds import KvPool, PlannedDeployment, StepCost
 from kvplan.units import parse_bytes
 
 _DEPLOYMENT: KeyPath = ("deployment",)
@@ -25,7 +25,7 @@ def deployment(shape: DeploymentShape, places: Places) -> PlannedDeployment:
         "limit_mm_per_prompt": _media_limits(shape),
         "weight_bytes": _memory(shape.weight_bytes, places, "weight_bytes"),
         "kv_pool": _pool(shape, places),
-        "service": None if shape.service is None else ServiceTime(**shape.service.model_dump()),
+        "service": None if shape.service is None else StepCost(**shape.service.model_dump()),
         "calibration": None
         if shape.calibration is None
         else places.beside((*_DEPLOYMENT, "calibration"), shape.calibration, "calibration"),
