@@ -1,6 +1,5 @@
 """Draws a traffic file: one random stream per class and purpose, so that request i always takes its i-th draw."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 from kvplan.errors import InputError
 from kvplan.traffic.arrivals import arrival_times
 from kvplan.traffic.distributions import UNSET, Constant, coupled
-from kvplan.traffic.kinds import Arrivals, Narrow, Traffic, TrafficClass
-from kvplan.traffic.prefixes import Prefixes, SharedPrefix
+from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
+from kvplan.traffic.merge import merged
+from kvplan.traffic.prefixes import SharedPrefix
 
 if TYPE_CHECKING:
     from kvplan.traffic.traces.columns import Trace
@@ -71,7 +71,7 @@ def sample(traffic: Traffic, seed: int, *, scale: float = 1.0) -> Arrivals:
         else _draw(traffic, entry, index, seed, scale)
         for index, entry in enumerate(traffic.classes)
     ]
-    return _merge(drawn, traffic.duration_s)
+    return merged(drawn, traffic.duration_s)
 
 
 def _draw(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: float) -> Arrivals:
@@ -210,83 +210,3 @@ def _ramped(arrival_s: NDArray[np.float64], traffic: Traffic) -> NDArray[np.floa
     reached = traffic.ramp.integral(grid, traffic.duration_s)
     bent: NDArray[np.float64] = np.interp(arrival_s, reached, grid, right=np.inf)
     return bent
-
-
-def _merge(parts: Sequence[Arrivals], duration_s: float | None) -> Arrivals:
-    if len(parts) == 1:
-        return parts[0]
-    clients = tuple(dict.fromkeys(client for part in parts for client in part.clients))
-    class_offsets = np.cumsum([0, *(len(part.classes) for part in parts)])
-    order = np.argsort(np.concatenate([part.arrival_s for part in parts]), kind="stable")
-
-    def joined(name: str) -> NDArray[np.float64]:
-        both: NDArray[np.float64] = np.concatenate([getattr(part, name) for part in parts])[order]
-        return both
-
-    def whole(columns: list[Narrow]) -> Narrow:
-        return np.concatenate(columns)[order]
-
-    answers, answer_tokens = _merge_answers(parts, order)
-    places = [np.array([clients.index(client) for client in part.clients], np.int64) for part in parts]
-    return Arrivals(
-        arrival_s=joined("arrival_s"),
-        prompt_tokens=whole([part.prompt_tokens for part in parts]),
-        output_tokens=whole([part.output_tokens for part in parts]),
-        max_tokens=whole([part.max_tokens for part in parts]),
-        class_index=whole([part.class_index + shift for part, shift in zip(parts, class_offsets, strict=False)]),
-        client_index=whole([place[part.client_index] for part, place in zip(parts, places, strict=True)]),
-        timeout_s=joined("timeout_s"),
-        cancel_draw=joined("cancel_draw"),
-        classes=tuple(name for part in parts for name in part.classes),
-        clients=clients,
-        duration_s=duration_s if duration_s is not None else max(part.duration_s for part in parts),
-        prefixes=_merge_prefixes(parts, order),
-        answers=answers,
-        answer_tokens=answer_tokens,
-        skipped={name: sum(part.skipped.get(name, 0) for part in parts) for part in parts for name in part.skipped},
-    )
-
-
-def _merge_answers(
-    parts: Sequence[Arrivals], order: NDArray[np.int64]
-) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-    """How many answers each request asks for, and their lengths in the order of the requests."""
-    if all(part.answers is None for part in parts):
-        return None, None
-    each = [np.ones(len(part), np.int64) if part.answers is None else part.answers for part in parts]
-    counts = np.concatenate(each)
-    lengths = np.concatenate(
-        [part.output_tokens if part.answer_tokens is None else part.answer_tokens for part in parts]
-    )
-    start, sorted_counts = (np.cumsum(counts) - counts)[order], counts[order]
-    first = np.cumsum(sorted_counts) - sorted_counts
-    return sorted_counts, lengths[np.repeat(start - first, sorted_counts) + np.arange(len(lengths))]
-
-
-def _merge_prefixes(parts: Sequence[Arrivals], order: NDArray[np.int64]) -> Prefixes | None:
-    """Block ids of several traces side by side; each trace keeps ids of its own."""
-    if all(part.prefixes is None for part in parts):
-        return None
-    block_tokens = {part.prefixes.block_tokens for part in parts if part.prefixes is not None}
-    if len(block_tokens) > 1:
-        sizes = " and ".join(f"{size}" for size in sorted(block_tokens))
-        raise InputError(
-            f"the traces of this mix mark shared prefixes in blocks of {sizes} tokens, which cannot be played together",
-            hint="set hash_block_tokens of each class to what its trace uses, or simulate them apart",
-            key="hash_block_tokens",
-        )
-    lengths, starts, ids, shift, place = [], [], [], 0, 0
-    for part in parts:
-        if part.prefixes is None:
-            lengths.append(np.zeros(len(part), np.int64))
-            starts.append(np.zeros(len(part), np.int64))
-            continue
-        lengths.append(np.diff(part.prefixes.offsets))
-        starts.append(part.prefixes.offsets[:-1] + place)
-        ids.append(part.prefixes.ids + shift)
-        place += len(part.prefixes.ids)
-        shift += int(part.prefixes.ids.max(initial=-1)) + 1
-    length, start = np.concatenate(lengths)[order], np.concatenate(starts)[order]
-    offsets = np.concatenate([[0], np.cumsum(length)])
-    picks = np.repeat(start - offsets[:-1], length) + np.arange(offsets[-1])
-    return Prefixes(ids=np.concatenate(ids)[picks], offsets=offsets, block_tokens=block_tokens.pop())
