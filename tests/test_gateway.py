@@ -210,6 +210,7 @@ def test_admin_routes_stay_inside() -> None:
         ("GET", CHAT, "POST"),
         ("PUT", CHAT, "POST"),
         ("GET", "/tokenize", "POST"),
+        ("GET", "/v1/messages/count_tokens", "POST"),
     ],
 )
 def test_a_route_is_served_by_its_methods_only(method: str, path: str, allowed: str) -> None:
@@ -379,6 +380,29 @@ def test_a_large_body_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -
         assert (await large)[0] == 200, "a bound may exceed the window, and then the window holds"
 
     run(case, body_limit_bytes=2**20)
+
+
+def test_huge_bodies_are_read_in_turn_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but bytes is kept of them, so none is counted: each is charged its bound."""
+    monkeypatch.setattr(middleware, "_HUGE_BODY_BYTES", 70_000)
+    turns = threading.Lock()
+    read = middleware._read
+
+    def alone(*given: Any) -> Any:
+        assert turns.acquire(blocking=False), "one after another"
+        try:
+            return read(*given)
+        finally:
+            turns.release()
+
+    monkeypatch.setattr(middleware, "_read", alone)
+
+    async def case(gateway: Served) -> None:
+        answers = await asyncio.gather(*(gateway.chat("word " * 20_000, max_tokens=4) for _ in range(6)))
+        assert [status for status, _, _ in answers] == [200] * 6
+        assert {headers["x-kvplan-reserved-tokens"] for _, headers, _ in answers} == {str(WINDOW_TOKENS)}
+
+    run(case, promise(capacity=64 * 6), count=True, body_limit_bytes=2**20)
 
 
 def test_413_for_those_who_want_it() -> None:

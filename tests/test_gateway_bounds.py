@@ -1,6 +1,7 @@
 """A bound of a text's tokens is a bound: no byte-level tokenizer makes more of it, normalised first or not."""
 
 import json
+import tracemalloc
 import unicodedata
 
 import pytest
@@ -57,3 +58,14 @@ def test_json_is_bounded_however_a_template_prints_it(value: object) -> None:
             printed = json.dumps(value, indent=indent, ensure_ascii=is_ascii)
             if value is not None:
                 assert bytes_of(printed) <= json_bound(value)
+
+
+def test_what_grows_as_it_is_printed_is_counted_without_being_printed() -> None:
+    value = [0] * 100_000
+    tracemalloc.start()
+    try:
+        assert json_bound(value) == len(json.dumps([0], indent=4)) + 99_999 * len(",\n    0")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 100_000, "printed it takes 700,000, in pieces more"

@@ -37,6 +37,10 @@ _MEDIA_PARTS = {
 }
 
 
+_ESCAPED = json.JSONEncoder(indent=4)
+_PLAIN = json.JSONEncoder(indent=4, ensure_ascii=False)
+
+
 class UnpricedPartError(Exception):
     """A part of a prompt that has no price: an unknown kind, or a medium for which the operator set no maximum."""
 
@@ -71,13 +75,17 @@ def text_bound(text: str) -> int:
 
 
 def json_bound(value: object) -> int:
-    """Tokens that ``value`` can become when a template prints it as JSON, indented by four and escaped at most."""
+    """Tokens that ``value`` can become when a template prints it as JSON, indented by four and escaped at most.
+
+    Counted piece by piece: printed, a list of zeros is ten times as long as it came.
+    """
     if value is None:
         return 0
-    escaped = json.dumps(value, indent=4)
-    if "\\u" not in escaped:
-        return len(escaped)
-    return max(len(escaped), text_bound(json.dumps(value, indent=4, ensure_ascii=False)))
+    escaped, is_escaped = 0, False
+    for piece in _ESCAPED.iterencode(value):
+        escaped += len(piece)
+        is_escaped = is_escaped or "\\u" in piece
+    return max(escaped, sum(map(text_bound, _PLAIN.iterencode(value)))) if is_escaped else escaped
 
 
 def content_bound(content: object, media_tokens: Mapping[str, int]) -> int:

@@ -9,7 +9,7 @@ import itertools
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 from kvplan.gateway.admit import Admission, LedgerDownError, Price, Refusal, price, refused_for_good
 from kvplan.gateway.answers import AsgiApp, Headers, Message, Receive, Scope, Send, send_error
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from kvplan.gateway.metrics import GatewayMetrics
 
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
 class Counter(Protocol):
     """Counts prompts exactly where it can."""
 
@@ -32,7 +36,11 @@ class Counter(Protocol):
 
 
 _LARGE_BODY_BYTES = 64 * 1024
-"""From here on a body is read and bounded beside the loop: running streams must not wait for it."""
+"""From here on a body is read and bounded beside the loop: running streams wait for no more than JSON's decoder, which
+gives the interpreter to nobody else (a millisecond a MiB of text, 9 of token ids)."""
+
+_HUGE_BODY_BYTES = 4 * 2**20
+"""From here on bodies are read one after another and kept as bytes only: their objects can be twenty times as large."""
 
 _DRAINING = Refusal(reason="draining", message="this server is shutting down", retry_after_s=1.0)
 _LEDGER_DOWN = Refusal(
@@ -98,6 +106,7 @@ class AdmissionMiddleware:
         self._engine_aborts = engine_aborts
         self._why_closed = why_closed
         self._stalls = StallGuard(stall_s)
+        self._huge = asyncio.Lock()
         self._serial = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,11 +151,9 @@ class AdmissionMiddleware:
     async def _price(self, scope: Scope, route: Route, raw: bytes) -> _Priced:
         """Fields and price; the exact prompt where its bound alone would refuse it and a counter can tell."""
         promise = self.admission.promise
-        is_large = len(raw) >= _LARGE_BODY_BYTES
-        if is_large:
-            body, ask = await asyncio.to_thread(_read, raw, route, promise.media_tokens)
-        else:
-            body, ask = _read(raw, route, promise.media_tokens)
+        body, ask = await self._beside(len(raw), _read, raw, route, promise.media_tokens)
+        if len(raw) >= _HUGE_BODY_BYTES:
+            ask = replace(ask, is_countable=False)
         charged = price(promise, ask)
         fits = ask.prompts[0] < promise.window_tokens and charged.weight <= self.admission.ledger.free
         if self._count is not None and ask.is_countable and not fits:
@@ -154,15 +161,25 @@ class AdmissionMiddleware:
             if exact is not None and exact <= ask.prompts[0]:
                 ask = replace(ask, prompts=(exact,), is_exact=True, is_countable=False)
                 charged = price(promise, ask)
-        written = body, ask.cap_fields, charged.cap_to_write
         return _Priced(
             path=scope["path"],
-            forwarded=await asyncio.to_thread(with_cap, *written) if is_large else with_cap(*written),
+            forwarded=await self._beside(len(raw), with_cap, body, ask.cap_fields, charged.cap_to_write),
             is_stream=body.fields.get("stream") is True,
             countable=body.fields if self._count is not None and ask.is_countable else None,
             ask=ask,
             price=charged,
         )
+
+    async def _beside(
+        self, size: int, function: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
+    ) -> Result:
+        """Call ``function`` on a body of ``size`` bytes: at once, in a thread, or in a thread after all others."""
+        if size < _LARGE_BODY_BYTES:
+            return function(*given, **named)
+        if size < _HUGE_BODY_BYTES:
+            return await asyncio.to_thread(function, *given, **named)
+        async with self._huge:
+            return await asyncio.to_thread(function, *given, **named)
 
     async def _shrink(self, holder: int, priced: _Priced) -> None:
         """Lower a living reservation to the exact count, beside the running request."""
