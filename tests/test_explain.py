@@ -3,12 +3,16 @@
 import json
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from kvplan.cli import main
 from kvplan.errors import InputError
 from kvplan.explain import TOPICS, load_page
+from kvplan.report.json_text import VERSIONS
+
+GOLDEN = Path(__file__).parent / "golden" / "cli"
 
 
 def test_every_topic_has_a_page_and_every_page_a_topic() -> None:
@@ -58,6 +62,23 @@ def test_the_page_on_traffic_names_every_key_of_the_file() -> None:
 
     words = set(re.findall(r"\w+", load_page("traffic").text))
     assert keys(FileShape.model_json_schema()) <= words
+
+
+def test_the_page_on_json_lists_every_document_its_version_and_its_keys() -> None:
+    """Compared with the golden documents, key by key and in their order."""
+    listed = re.split(r"^    kvplan\.", load_page("json").text.partition("\n\nVersion 2")[0], flags=re.MULTILINE)[1:]
+    versions, keys = {}, {}
+    for entry in listed:
+        name, words = entry.split(maxsplit=1)
+        said = re.search(r"version (\d)", words)
+        versions[name] = int(said[1]) if said else 1
+        keys[f"kvplan.{name}"] = [word for word in re.findall(r"\w+", words) if word not in ("version", "2")]
+    assert versions == VERSIONS
+    documents = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(GOLDEN.glob("*.json"))]
+    plain = [document for document in documents if document.get("verdict") != "cannot_tell"]
+    assert len({document["schema"] for document in plain}) >= 7
+    for document in plain:
+        assert list(document)[2:] == keys[document["schema"]]
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -1,6 +1,5 @@
 """How an error reads: text with a hint on stderr, and with ``--format json`` an object on stdout as well."""
 
-import json
 import re
 import sys
 import tempfile
@@ -130,7 +129,9 @@ def _say(error: KvplanError, code: int, arguments: Sequence[str], *, place: bool
     """Print where, what and what next to stderr, and the object to stdout where JSON was asked for."""
     tell(error, place=place)
     if wants_json(arguments):
-        write_data(json.dumps(error_document(error, code), indent=2, ensure_ascii=False) + "\n")
+        from kvplan.report.json_text import document
+
+        write_data(document("error", error_object(error, code)))
 
 
 def tell(error: KvplanError, *, place: bool = True) -> None:
@@ -164,11 +165,9 @@ def _short(file: str) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
-def error_document(error: KvplanError, code: int) -> dict[str, object]:
-    """The object of interface ``kvplan.error``."""
-    document: dict[str, object] = {
-        "schema": "kvplan.error",
-        "schema_version": 1,
+def error_object(error: KvplanError, code: int) -> dict[str, object]:
+    """What ``kvplan.error`` holds."""
+    found: dict[str, object] = {
         "exit_code": code,
         "message": error.message,
         "hint": error.hint,
@@ -177,5 +176,5 @@ def error_document(error: KvplanError, code: int) -> dict[str, object]:
         "key": error.key,
     }
     if code == 5:
-        document["verdict"] = "cannot_tell"
-    return document
+        found["verdict"] = "cannot_tell"
+    return found

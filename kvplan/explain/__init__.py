@@ -16,6 +16,7 @@ TOPICS: dict[str, str] = {
     "safety-fraction": "how much of the pool the front door may promise",
     "traffic": "every key of a traffic file and its unit",
     "ci": "limits that a pipeline checks: GitHub, GitLab, pre-commit",
+    "json": "the documents of --format json: their keys, units and versions",
     "trust": "what is exact, what is estimated, and how to check it",
 }
 

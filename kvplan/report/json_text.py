@@ -3,8 +3,25 @@
 import json
 from collections.abc import Mapping
 
+VERSIONS = {
+    "model": 1,
+    "fit": 1,
+    "simulation": 2,
+    "recommendation": 2,
+    "check": 1,
+    "compare": 1,
+    "calibration": 1,
+    "calibration_run": 1,
+    "trace": 1,
+    "init": 1,
+    "list": 1,
+    "explain": 1,
+    "error": 1,
+}
+"""Every document and its version: raised when a key is renamed or dropped (``explain/json.md`` says which)."""
 
-def document(schema: str, content: Mapping[str, object], *, version: int = 1) -> str:
+
+def document(schema: str, content: Mapping[str, object]) -> str:
     """``content`` framed and printed, numbers unrounded; a float that JSON cannot say is a bug and raises."""
-    framed = {"schema": f"kvplan.{schema}", "schema_version": version, **content}
+    framed = {"schema": f"kvplan.{schema}", "schema_version": VERSIONS[schema], **content}
     return json.dumps(framed, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

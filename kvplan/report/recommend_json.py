@@ -10,7 +10,7 @@ from kvplan.report.model_json import model_object
 
 def text(advice: Advice, written: str | None = None) -> str:
     """The document; ``written`` is the traffic file's new text, where it was asked for and goes nowhere else."""
-    return document("recommendation", advice_object(advice, written), version=2)
+    return document("recommendation", advice_object(advice, written))
 
 
 def advice_object(advice: Advice, written: str | None = None) -> dict[str, object]:

@@ -10,7 +10,7 @@ from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
 
 def text(result: Simulation) -> str:
     """The document."""
-    return document("simulation", simulation_object(result), version=2)
+    return document("simulation", simulation_object(result))
 
 
 def simulation_object(result: Simulation) -> dict[str, object]:
