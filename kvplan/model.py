@@ -97,7 +97,11 @@ class ModelSpec:
     @property
     def has_sparse_latents(self) -> bool:
         """Whether an indexer picks among MLA's latents (DeepSeek-V3.2, GLM-5)."""
-        return all(any(isinstance(kept, kind) for kept in self.caches) for kind in (LatentAttention, IndexKeys))
+        return self.keeps(LatentAttention) and self.keeps(IndexKeys)
+
+    def keeps(self, *kinds: type[Layer]) -> bool:
+        """Whether any layer keeps a cache of one of ``kinds``."""
+        return any(isinstance(kept, kinds) for kept in self.caches)
 
     def rank_layers(self, tensor_parallel: int) -> tuple[tuple[Layer, ...], ...]:
         """The share of one tensor-parallel rank of every layer; InputError where the heads cannot be shared out."""

@@ -74,6 +74,15 @@ def _implied(model: ModelSpec, draft: ModelSpec | None) -> str:
     )
 
 
+def counted(amount: int, noun: str) -> str:
+    """``amount`` and its noun.
+
+    >>> counted(1, "token"), counted(3, "token")
+    ('1 token', '3 tokens')
+    """
+    return f"{amount} {noun}" if amount == 1 else f"{amount} {noun}s"
+
+
 @dataclass(frozen=True, kw_only=True)
 class DraftWeights:
     """What the drafter's own weights take on a rank of the last stage; embedding and head are the model's."""
@@ -93,7 +102,7 @@ def draft_weights(model: ModelSpec, drafter: Drafter | None, tensor_parallel: in
     if drafter.model is None:
         return DraftWeights(
             bytes=_next_token_bytes(model, tensor_parallel),
-            formula=f"{len(drafter.layers)} next-token layers, embedding and head shared",
+            formula=f"{counted(len(drafter.layers), 'next-token layer')}, embedding and head shared",
         )
     whole = rank_weights(drafter.model, tensor_parallel=tensor_parallel)
     if drafter.method == DRAFT_MODEL or not drafter.model.weights.parts:

@@ -123,14 +123,14 @@ def _is_early(deployment: Deployment) -> bool:
 
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
-    if any(isinstance(layer, LatentAttention) for layer in model.caches):
+    if model.keeps(LatentAttention):
         raise UnsupportedModelError(
             "cannot tell: TGI keeps the expanded keys and values of MLA models for every head, padded to the kernel's "
             "width, and not the latent",
             hint="plan it for vLLM or SGLang, which keep the latent",
             key="engine",
         )
-    if any(isinstance(layer, RecurrentLayer) for layer in model.caches):
+    if model.keeps(RecurrentLayer):
         raise UnsupportedModelError(
             "cannot tell: TGI runs models with recurrent state without a paged cache, in batches of a fixed size",
             hint="plan it for vLLM or SGLang",

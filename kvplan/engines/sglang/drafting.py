@@ -7,7 +7,7 @@ Source: ``DefaultPoolConfigurator`` of ``pool_configurator.py``, ``speculative_h
 from dataclasses import replace
 
 from kvplan.engines.base import BudgetTerm, Deployment, Finding
-from kvplan.engines.drafting import DRAFT_MODEL, EAGLE, MTP, NGRAM, Drafter, draft_weights, method_of
+from kvplan.engines.drafting import DRAFT_MODEL, EAGLE, MTP, NGRAM, Drafter, counted, draft_weights, method_of
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import Release, is_since
 from kvplan.engines.sglang.sparse import draft_layer_bytes
@@ -115,12 +115,14 @@ def draft_term(model: ModelSpec, deployment: Deployment) -> BudgetTerm | None:
 def draft_finding(drafter: Drafter) -> Finding:
     """What guessing ahead does to the pool and to the requests at once."""
     widened = (
-        f"every token of the pool has {len(drafter.layers)} of the draft's layers more, " if drafter.layers else ""
+        f"every token of the pool has {counted(len(drafter.layers), 'layer')} of the draft's more, "
+        if drafter.layers
+        else ""
     )
     return Finding(
         code="tokens-guessed-ahead",
         severity="info",
-        message=f"{drafter.tokens} tokens are guessed ahead: {widened}at most {SEQUENCES} requests run at once, unless "
-        "said otherwise",
+        message=f"{counted(drafter.tokens, 'token')} guessed ahead: {widened}at most {SEQUENCES} requests run at once, "
+        "unless said otherwise",
         hint="--max-num-seqs",
     )

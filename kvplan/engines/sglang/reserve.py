@@ -101,7 +101,7 @@ def graphs_mib(model: ModelSpec, deployment: Deployment) -> int:
 
 
 def _prefill_graphs_mib(model: ModelSpec, deployment: Deployment, release: Release | None) -> int:
-    has_kda = any(isinstance(layer, KdaState) for layer in model.caches)
+    has_kda = model.keeps(KdaState)
     uncaptured = (
         not is_since(release, FIRST_PREFILL_GRAPHS)
         or deployment.pipeline_parallel > 1
@@ -110,7 +110,7 @@ def _prefill_graphs_mib(model: ModelSpec, deployment: Deployment, release: Relea
     )
     if uncaptured:
         return 0
-    if any(isinstance(layer, LatentAttention) for layer in model.caches):
+    if model.keeps(LatentAttention):
         return LATENT_PREFILL_GRAPHS_MIB
     if deployment.chunked_prefill is False:
         return 0

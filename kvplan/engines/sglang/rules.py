@@ -108,7 +108,7 @@ def page_tokens(model: ModelSpec, deployment: Deployment) -> int:
         return sparse_page(model)
     if capability_of(deployment)[0] != FIRST_BLACKWELL:
         return 1
-    if any(isinstance(layer, LatentAttention) for layer in model.caches):
+    if model.keeps(LatentAttention):
         return _LATENT_KERNEL_PAGE if model.architecture == _LATENT_KERNEL_CLASS else 1
     heads = [layer for layer in model.caches if isinstance(layer, (FullAttention, SlidingAttention, ChunkedAttention))]
     return 64 if all(layer.head_dim == layer.value_head_dim for layer in heads) else 128

@@ -112,7 +112,7 @@ def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> 
             release_of(deployment),
             model.architecture,
             has_experts=bool(shape.experts),
-            has_states=any(isinstance(layer, RecurrentLayer) for layer in model.caches),
+            has_states=model.keeps(RecurrentLayer),
             is_pooling=shape.is_pooling,
         ),
         runs_sampler=not shape.is_pooling,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kvplan.engines.base import Deployment, Finding, Settings
-from kvplan.engines.drafting import DRAFT_MODEL, MTP, NGRAM, Drafter, method_of
+from kvplan.engines.drafting import DRAFT_MODEL, MTP, NGRAM, Drafter, counted, method_of
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import GatedDeltaState, KdaState, Layer, Mamba2State, RecurrentLayer, ShortConvState
 from kvplan.model import ModelSpec
@@ -76,8 +76,11 @@ def _check_draft(model: ModelSpec, draft: ModelSpec, method: str) -> None:
         )
 
 
-def drafting_findings(drafter: Drafter | None, settings: Settings, window: int) -> Iterator[Finding]:
-    """What guesses ahead, that its caches are in the pool, and a ``window`` asked for that it shortens."""
+def drafting_findings(
+    drafter: Drafter | None, settings: Settings, window: int, *, has_states: bool
+) -> Iterator[Finding]:
+    """What guesses ahead, that its caches are in the pool, what recurrent ``has_states`` add, and a ``window`` asked
+    for that it shortens."""
     if drafter is None:
         return
     if settings.max_model_len < window and drafter.model is not None:
@@ -89,12 +92,12 @@ def drafting_findings(drafter: Drafter | None, settings: Settings, window: int) 
             hint="take a draft model of a longer context",
         )
     caches = sum(len(kept) for kept in drafter.layers)
-    kept = f"its {caches} caches are part of the pool" if caches else "it keeps no caches"
+    kept = f"{counted(caches, 'cache')} of its own in the pool" if caches else "it keeps no caches"
+    states = ", and every sequence's recurrent state is kept once more for each" if has_states else ""
     yield Finding(
         code="speculation",
         severity="info",
-        message=f"{drafter.engine_word} guesses {drafter.tokens} tokens ahead: {kept}, and every sequence's recurrent "
-        "state, if any, is kept once more for each",
+        message=f"{drafter.engine_word} guesses {counted(drafter.tokens, 'token')} ahead: {kept}{states}",
     )
 
 

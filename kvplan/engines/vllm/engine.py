@@ -12,12 +12,18 @@ from kvplan.engines.vllm.drafting import (
     drafting_findings,
     with_drafter,
 )
-from kvplan.engines.vllm.findings import budget_findings, check_asked, layout_findings, uneven_finding
+from kvplan.engines.vllm.findings import (
+    budget_findings,
+    check_asked,
+    layout_findings,
+    uneven_finding,
+)
 from kvplan.engines.vllm.lora import adapters_are_priced
 from kvplan.engines.vllm.media import loads_encoder, media_findings, without_encoder
 from kvplan.engines.vllm.pages import stage_layouts
 from kvplan.engines.vllm.settings import prints_plain_tokens, release_of, resolve_settings, version_findings
 from kvplan.engines.vllm.storage import kv_types
+from kvplan.layers import RecurrentLayer
 from kvplan.model import ModelSpec
 
 _ADAPTERS = Unpriced(
@@ -66,7 +72,7 @@ class Vllm:
                 *version_findings(deployment),
                 *layout_findings(model, deployment, settings, layout, blocks),
                 *media_findings(model, deployment, settings),
-                *drafting_findings(drafter, settings, asked.max_model_len),
+                *drafting_findings(drafter, settings, asked.max_model_len, has_states=model.keeps(RecurrentLayer)),
                 *(budget_findings(model, deployment, settings, budgets[fewest]) if budgets is not None else ()),
                 *filter(None, [uneven_finding(pools, fewest)]),
             ),

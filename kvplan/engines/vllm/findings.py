@@ -179,8 +179,7 @@ def _sequence_findings(
 ) -> Iterator[Finding]:
     """What max_num_seqs asks of the pool. With recurrent state vLLM refuses to start if it is above the blocks, because
     a captured graph needs a state block for each sequence (source: vLLM 0.33, ``resolve_cudagraph_mode_and_sizes``)."""
-    has_state = any(isinstance(layer, RecurrentLayer) for layer in model.caches)
-    if has_state and not deployment.enforce_eager and 0 < blocks < settings.max_num_seqs:
+    if model.keeps(RecurrentLayer) and not deployment.enforce_eager and 0 < blocks < settings.max_num_seqs:
         yield Finding(
             code="max-num-seqs-above-state-blocks",
             severity="error",

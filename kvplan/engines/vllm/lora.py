@@ -16,7 +16,7 @@ _TABLES = frozenset({"embed_tokens", "lm_head"})
 def adapters_are_priced(model: ModelSpec) -> bool:
     """Whether the slots of adapters can be counted: plain attention and dense MLPs of a known class. Experts and
     recurrent layers have adapters of their own shape."""
-    plain = not model.shape.experts and not any(isinstance(layer, RecurrentLayer) for layer in model.caches)
+    plain = not model.shape.experts and not model.keeps(RecurrentLayer)
     return plain and bool(model.weights.parts) and bool(model.shape.hidden)
 
 

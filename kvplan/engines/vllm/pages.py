@@ -110,67 +110,74 @@ def _specs(
     drafter: Drafter | None,
 ) -> tuple[int, list[PageSpec]]:
     """The engine's block size, and every cache in layer order."""
-    kept = [layer for layers in rank_layers for layer in layers if not isinstance(layer, SharedKv)]
+    release = release_of(deployment)
+    owned = [(index, layer) for index, layers in enumerate(rank_layers) for layer in layers]
+    block, state_page = _block([layer for _, layer in owned], deployment, settings, kv)
+    pools_index = any(isinstance(layer, IndexTail) for _, layer in owned)
+    retained = 0 if drafter is None else drafter.retained_tokens
+    specs: list[PageSpec] = []
+    for index, layer in owned:
+        if isinstance(layer, RecurrentLayer):
+            state = state_spec(
+                layer,
+                index,
+                kv,
+                block_tokens=block if settings.prefix_caching else settings.max_model_len,
+                page_bytes=state_page or layer.fixed_bytes(kv),
+                blocks=_state_blocks(layer, deployment, settings, drafter),
+            )
+            specs.append(state)
+            continue
+        spec = attention_spec(
+            layer,
+            index,
+            kv,
+            block_tokens=block,
+            encoder_tokens=settings.max_num_batched_tokens,
+            pools_index=pools_index,
+        )
+        if spec is None:
+            continue
+        if spec.family == LATENT and release[:2] == _LATENTS_ALIGNED:
+            entry = padded(spec.page_bytes // spec.block_tokens, _LATENT_ALIGNMENT_BYTES)
+            spec = replace(spec, page_bytes=entry * spec.block_tokens)
+        specs.append(replace(spec, retained_tokens=retained) if spec.rule == "sliding" else spec)
+    return block, specs
+
+
+def _block(layers: Sequence[Layer], deployment: Deployment, settings: Settings, kv: KvTypes) -> tuple[int, int | None]:
+    """The engine's block, and the page that a hybrid's states share with attention; None where each has its own."""
+    kept = [layer for layer in layers if not isinstance(layer, SharedKv)]
     attention = [layer for layer in kept if not isinstance(layer, RecurrentLayer)]
     states = [layer for layer in kept if isinstance(layer, RecurrentLayer)]
     for state in states:
         if isinstance(state, (RgLruState, RwkvState)):
             raise UnsupportedModelError(f"vLLM has no class for models with {state.kind} layers")
-    capability, release = capability_of(deployment), release_of(deployment)
-    if attention:
-        block = attention_block(kernel_block(kept, kv, capability), deployment.block_size)
-    else:
-        block = deployment.block_size or DEFAULT_BLOCK
-    page: int | None = None
-    if attention and states:
-        hybrid = hybrid_block(
-            _typical(attention),
-            states,
-            kv,
-            block_tokens=block,
-            prefix_caching=settings.prefix_caching,
-            capability=capability,
-            release=release,
-        )
-        block, page = hybrid.block_tokens, hybrid.page_bytes
-    guessed, retained = (0, 0) if drafter is None else (drafter.tokens, drafter.retained_tokens)
-    state_block = block if settings.prefix_caching else settings.max_model_len
-    pools_index = any(isinstance(layer, IndexTail) for layer in attention)
-    resident = 2 if settings.prefix_caching else 1
-    specs: list[PageSpec] = []
+    if not attention:
+        return deployment.block_size or DEFAULT_BLOCK, None
+    capability = capability_of(deployment)
+    block = attention_block(kernel_block(kept, kv, capability), deployment.block_size)
+    if not states:
+        return block, None
+    hybrid = hybrid_block(
+        _typical(attention),
+        states,
+        kv,
+        block_tokens=block,
+        prefix_caching=settings.prefix_caching,
+        capability=capability,
+        release=release_of(deployment),
+    )
+    return hybrid.block_tokens, hybrid.page_bytes
 
-    def exported(layer: RecurrentLayer) -> int:
-        return checkpoint_blocks(layer, capability, release) if settings.prefix_caching else 0
 
-    for index, layers in enumerate(rank_layers):
-        for layer in layers:
-            if isinstance(layer, RecurrentLayer):
-                specs.append(
-                    state_spec(
-                        layer,
-                        index,
-                        kv,
-                        block_tokens=state_block,
-                        page_bytes=layer.fixed_bytes(kv) if page is None else page,
-                        blocks=guessed + resident + exported(layer),
-                    )
-                )
-                continue
-            spec = attention_spec(
-                layer,
-                index,
-                kv,
-                block_tokens=block,
-                encoder_tokens=settings.max_num_batched_tokens,
-                pools_index=pools_index,
-            )
-            if spec is None:
-                continue
-            if spec.family == LATENT and release[:2] == _LATENTS_ALIGNED:
-                entry = padded(spec.page_bytes // spec.block_tokens, _LATENT_ALIGNMENT_BYTES)
-                spec = replace(spec, page_bytes=entry * spec.block_tokens)
-            specs.append(replace(spec, retained_tokens=retained) if spec.rule == "sliding" else spec)
-    return block, specs
+def _state_blocks(layer: RecurrentLayer, deployment: Deployment, settings: Settings, drafter: Drafter | None) -> int:
+    """Blocks of state a request takes: one, and one for every token guessed; with prefix caching one more, and another
+    where the layer can export a state from within a prefill."""
+    guessed = 0 if drafter is None else drafter.tokens
+    if not settings.prefix_caching:
+        return 1 + guessed
+    return 2 + guessed + checkpoint_blocks(layer, capability_of(deployment), release_of(deployment))
 
 
 def _typical(attention: Sequence[Layer]) -> Layer:

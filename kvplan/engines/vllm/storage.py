@@ -57,7 +57,7 @@ def kv_types(model: ModelSpec, kv_dtype: str = "auto", *, capability: tuple[int,
     """
     if kv_dtype not in ("auto", _PACKED) and kv_dtype not in _TYPES:
         _refuse(kv_dtype)
-    if any(isinstance(layer, (CompressedKv, CompressedWindow)) for layer in model.caches):
+    if model.keeps(CompressedKv, CompressedWindow):
         if kv_dtype in ("bfloat16", "float16"):  # the class refuses it: "layout only supports fp8 kv-cache"
             raise InputError(f"vLLM keeps compressed KV in fp8 only, not in {kv_dtype}", hint="use fp8", key="kv_dtype")
         return _packed()
