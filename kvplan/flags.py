@@ -59,7 +59,7 @@ def _largest_cap(fit: Fit) -> int | None:
 
 
 def _default_cap(fit: Fit) -> str | None:
-    """The generation config, by which vLLM gives requests without a cap one."""
+    """The generation config, by which vLLM caps every request, also one that asks for more (0.33, get_max_tokens)."""
     cap = _largest_cap(fit)
     return None if cap is None else json.dumps({"max_new_tokens": cap})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kvplan.check.measures import MEASURES
 from kvplan.cli import main
 from kvplan.errors import InputError
 from kvplan.explain import TOPICS, load_page
@@ -62,6 +63,14 @@ def test_the_page_on_traffic_names_every_key_of_the_file() -> None:
 
     words = set(re.findall(r"\w+", load_page("traffic").text))
     assert keys(FileShape.model_json_schema()) <= words
+
+
+def test_the_page_on_traffic_names_every_limit() -> None:
+    text = load_page("traffic").text
+    times = {f"{time}_{point}_s" for time in ("queue", "ttft", "e2e") for point in ("mean", "p50", "p90", "p99")}
+    assert times < MEASURES.keys()
+    assert {name for name in MEASURES if not re.search(rf"\b{name}\b", text)} <= times
+    assert "queue, ttft (time to first token) and e2e (to the last), each with _mean_s, _p50_s, _p90_s and _p99" in text
 
 
 def test_the_page_on_json_lists_every_document_its_version_and_its_keys() -> None:
