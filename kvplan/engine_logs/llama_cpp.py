@@ -19,8 +19,6 @@ TRIGGER = re.compile(
 
 MARKERS = re.compile(r"^(?:.*\b)?build(?:_info)?(?::| =) *b?\d+|load_model: loading model '")
 
-ARGUMENTS: tuple[Pattern, ...] = ()
-
 _MIB = r"[\d.]+"
 
 PATTERNS: tuple[Pattern, ...] = (
@@ -120,7 +118,5 @@ WORDING = Wording(
     marker=MARKERS,
     patterns=PATTERNS,
     refusals=REFUSALS,
-    argument_line=None,
-    arguments=ARGUMENTS,
     fold=_fold,
 )

@@ -45,6 +45,11 @@ class Wording:
     fold: Callable[[Observations], Observations] = tuple
 
 
+def patterns(*texts: str) -> tuple[Pattern, ...]:
+    """Patterns from their texts."""
+    return tuple(pattern(text) for text in texts)
+
+
 def pattern(text: str, **always: float | str | bool) -> Pattern:
     """A Pattern from its text."""
     return Pattern(regex=re.compile(text), always=tuple(always.items()))

@@ -79,46 +79,80 @@ def read_log(path: Path) -> list[EngineStart]:
 
 def read_starts(lines: Iterable[LogLine]) -> list[EngineStart]:
     """As ``read_log``, from clean lines."""
-    finished: list[EngineStart] = []
-    current: _Building | None = None
-    arguments: tuple[Wording, list[str], LogLine] | None = None
+    reading = _Reading()
     for line in lines:
-        if arguments is not None:
-            wording, parts, first = arguments
-            parts.append(line.text)
-            if line.text.startswith("}") or len(parts) > _LONGEST_ARGUMENTS:
-                arguments = None
-                if current is not None and current.wording is wording:
-                    whole = LogLine(number=first.number, text=" ".join(parts))
-                    current.add(observe(wording.arguments, whole))
-                continue
+        reading.take(line)
+    return [start for start in reading.starts() if start.observations or start.refusals]
+
+
+class _Reading:
+    """The starts read so far, the one whose lines come now, and a list of arguments that goes on for several lines."""
+
+    def __init__(self) -> None:
+        self._finished: list[EngineStart] = []
+        self._current: _Building | None = None
+        self._arguments: tuple[Wording, list[str], LogLine] | None = None
+
+    def starts(self) -> list[EngineStart]:
+        """All of them, the last one ended with the file."""
+        return self._finished if self._current is None else [*self._finished, _finish(self._current)]
+
+    def take(self, line: LogLine) -> None:
+        """Read one line by the first engine's wording that knows it."""
+        if self._ends_arguments(line):
+            return
         for wording in WORDINGS:
-            if wording.trigger.search(line.text) is None:
-                continue
-            found = tuple(observe(wording.patterns, line))
-            is_marker = wording.marker.search(line.text) is not None
-            refusal = _refusal(wording, line)
-            if wording.argument_line is not None and wording.argument_line.search(line.text):
-                if line.text.rstrip().endswith("{"):
-                    arguments = (wording, [line.text], line)
-                else:
-                    found += tuple(observe(wording.arguments, line))
-            if not (found or is_marker or refusal):
-                continue
-            if current is None or current.wording is not wording:
-                if not (is_marker or _is_own(found, refusal)) or _is_weaker(current, is_marker=is_marker):
-                    continue
-                current = _next(current, finished, wording, line)
-            elif is_marker and current.has_memory() and not current.is_joined_by(line.rank):
-                current = _next(current, finished, wording, line)
-            current.add(found)
-            if refusal is not None:
-                current.refusals.append(refusal)
-                current.last_line = line.number
-            break
-    if current is not None:
-        finished.append(_finish(current))
-    return [start for start in finished if start.observations or start.refusals]
+            if wording.trigger.search(line.text) and self._takes(wording, line):
+                return
+
+    def _ends_arguments(self, line: LogLine) -> bool:
+        if self._arguments is None:
+            return False
+        wording, parts, first = self._arguments
+        parts.append(line.text)
+        if not line.text.startswith("}") and len(parts) <= _LONGEST_ARGUMENTS:
+            return False
+        self._arguments = None
+        if self._current is not None and self._current.wording is wording:
+            self._current.add(observe(wording.arguments, LogLine(number=first.number, text=" ".join(parts))))
+        return True
+
+    def _takes(self, wording: Wording, line: LogLine) -> bool:
+        """Whether ``wording`` has something to say of the line, and a start that it belongs to."""
+        found = tuple(observe(wording.patterns, line))
+        is_marker = wording.marker.search(line.text) is not None
+        refusal = _refusal(wording, line)
+        if wording.argument_line is not None and wording.argument_line.search(line.text):
+            if line.text.rstrip().endswith("{"):
+                self._arguments = (wording, [line.text], line)
+            else:
+                found += tuple(observe(wording.arguments, line))
+        if not (found or is_marker or refusal):
+            return False
+        start = self._start_of(wording, line, is_marker=is_marker, is_own=_is_own(found, refusal))
+        if start is None:
+            return False
+        start.add(found)
+        if refusal is not None:
+            start.refusals.append(refusal)
+            start.last_line = line.number
+        return True
+
+    def _start_of(self, wording: Wording, line: LogLine, *, is_marker: bool, is_own: bool) -> _Building | None:
+        """The start that the line belongs to, a new one where it begins one; None for a line that is anybody's, and
+        inside another engine's start, where only a marker begins a new one."""
+        current = self._current
+        if current is not None and current.wording is wording:
+            begins = is_marker and current.has_memory() and not current.is_joined_by(line.rank)
+        else:
+            begins = is_marker or (is_own and (current is None or not current.has_memory()))
+            if not begins:
+                return None
+        if begins:
+            if current is not None:
+                self._finished.append(_finish(current))
+            self._current = _Building(wording=wording, first_line=line.number, last_line=line.number)
+        return self._current
 
 
 def _is_own(found: tuple[Observation, ...], refusal: Refusal | None) -> bool:
@@ -126,17 +160,6 @@ def _is_own(found: tuple[Observation, ...], refusal: Refusal | None) -> bool:
     return any(item.name in _MEMORY | {"version", "file", "free_before_bytes", "total_bytes"} for item in found) or (
         refusal is not None and refusal.reason != "out_of_memory"
     )
-
-
-def _is_weaker(current: _Building | None, *, is_marker: bool) -> bool:
-    """Inside another engine's start only a marker begins a new one."""
-    return current is not None and current.has_memory() and not is_marker
-
-
-def _next(current: _Building | None, finished: list[EngineStart], wording: Wording, line: LogLine) -> _Building:
-    if current is not None:
-        finished.append(_finish(current))
-    return _Building(wording=wording, first_line=line.number, last_line=line.number)
 
 
 def _refusal(wording: Wording, line: LogLine) -> Refusal | None:

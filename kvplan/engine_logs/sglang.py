@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 from kvplan.engine_logs.figures import Observation
-from kvplan.engine_logs.patterns import Observations, Pattern, Wording, pattern
+from kvplan.engine_logs.patterns import Observations, Pattern, Wording, pattern, patterns
 
 TRIGGER = re.compile(
     r"server_args=|avail mem|KV Cache is allocated|KV Cache VA|#tokens|max_total_num_tokens=|Mamba Cache|liding"
@@ -18,7 +18,7 @@ TRIGGER = re.compile(
 
 MARKERS = re.compile(r"server_args=ServerArgs\(")
 
-_ARGUMENT = (
+ARGUMENTS = patterns(
     r"model_path='(?P<model_text>[^']+)'",
     r"[ (]tp_size=(?P<tensor_parallel_count>\d+)",
     r"[ (]pp_size=(?P<pipeline_parallel_count>\d+)",
@@ -32,8 +32,6 @@ _ARGUMENT = (
     r"[ (]page_size=(?P<block_tokens>\d+)",
     r"disable_cuda_graph=(?P<enforce_eager_flag>True|False)",
 )
-
-ARGUMENTS: tuple[Pattern, ...] = tuple(pattern(text) for text in _ARGUMENT)
 
 _GB = r"(?:-?[\d.]+)"
 

@@ -12,8 +12,6 @@ TRIGGER = re.compile(r"TensorRT-LLM|TRT-LLM|tensorrt_llm|paged KV cache|KV cache
 
 MARKERS = re.compile(r"TensorRT-LLM\]? (?:LLM API )?version:? \d|Engine version [\d.]+ found in the config file")
 
-ARGUMENTS: tuple[Pattern, ...] = ()
-
 PATTERNS: tuple[Pattern, ...] = (
     pattern(r"TensorRT-LLM\]? (?:LLM API )?version:? (?P<version_text>\d[\w.]*)"),
     pattern(r"Engine version (?P<version_text>\d[\w.]*) found in the config file"),
@@ -67,6 +65,4 @@ WORDING = Wording(
     marker=MARKERS,
     patterns=PATTERNS,
     refusals=REFUSALS,
-    argument_line=None,
-    arguments=ARGUMENTS,
 )

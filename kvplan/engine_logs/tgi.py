@@ -5,13 +5,13 @@ Source: the router's ``main.rs`` and ``server.rs`` and the launcher's argument d
 
 import re
 
-from kvplan.engine_logs.patterns import Pattern, Wording, pattern
+from kvplan.engine_logs.patterns import Pattern, Wording, pattern, patterns
 
 TRIGGER = re.compile(r"text_generation|max batch total tokens|KV-cache blocks|Args \{|Warming up|max_total_tokens")
 
 MARKERS = re.compile(r"text_generation_launcher: Args \{|^Args \{")
 
-_ARGUMENT = (
+ARGUMENTS = patterns(
     r"model_id: \"(?P<model_text>[^\"]+)\"",
     r"num_shard: Some\((?P<tensor_parallel_count>\d+)\)",
     r"num_shard: Some\(\s*(?P<tensor_parallel_count>\d+)",
@@ -22,8 +22,6 @@ _ARGUMENT = (
     r"quantize: Some\(\s*(?P<quantization_text>\w+)",
     r"kv_cache_dtype: Some\(\s*(?P<kv_dtype_text>\w+)",
 )
-
-ARGUMENTS: tuple[Pattern, ...] = tuple(pattern(text) for text in _ARGUMENT)
 
 PATTERNS: tuple[Pattern, ...] = (
     pattern(r"Setting max batch total tokens to (?P<kv_tokens>\d+)"),

@@ -9,7 +9,7 @@ public repositories. "GB" in the older ones is a GiB.
 import re
 from dataclasses import replace
 
-from kvplan.engine_logs.patterns import Observations, Pattern, Wording, pattern
+from kvplan.engine_logs.patterns import Observations, Pattern, Wording, pattern, patterns
 
 NUMBER = r"-?[\d.]+"
 
@@ -26,7 +26,7 @@ MARKERS = re.compile(
     r"vLLM API server version|Initializing (?:an|a V\d) LLM engine|LLM API server version|█  version \d"
 )
 
-_ARGUMENTS = (
+ARGUMENTS = patterns(
     r"'?\bmodel(?:_tag)?'?[=:] ?'(?P<model_text>[^']+)'",
     r"'?max_(?:model|seq)_len'?[=:] ?(?P<max_model_len_count>\d+)",
     r"'?max_num_seqs'?[=:] ?(?P<max_num_seqs_count>\d+)",
@@ -45,8 +45,6 @@ _ARGUMENTS = (
     r"'?enable_lora'?[=:] ?(?P<has_lora_flag>True|False)",
     r"[ ({,]'?block_size'?[=:] ?(?P<asked_block_tokens>\d+)",
 )
-
-ARGUMENTS: tuple[Pattern, ...] = tuple(pattern(text) for text in _ARGUMENTS)
 
 PATTERNS: tuple[Pattern, ...] = (
     pattern(r"LLM engine \(v(?P<version_text>[^)\s]+)\)"),
