@@ -19,9 +19,10 @@ from kvplan.model import ModelSpec, Source
 __all__ = ["read_config"]
 
 _WITHOUT_HEADS = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv5"})
-_OWN_NAMES = frozenset({"whisper", "bart", "t5", "openelm", "nemotron_h", *_WITHOUT_HEADS})
-_IGNORES_KV_DTYPE = frozenset({"falcon"})
 _ENCODER_DECODERS = frozenset({"whisper", "bart", "t5"})
+# Families that count layers or heads under names of their own, so that the usual ones cannot be asked for.
+_OWN_NAMES = _WITHOUT_HEADS | _ENCODER_DECODERS | {"openelm", "nemotron_h"}
+_IGNORES_KV_DTYPE = frozenset({"falcon"})  # vLLM 0.33, ``FalconAttention``: its cache is 16-bit whatever is asked for
 
 
 def read_config(
@@ -33,11 +34,44 @@ def read_config(
     parameters: int | None = None,
     weight_bytes: int | None = None,
 ) -> ModelSpec:
-    """The model that a config.json describes; ``quantization`` is a hf_quant_config.json beside it.
+    """The model that a config.json describes.
 
-    Raises UnsupportedModelError, naming key and value, for what is not understood, and InputError for a value that
-    cannot be.
+    ``quantization`` is the hf_quant_config.json beside it; ``parameters`` and ``weight_bytes`` are published totals.
+    Raises UnsupportedModelError for what is not understood and InputError for a value that makes no sense, both with
+    key and value.
     """
+    model = _described(config, source)
+    text, outer, family = model.text, model.outer, model.family
+    layers = reader_of(model)(model)
+    block = quantization_block(outer, text, quantization)
+    is_nested = text.values is not outer.values and block is not None and block.path.startswith(text.path)
+    return ModelSpec(
+        id=model_id,
+        architecture=_architecture(outer, text, family),
+        source=source,
+        layers=layers,
+        next_token_layers=next_token_layers(model, layers),
+        max_context_tokens=read_context(text, family),
+        context_is_said=says_context(text),
+        query_heads=() if family in _WITHOUT_HEADS else query_head_counts(model),
+        dtype=model.dtype.name,
+        shape=read_shape(model),
+        weights=read_weights(
+            model,
+            layers,
+            quantization=block.values if block is not None and quantises_weights(block) else None,
+            parameters=parameters,
+            stored_bytes=weight_bytes,
+        ),
+        kv_scheme=read_kv_scheme(block, is_nested=is_nested),
+        ignores_kv_dtype=family in _IGNORES_KV_DTYPE,
+        notes=_notes(model),
+        is_encoder_decoder=family in _ENCODER_DECODERS,
+    )
+
+
+def _described(config: Mapping[str, object], source: Source) -> Described:
+    """The config with its language block found, its family known and its class defaults filled in."""
     if not isinstance(config, Mapping):
         raise InputError(f"a config is an object, not {type(config).__name__}", hint=CHECK_HINT, file=source.name)
     outer = Fields(config)
@@ -48,35 +82,13 @@ def read_config(
     text = text.with_defaults(_class_keys(family, nested=nested))
     if not nested and family not in _OWN_NAMES:
         _require_shape(text)
-    dtype = read_dtype(outer, text, family)
     defaults = CLASS_DEFAULTS.get(family)
-    model = Described(
-        text=text, outer=outer, family=family, dtype=dtype, strict=defaults is not None and defaults.strict
-    )
-    layers = reader_of(model)(model)
-    block = quantization_block(outer, text, quantization)
-    return ModelSpec(
-        id=model_id,
-        architecture=_architecture(outer, text, family),
-        source=source,
-        layers=layers,
-        next_token_layers=next_token_layers(model, layers),
-        max_context_tokens=read_context(text, family),
-        context_is_said=says_context(text),
-        query_heads=() if family in _WITHOUT_HEADS else query_head_counts(model),
-        dtype=dtype.name,
-        shape=read_shape(model),
-        weights=read_weights(
-            model,
-            layers,
-            quantization=block.values if block is not None and quantises_weights(block) else None,
-            parameters=parameters,
-            stored_bytes=weight_bytes,
-        ),
-        kv_scheme=read_kv_scheme(block, is_nested=nested and block is not None and block.path.startswith(text.path)),
-        ignores_kv_dtype=family in _IGNORES_KV_DTYPE,
-        notes=_notes(model),
-        is_encoder_decoder=family in _ENCODER_DECODERS,
+    return Described(
+        text=text,
+        outer=outer,
+        family=family,
+        dtype=read_dtype(outer, text, family),
+        strict=defaults is not None and defaults.strict,
     )
 
 

@@ -1,108 +1,72 @@
-"""The one table from a language model's family to the function that reads its layers."""
+"""The one table from a language model's family to the function that reads its layers.
+
+A new kind of attention takes a dataclass in ``kvplan/layers`` (exported from its ``__init__``), a reader beside the
+others and its line here; and in the tests a strategy (``strategies.py``), a golden row (``test_layers.py``) and a
+published model (``configs``). Its weights are counted, and engines refuse it by name until they know how they store it.
+"""
 
 from collections.abc import Callable, Mapping
 
+from kvplan.hf_config import encoder_decoder, hybrid, latent, recurrent, standard, varying
 from kvplan.hf_config.described import Described, LayerStack
-from kvplan.hf_config.encoder_decoder import read_bart, read_t5, read_vision_cross, read_whisper
-from kvplan.hf_config.hybrid import (
-    read_bamba,
-    read_flat_kda,
-    read_gated_delta,
-    read_granite_hybrid,
-    read_grouped_kda,
-    read_grouped_lightning,
-    read_jamba,
-    read_kda,
-    read_lightning,
-    read_nemotron_hybrid,
-    read_parallel_hybrid,
-    read_plamo2,
-    read_pooled_sparse,
-    read_rg_lru,
-    read_short_conv,
-    read_zamba2,
-)
-from kvplan.hf_config.latent import (
-    read_compressed,
-    read_compressed_sources,
-    read_double_latent,
-    read_expanded_latent,
-    read_indexed_heads,
-    read_latent,
-    read_listed_sparse,
-    read_sparse_latent,
-)
-from kvplan.hf_config.recurrent import read_mamba1, read_mamba2, read_rwkv
-from kvplan.hf_config.standard import read_cross_layer_shared, read_standard, read_tail_shared
-from kvplan.hf_config.varying import (
-    read_asymmetric,
-    read_blocks,
-    read_cycles,
-    read_listed_heads,
-    read_looped,
-    read_recurrent_depth,
-    read_sliding_override,
-    read_wide_full,
-    read_yoco,
-)
 
 Reader = Callable[[Described], LayerStack]
 
 READERS: Mapping[str, Reader] = {
-    "alice_ai": read_flat_kda,
-    "bailing_hybrid": read_grouped_lightning,
-    "bailing_hybrid_v3": read_grouped_kda,
-    "bamba": read_bamba,
-    "bart": read_bart,
-    "decilm": read_blocks,
-    "deepseek_v2": read_latent,
-    "deepseek_v3": read_latent,
-    "deepseek_v32": read_sparse_latent,
-    "deepseek_v4": read_compressed,
-    "deepseek_v41": read_compressed_sources,
-    "diffusion_gemma_text": read_wide_full,
-    "dory": read_recurrent_depth,
-    "falcon_h1": read_parallel_hybrid,
-    "falcon_mamba": read_mamba1,
-    "gemma3n_text": read_tail_shared,
-    "gemma4_text": read_wide_full,
-    "gemma4_unified_text": read_wide_full,
-    "glm4_moe_lite": read_latent,
-    "glm5_next_text": read_pooled_sparse,
-    "glm_moe_dsa": read_sparse_latent,
-    "granitemoehybrid": read_granite_hybrid,
-    "hrm_text": read_cycles,
-    "hunyuan": read_cross_layer_shared,
-    "hunyuan_v1_dense": read_cross_layer_shared,
-    "hunyuan_v1_moe": read_cross_layer_shared,
-    "hy_v4": read_listed_sparse,
-    "iquestloopcoder": read_looped,
-    "jamba": read_jamba,
-    "kimi_linear": read_kda,
-    "lfm2": read_short_conv,
-    "lfm2_moe": read_short_conv,
-    "longcat_flash": read_double_latent,
-    "mamba": read_mamba1,
-    "mamba2": read_mamba2,
-    "mimo_v2_flash": read_asymmetric,
-    "minicpm3": read_expanded_latent,
-    "minimax": read_lightning,
-    "minimax_m3_vl_text": read_indexed_heads,
-    "mllama_text_model": read_vision_cross,
-    "nemotron_h": read_nemotron_hybrid,
-    "olmo_hybrid": read_gated_delta,
-    "openelm": read_listed_heads,
-    "phi4flash": read_yoco,
-    "plamo2": read_plamo2,
-    "qwen3_5_moe_text": read_gated_delta,
-    "qwen3_5_text": read_gated_delta,
-    "qwen3_next": read_gated_delta,
-    "recurrent_gemma": read_rg_lru,
-    "rwkv5": read_rwkv,
-    "step3p5": read_sliding_override,
-    "t5": read_t5,
-    "whisper": read_whisper,
-    "zamba2": read_zamba2,
+    "alice_ai": hybrid.read_flat_kda,
+    "bailing_hybrid": hybrid.read_grouped_lightning,
+    "bailing_hybrid_v3": hybrid.read_grouped_kda,
+    "bamba": hybrid.read_bamba,
+    "bart": encoder_decoder.read_bart,
+    "decilm": varying.read_blocks,
+    "deepseek_v2": latent.read_latent,
+    "deepseek_v3": latent.read_latent,
+    "deepseek_v32": latent.read_sparse_latent,
+    "deepseek_v4": latent.read_compressed,
+    "deepseek_v41": latent.read_compressed_sources,
+    "diffusion_gemma_text": varying.read_wide_full,
+    "dory": varying.read_recurrent_depth,
+    "falcon_h1": hybrid.read_parallel_hybrid,
+    "falcon_mamba": recurrent.read_mamba1,
+    "gemma3n_text": standard.read_tail_shared,
+    "gemma4_text": varying.read_wide_full,
+    "gemma4_unified_text": varying.read_wide_full,
+    "glm4_moe_lite": latent.read_latent,
+    "glm5_next_text": hybrid.read_pooled_sparse,
+    "glm_moe_dsa": latent.read_sparse_latent,
+    "granitemoehybrid": hybrid.read_granite_hybrid,
+    "hrm_text": varying.read_cycles,
+    "hunyuan": standard.read_cross_layer_shared,
+    "hunyuan_v1_dense": standard.read_cross_layer_shared,
+    "hunyuan_v1_moe": standard.read_cross_layer_shared,
+    "hy_v4": latent.read_listed_sparse,
+    "iquestloopcoder": varying.read_looped,
+    "jamba": hybrid.read_jamba,
+    "kimi_linear": hybrid.read_kda,
+    "lfm2": hybrid.read_short_conv,
+    "lfm2_moe": hybrid.read_short_conv,
+    "longcat_flash": latent.read_double_latent,
+    "mamba": recurrent.read_mamba1,
+    "mamba2": recurrent.read_mamba2,
+    "mimo_v2_flash": varying.read_asymmetric,
+    "minicpm3": latent.read_expanded_latent,
+    "minimax": hybrid.read_lightning,
+    "minimax_m3_vl_text": latent.read_indexed_heads,
+    "mllama_text_model": encoder_decoder.read_vision_cross,
+    "nemotron_h": hybrid.read_nemotron_hybrid,
+    "olmo_hybrid": hybrid.read_gated_delta,
+    "openelm": varying.read_listed_heads,
+    "phi4flash": varying.read_yoco,
+    "plamo2": hybrid.read_plamo2,
+    "qwen3_5_moe_text": hybrid.read_gated_delta,
+    "qwen3_5_text": hybrid.read_gated_delta,
+    "qwen3_next": hybrid.read_gated_delta,
+    "recurrent_gemma": hybrid.read_rg_lru,
+    "rwkv5": recurrent.read_rwkv,
+    "step3p5": varying.read_sliding_override,
+    "t5": encoder_decoder.read_t5,
+    "whisper": encoder_decoder.read_whisper,
+    "zamba2": hybrid.read_zamba2,
 }
 
 # Plain decoders that transformers has no class for, or whose class adds nothing to what their files say.
@@ -160,5 +124,5 @@ def reader_of(model: Described) -> Reader:
     if model.family in READERS:
         return READERS[model.family]
     if model.text.says("kv_lora_rank"):
-        return read_sparse_latent if model.text.says("index_head_dim") else read_latent
-    return read_standard
+        return latent.read_sparse_latent if model.text.says("index_head_dim") else latent.read_latent
+    return standard.read_standard
