@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from kvplan.capacity import Fit
 from kvplan.engine_logs import EngineStart
@@ -69,56 +70,71 @@ def _printed(planned: Fit, blocks: int) -> int:
     return plan.tokens if plan.tokens is not None else 0
 
 
+class _Capacity(NamedTuple):
+    """What a pool holds by the plan's rules and by the log, ``allowed`` apart by the rounding of what was printed."""
+
+    planned: Fraction
+    logged: Fraction
+    what: str
+    allowed: Fraction
+
+
 def check_model(start: EngineStart, planned: Fit) -> tuple[Finding, ...]:
     """Refuses a log whose pool cannot be that of the model: its memory and its capacity must agree with the layers.
 
     Where layers form several groups, or a draft's layers lie among them, releases differ: then it is a finding.
     """
-    plan = planned.plan
     memory = start.kv_bytes
     if memory is None or memory <= 4 * _ROUNDING_BYTES:
         return ()
-    expected: Fraction | None = None
-    said: float | None = None
-    what = ""
-    if start.engine == "llama.cpp":
-        expected, said, what = Fraction(plan.kv_bytes), float(memory), "bytes of KV buffers"
-    elif start.engine == "sglang" and start.kv_tokens is not None:
+    if start.engine == "sglang":
         memory = _with_scales(start, memory)
-        per_token = Fraction(plan.layout.bytes_per_block, plan.layout.block_tokens)
-        expected, said, what = per_token * start.kv_tokens, float(memory), "bytes for its tokens"
-    elif start.blocks is not None:
-        expected, said, what = Fraction(memory, plan.layout.bytes_per_block), float(start.blocks), "blocks"
-    elif start.concurrency is not None and start.concurrency_tokens == plan.settings.max_model_len:
-        charge = plan.layout.request_blocks(start.concurrency_tokens)
-        expected = Fraction(memory // plan.layout.bytes_per_block, charge)
-        said, what = start.concurrency, "× the window"
-    elif start.kv_tokens is not None and start.engine != "vllm":
-        expected = Fraction(memory * plan.layout.block_tokens, plan.layout.bytes_per_block)
-        said, what = float(start.kv_tokens), "tokens"
-    if expected is None or said is None:
+    found = _capacity(start, planned, memory)
+    if found is None:
         return ()
-    allowed = abs(expected) * (_TOLERANCE + Fraction(_ROUNDING_BYTES, memory)) + (1 if what == "blocks" else 0)
-    if what == "× the window":
-        allowed += Fraction(1, 100)
-    if abs(Fraction(str(said)) - expected) <= allowed:
+    # two per cent, and what the memory's own two digits leave open
+    near = abs(found.planned) * (_TOLERANCE + Fraction(_ROUNDING_BYTES, memory))
+    if abs(found.logged - found.planned) <= near + found.allowed:
         return ()
-    if len(plan.layout.groups) > 1 or plan.layout.groups[0].rule != "full" or start.has_speculation:
+    differs = (
+        f"KV memory of {format_bytes(memory)} would give {float(found.planned):,.2f} {found.what}{{}}, "
+        f"the log says {float(found.logged):,.2f}"
+    )
+    groups = planned.plan.layout.groups
+    if len(groups) > 1 or groups[0].rule != "full" or start.has_speculation:
+        rules = differs.format(" by the plan's rules")
         return (
             Finding(
                 code="capacity-differs",
                 severity="warning",
-                message=f"KV memory of {format_bytes(memory)} would give {float(expected):,.2f} {what} by the plan's "
-                f"rules, the log says {said:,.2f}: its release pages this model otherwise, or it is of another model",
+                message=f"{rules}: its release pages this model otherwise, or it is of another model",
             ),
         )
     raise InputError(
-        f"this log is not of {planned.model.id}: its KV memory of {format_bytes(memory)} would give "
-        f"{float(expected):,.2f} {what}, the log says {said:,.2f}",
+        f"this log is not of {planned.model.id}: its {differs.format('')}",
         hint=f"{f'the log names {start.model}; ' if start.model else ''}name its model with --model, and check the "
         "KV type and the parallelism",
         key="model",
     )
+
+
+def _capacity(start: EngineStart, planned: Fit, memory: int) -> _Capacity | None:
+    """The pool in the unit that this engine prints beside its memory; None where it prints none."""
+    plan, layout = planned.plan, planned.plan.layout
+    if start.engine == "llama.cpp":
+        return _Capacity(Fraction(plan.kv_bytes), Fraction(memory), "bytes of KV buffers", Fraction(0))
+    if start.engine == "sglang" and start.kv_tokens is not None:
+        held = Fraction(layout.bytes_per_block, layout.block_tokens) * start.kv_tokens
+        return _Capacity(held, Fraction(memory), "bytes for its tokens", Fraction(0))
+    if start.blocks is not None:
+        return _Capacity(Fraction(memory, layout.bytes_per_block), Fraction(start.blocks), "blocks", Fraction(1))
+    if start.concurrency is not None and start.concurrency_tokens == plan.settings.max_model_len:
+        windows = Fraction(memory // layout.bytes_per_block, layout.request_blocks(start.concurrency_tokens))
+        return _Capacity(windows, Fraction(str(start.concurrency)), "× the window", Fraction(1, 100))
+    if start.kv_tokens is not None and start.engine != "vllm":
+        tokens = Fraction(memory * layout.block_tokens, layout.bytes_per_block)
+        return _Capacity(tokens, Fraction(start.kv_tokens), "tokens", Fraction(0))
+    return None
 
 
 def _with_scales(start: EngineStart, memory: int) -> int:
