@@ -13,7 +13,6 @@ from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other
 from kvplan.engines.token_pool import (
     CONTEXT,
     free_memory_estimated,
-    load_rank,
     model_notes,
     named_type,
     one_pool,
@@ -22,6 +21,7 @@ from kvplan.engines.token_pool import (
     windows_as_full,
     windows_kept_whole,
 )
+from kvplan.engines.weights import load_rank
 from kvplan.errors import UnsupportedModelError
 from kvplan.layers import (
     BFLOAT16,

@@ -1,12 +1,10 @@
 """What SGLang, TensorRT-LLM and TGI have in common: on every rank, what the weights leave is one pool of tokens."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, Deployment, Finding
-from kvplan.engines.devices import device_memories
 from kvplan.engines.ranks import Kept
-from kvplan.engines.weights import RankWeights, rank_weights
 from kvplan.errors import InputError
 from kvplan.layers import StoredType
 from kvplan.model import ModelSpec, Shape
@@ -15,32 +13,6 @@ from kvplan.units import GIB
 CONTEXT = BudgetTerm(name="context", bytes=GIB // 2, formula="the driver's and the library's own")
 """What a process holds on an NVIDIA card before it allocates anything: 0.45 on an L40S and 0.7 on an H100 by SGLang's
 logs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedRank:
-    """The rank of a pipeline stage with the least memory, and the weights on it."""
-
-    rank: int
-    total_bytes: int
-    weights: RankWeights
-
-
-def load_rank(model: ModelSpec, deployment: Deployment, stage: int = 0) -> LoadedRank:
-    """What is loaded on the tightest rank of ``stage``."""
-    first = stage * deployment.tensor_parallel
-    memories = device_memories(deployment)[first : first + deployment.tensor_parallel]
-    total = min(memories)
-    weights = rank_weights(
-        model,
-        tensor_parallel=deployment.tensor_parallel,
-        pipeline_parallel=deployment.pipeline_parallel,
-        stage=stage,
-        stage_sizes=deployment.pipeline_layers,
-        data_parallel=deployment.data_parallel,
-        given_bytes=deployment.weight_bytes,
-    )
-    return LoadedRank(rank=first + memories.index(total), total_bytes=total, weights=weights)
 
 
 def pool_bytes(deployment: Deployment, budget: Budget | None) -> int:

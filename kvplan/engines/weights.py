@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from kvplan.engines.base import Deployment
+from kvplan.engines.devices import device_memories
 from kvplan.engines.stages import stage_layers
 from kvplan.errors import UnsupportedModelError
 from kvplan.model import ModelSpec, WeightPart
@@ -96,19 +98,21 @@ def stage_parts(
 
     A tied head is a copy of the embedding on the last stage.
     """
+    held = list(parts)
     if stages == 1:
-        return list(parts)
+        return held
     mine = stage_layers(layers, stages, sizes)[stage]
-    kept = list(parts)
-    ends = {part.name for part in kept if part.layer is None}
-    last_names = {"lm_head", "lm_head.bias", "final_norm"} | ({"embed_tokens"} if "lm_head" not in ends else set())
-    return [
-        part
-        for part in kept
-        if (part.layer in mine if part.layer is not None else False)
-        or (part.layer is None and stage == stages - 1 and part.name in last_names)
-        or (part.layer is None and stage == 0 and part.name not in last_names - {"embed_tokens"})
-    ]
+    ends_last = {"lm_head", "lm_head.bias", "final_norm"}
+    is_tied = not any(part.name == "lm_head" for part in held if part.layer is None)
+
+    def holds(part: WeightPart) -> bool:
+        if part.layer is not None:
+            return part.layer in mine
+        first = stage == 0 and part.name not in ends_last
+        last = stage == stages - 1 and (part.name in ends_last or (is_tied and part.name == "embed_tokens"))
+        return first or last
+
+    return [part for part in held if holds(part)]
 
 
 def rank_weights(
@@ -127,51 +131,56 @@ def rank_weights(
     quantised checkpoint's file sizes are shared out in proportion to the parts; a 16-bit model is counted from its
     parts; without parts bytes are published size / ranks.
     """
-    weights, dtype, vocabulary = model.weights, model.dtype, model.shape.vocabulary
-    ranks = tensor_parallel * pipeline_parallel
-    experts = tensor_parallel * data_parallel
-    width = model.shape.expert_intermediate or model.shape.intermediate
-
-    def of_rank(parts: Iterable[WeightPart]) -> Fraction:
-        loaded = Fraction(0)
-        for part in parts:
-            if not part.name.startswith(MTP_NAMES):
-                share = rank_share(part, tensor_parallel, vocabulary, expert_ranks=experts, expert_width=width)
-                loaded += part_bytes(part, share, dtype)
-        return loaded
-
+    weights, ranks = model.weights, tensor_parallel * pipeline_parallel
     if not weights.parts:
         return _without_parts(model, ranks, given_bytes)
-    layers = len(model.layers)
-    mine = of_rank(stage_parts(weights.parts, layers, pipeline_parallel, stage, stage_sizes))
+
+    def of_stage(each: int) -> Fraction:
+        parts = stage_parts(weights.parts, len(model.layers), pipeline_parallel, each, stage_sizes)
+        return _loaded_bytes(model, parts, tensor_parallel, expert_ranks=tensor_parallel * data_parallel)
+
+    mine = of_stage(stage)
     if given_bytes is not None:
-        whole = sum(
-            (
-                of_rank(stage_parts(weights.parts, layers, pipeline_parallel, each, stage_sizes))
-                for each in range(pipeline_parallel)
-            ),
-            Fraction(0),
-        )
+        whole = sum(map(of_stage, range(pipeline_parallel)), Fraction(0)) * tensor_parallel
         return RankWeights(
-            bytes=int(given_bytes * mine / (whole * tensor_parallel)),
+            bytes=int(given_bytes * mine / whole),
             unsure_share=Fraction(0),
             formula=f"given / {ranks} ranks" if ranks > 1 else "given",
         )
     if weights.quantization is not None and weights.stored_bytes is not None:
-        total = sum((part_bytes(part, Fraction(part.parameters), dtype) for part in weights.parts), Fraction(0))
-        factor = weights.stored_bytes / total
+        total = sum((part_bytes(part, Fraction(part.parameters), model.dtype) for part in weights.parts), Fraction(0))
         return RankWeights(
-            bytes=int(mine * factor),
+            bytes=int(mine * (weights.stored_bytes / total)),
             unsure_share=FILE_WEIGHT_SHARE,
             formula="file sizes, shared out by the config's arithmetic",
         )
-    method = weights.quantization
-    unsure = ARITHMETIC_WEIGHT_SHARE if method is None else QUANTIZED_WEIGHT_SHARE
     return RankWeights(
         bytes=int(mine),
-        unsure_share=PADDED_WEIGHT_SHARE if method is not None and "mxfp4" in method else unsure,
-        formula=f"config arithmetic, {weights.quantization or dtype}",
+        unsure_share=_arithmetic_share(weights.quantization),
+        formula=f"config arithmetic, {weights.quantization or model.dtype}",
     )
+
+
+def _loaded_bytes(
+    model: ModelSpec, parts: Iterable[WeightPart], tensor_parallel: int, *, expert_ranks: int
+) -> Fraction:
+    """What a rank loads of ``parts``: its shares, without the layers that only guess ahead."""
+    width = model.shape.expert_intermediate or model.shape.intermediate
+    loaded = Fraction(0)
+    for part in parts:
+        if not part.name.startswith(MTP_NAMES):
+            share = rank_share(
+                part, tensor_parallel, model.shape.vocabulary, expert_ranks=expert_ranks, expert_width=width
+            )
+            loaded += part_bytes(part, share, model.dtype)
+    return loaded
+
+
+def _arithmetic_share(quantization: str | None) -> Fraction:
+    """How unsure the config's arithmetic is, by what the checkpoint is quantised with."""
+    if quantization is None:
+        return ARITHMETIC_WEIGHT_SHARE
+    return PADDED_WEIGHT_SHARE if "mxfp4" in quantization else QUANTIZED_WEIGHT_SHARE
 
 
 def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> RankWeights:
@@ -196,3 +205,29 @@ def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> Ran
         unsure_share=unsure if ranks == 1 else unsure + FILE_WEIGHT_SHARE,
         formula=formula if ranks == 1 else f"{formula} / {ranks} ranks",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedRank:
+    """The rank of a pipeline stage with the least memory, and the weights on it."""
+
+    rank: int
+    total_bytes: int
+    weights: RankWeights
+
+
+def load_rank(model: ModelSpec, deployment: Deployment, stage: int = 0) -> LoadedRank:
+    """What is loaded on the tightest rank of ``stage``."""
+    first = stage * deployment.tensor_parallel
+    memories = device_memories(deployment)[first : first + deployment.tensor_parallel]
+    total = min(memories)
+    weights = rank_weights(
+        model,
+        tensor_parallel=deployment.tensor_parallel,
+        pipeline_parallel=deployment.pipeline_parallel,
+        stage=stage,
+        stage_sizes=deployment.pipeline_layers,
+        data_parallel=deployment.data_parallel,
+        given_bytes=deployment.weight_bytes,
+    )
+    return LoadedRank(rank=first + memories.index(total), total_bytes=total, weights=weights)

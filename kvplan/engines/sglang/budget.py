@@ -7,7 +7,7 @@ from kvplan.engines.corrections import corrected
 from kvplan.engines.sglang.drafting import draft_term
 from kvplan.engines.sglang.reserve import serves_vision, static_fraction
 from kvplan.engines.sglang.rules import Pools
-from kvplan.engines.token_pool import load_rank
+from kvplan.engines.weights import load_rank
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
 

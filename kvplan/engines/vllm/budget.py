@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from kvplan.engines.base import Budget, Deployment, Settings
-from kvplan.engines.devices import device_memories
 from kvplan.engines.drafting import EAGLE, MTP, Drafter, draft_weights
 from kvplan.engines.stages import stage_layers
 from kvplan.engines.vllm.budget_terms import rank_budget
@@ -11,7 +10,7 @@ from kvplan.engines.vllm.lora import lora_bytes
 from kvplan.engines.vllm.peaks import RankFacts
 from kvplan.engines.vllm.runner import is_second_runner
 from kvplan.engines.vllm.settings import release_of
-from kvplan.engines.weights import rank_weights
+from kvplan.engines.weights import load_rank
 from kvplan.layers import LatentAttention, RecurrentLayer
 from kvplan.model import ModelSpec
 
@@ -33,33 +32,22 @@ def stage_budgets(
     one encodes, and only the last one samples and holds the ``drafter``. Raises InputError where no memory is known,
     UnsupportedModelError where weights are not.
     """
-    facts, memories = rank_facts(model, deployment, settings), device_memories(deployment)
-    ranks, stages = deployment.tensor_parallel, deployment.pipeline_parallel
+    facts, stages = rank_facts(model, deployment, settings), deployment.pipeline_parallel
     shares = stage_layers(len(model.layers), stages, deployment.pipeline_layers)
     budgets = []
     for stage in range(stages):
-        mine = range(stage * ranks, (stage + 1) * ranks)
-        smallest = min(mine, key=memories.__getitem__)
-        weights = rank_weights(
-            model,
-            tensor_parallel=ranks,
-            pipeline_parallel=stages,
-            stage=stage,
-            stage_sizes=deployment.pipeline_layers,
-            data_parallel=deployment.data_parallel,
-            given_bytes=deployment.weight_bytes,
-        )
+        loaded = load_rank(model, deployment, stage)
         here = replace(
             facts,
-            rank=smallest,
-            total_bytes=memories[smallest],
-            weight_bytes=weights.bytes,
-            weight_formula=weights.formula,
-            weight_share_unsure=weights.unsure_share,
+            rank=loaded.rank,
+            total_bytes=loaded.total_bytes,
+            weight_bytes=loaded.weights.bytes,
+            weight_formula=loaded.weights.formula,
+            weight_share_unsure=loaded.weights.unsure_share,
             lora_bytes=lora_bytes(
                 model.weights.parts,
                 model.shape.hidden,
-                tensor_parallel=ranks,
+                tensor_parallel=deployment.tensor_parallel,
                 slots=lora_slots,
                 rank=deployment.lora_rank,
                 stage=shares[stage],
