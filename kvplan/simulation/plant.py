@@ -163,7 +163,8 @@ def _check_starts(traffic: Traffic, planned: Fit, blocks: int, longest: int) -> 
 
 
 def _model_pool(traffic: Traffic, deployment: Deployment, model: ModelSpec) -> tuple[Fit, tuple[str, ...]]:
-    """The model's own groups. Several groups are simulated with prefix caching off, so they are paged that way."""
+    """The model's own groups, paged as the engine pages them: with prefix caching, states hold more blocks (vLLM keeps
+    the last ones), and a ledger that charged fewer would promise what the engine does not have."""
     pool = traffic.deployment.kv_pool
     if pool is None and deployment.gpu is None and deployment.gpu_memory_bytes is None:
         raise InputError(
@@ -178,8 +179,9 @@ def _model_pool(traffic: Traffic, deployment: Deployment, model: ModelSpec) -> t
     groups = len(planned.plan.layout.groups)
     if groups == 1 or not planned.plan.settings.prefix_caching:
         return planned, ()
-    note = f"prefix caching is left out: the model's layers form {groups} groups, which are simulated without it"
-    return fit(model, replace(deployment, prefix_caching=False)), (note,)
+    return planned, (
+        f"prefix hits are left out: the model's layers form {groups} groups, whose prompts are computed whole",
+    )
 
 
 def _plain_pool(traffic: Traffic, deployment: Deployment, model: ModelSpec | None) -> Fit:
