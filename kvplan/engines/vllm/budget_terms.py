@@ -97,13 +97,10 @@ def graph_count(facts: RankFacts) -> int:
 
 
 def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
-    """Every term, in the order in which it is taken. Sampler, encoder and compiler only count for what they need above
-    the forward pass: they run after and before it, so the peak is the largest of the four."""
-    forward, sampler, encoder = forward_bytes(facts), sampler_bytes(facts), encoder_bytes(facts)
+    """Every term, in the order in which it is taken; weights, CUDA's own and graphs also where they are nothing."""
     rows = min(facts.sequences, facts.batched_tokens)
-    copies, peak, compiling = sampler_copies(facts), max(forward, sampler), compile_bytes(facts)
-    graphs, count = cuda_graph_bytes(facts), graph_count(facts)
-    terms = [
+    count = graph_count(facts)
+    terms = (
         BudgetTerm(name="weights", bytes=facts.weight_bytes, formula=facts.weight_formula),
         BudgetTerm(
             name="non_torch", bytes=non_torch_bytes(facts), formula="CUDA context and libraries, by release and device"
@@ -113,30 +110,7 @@ def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
             bytes=communication_bytes(facts),
             formula=f"NCCL and all-reduce buffers at tensor parallelism {facts.tensor_parallel}",
         ),
-        BudgetTerm(
-            name="activation_forward",
-            bytes=forward,
-            formula=f"{facts.batched_tokens:,} tokens × 2 B × {forward_width(facts):,} values"
-            + (f" + {facts.latent_context_width:,} × cached latents" if facts.latent_context_width else ""),
-        ),
-        BudgetTerm(
-            name="activation_sampler",
-            bytes=max(0, sampler - forward),
-            formula=f"{float(copies):g} × {rows:,} rows × {facts.vocabulary:,} × 4 B = {format_bytes(sampler)}, "
-            "above the forward pass",
-        ),
-        BudgetTerm(
-            name="activation_encoder",
-            bytes=max(0, encoder - peak),
-            formula=f"{c.ENCODER_MERGE} patches × {facts.batched_tokens:,} tokens × 2 B × {c.ENCODER_WIDTH:,} = "
-            f"{format_bytes(encoder)}, above the other two",
-        ),
-        BudgetTerm(
-            name="activation_compile",
-            bytes=max(0, compiling - max(peak, encoder)),
-            formula=f"{facts.vocabulary:,} × {facts.hidden:,} × 2 B / {facts.tensor_parallel} = "
-            f"{format_bytes(compiling)} while kernels are timed, above the others",
-        ),
+        *activation_terms(facts),
         BudgetTerm(
             name="sampler_state",
             bytes=sampler_state_bytes(facts),
@@ -151,7 +125,7 @@ def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
         BudgetTerm(name="lora", bytes=facts.lora_bytes, formula="slots × rank × widths of the adapted matrices × 2 B"),
         BudgetTerm(
             name="cuda_graphs",
-            bytes=graphs,
+            bytes=graph_bytes(count),
             formula=f"0.10 GiB + 0.0042 GiB × {count} graphs" if count else "eager mode: none",
             inside_fraction=graphs_inside(facts),
         ),
@@ -161,8 +135,40 @@ def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
             formula=f"{rows:,} rows × {facts.vocabulary:,} × 4 B, once requests ask for log-probabilities",
             inside_fraction=False,
         ),
-    ]
+    )
     return tuple(term for term in terms if term.bytes or term.name in {"weights", "non_torch", "cuda_graphs"})
+
+
+def activation_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
+    """The forward pass, and what sampler, encoder and compiler need above it: they run one after the other, so the peak
+    is the largest of the four."""
+    forward, sampler, encoder = forward_bytes(facts), sampler_bytes(facts), encoder_bytes(facts)
+    compiling = compile_bytes(facts)
+    rows, tokens = min(facts.sequences, facts.batched_tokens), f"{facts.batched_tokens:,} tokens × 2 B"
+    latents = f" + {facts.latent_context_width:,} × cached latents" if facts.latent_context_width else ""
+    return (
+        BudgetTerm(
+            name="activation_forward", bytes=forward, formula=f"{tokens} × {forward_width(facts):,} values{latents}"
+        ),
+        BudgetTerm(
+            name="activation_sampler",
+            bytes=max(0, sampler - forward),
+            formula=f"{float(sampler_copies(facts)):g} × {rows:,} rows × {facts.vocabulary:,} × 4 B = "
+            f"{format_bytes(sampler)}, above the forward pass",
+        ),
+        BudgetTerm(
+            name="activation_encoder",
+            bytes=max(0, encoder - max(forward, sampler)),
+            formula=f"{c.ENCODER_MERGE} patches × {tokens} × {c.ENCODER_WIDTH:,} = {format_bytes(encoder)}, above the "
+            "other two",
+        ),
+        BudgetTerm(
+            name="activation_compile",
+            bytes=max(0, compiling - max(forward, sampler, encoder)),
+            formula=f"{facts.vocabulary:,} × {facts.hidden:,} × 2 B / {facts.tensor_parallel} = "
+            f"{format_bytes(compiling)} while kernels are timed, above the others",
+        ),
+    )
 
 
 def band_bytes(facts: RankFacts) -> int:

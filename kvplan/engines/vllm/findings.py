@@ -99,57 +99,57 @@ def _slides_from_a_layer_on(model: ModelSpec) -> bool:
 
 def layout_findings(
     model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout, blocks: int
-) -> tuple[Finding, ...]:
+) -> Iterator[Finding]:
     """Findings that follow from pages and pool; those about memory come with the budget."""
-    findings = [*_asked_findings(model, deployment), *_sequence_findings(model, deployment, settings, layout, blocks)]
-    last = last_release(model.architecture, release_of(deployment))
+    yield from _asked_findings(model, deployment)
+    yield from _sequence_findings(model, deployment, settings, layout, blocks)
+    yield from _class_findings(model, release_of(deployment))
+    yield from _parallel_findings(deployment)
+    if deployment.gpu is not None and deployment.gpu.compute_capability not in _CHECKED_CAPABILITIES:
+        yield Finding(
+            code="gpu-generation-unchecked",
+            severity="info",
+            message=f"blocks were checked on Ampere, Ada and Hopper; {deployment.gpu.name} may take other kernels",
+            hint="compare the block size and the KV cache size with a start-up log",
+        )
+
+
+def _class_findings(model: ModelSpec, release: tuple[int, ...]) -> Iterator[Finding]:
+    """Whether the release still has the model's class, and what its mix of layers does to a request's charge."""
+    last = last_release(model.architecture, release)
     if last is not None:
-        findings.append(
-            Finding(
-                code="model-class-dropped",
-                severity="warning",
-                message=f"vLLM has no class of its own for {model.architecture} since {last}: it starts only where its "
-                "generic Transformers class can run the model",
-                hint=f"--engine vllm@{last}",
-            )
+        yield Finding(
+            code="model-class-dropped",
+            severity="warning",
+            message=f"vLLM has no class of its own for {model.architecture} since {last}: it starts only where its "
+            "generic Transformers class can run the model",
+            hint=f"--engine vllm@{last}",
         )
     if _mixes_kinds(model):
-        findings.append(
-            Finding(
-                code="hybrid-charges-more-than-stored",
-                severity="info",
-                message="a request of this hybrid is charged whole blocks of every group, and states and windows share "
-                "the page of the largest; what is stored is less",
-                hint="plan with the charged bytes; the logical ones say what the model itself would need",
-            )
+        yield Finding(
+            code="hybrid-charges-more-than-stored",
+            severity="info",
+            message="a request of this hybrid is charged whole blocks of every group, and states and windows share "
+            "the page of the largest; what is stored is less",
+            hint="plan with the charged bytes; the logical ones say what the model itself would need",
         )
+
+
+def _parallel_findings(deployment: Deployment) -> Iterator[Finding]:
+    """How uneven stages are asked for, and that experts' parallelism is not priced."""
     if deployment.pipeline_layers is not None:
         partition = ",".join(map(str, deployment.pipeline_layers))
-        findings.append(
-            Finding(
-                code="pipeline-layers-by-environment",
-                severity="info",
-                message=f"vLLM takes uneven stages from its environment: VLLM_PP_LAYER_PARTITION={partition}",
-            )
+        yield Finding(
+            code="pipeline-layers-by-environment",
+            severity="info",
+            message=f"vLLM takes uneven stages from its environment: VLLM_PP_LAYER_PARTITION={partition}",
         )
     if deployment.expert_parallel:
-        findings.append(
-            Finding(
-                code="expert-parallel-not-priced",
-                severity="warning",
-                message="cannot tell how expert parallelism moves weights between ranks; the pages are not touched",
-            )
+        yield Finding(
+            code="expert-parallel-not-priced",
+            severity="warning",
+            message="cannot tell how expert parallelism moves weights between ranks; the pages are not touched",
         )
-    if deployment.gpu is not None and deployment.gpu.compute_capability not in _CHECKED_CAPABILITIES:
-        findings.append(
-            Finding(
-                code="gpu-generation-unchecked",
-                severity="info",
-                message=f"blocks were checked on Ampere, Ada and Hopper; {deployment.gpu.name} may take other kernels",
-                hint="compare the block size and the KV cache size with a start-up log",
-            )
-        )
-    return tuple(findings)
 
 
 def _asked_findings(model: ModelSpec, deployment: Deployment) -> Iterator[Finding]:
