@@ -222,6 +222,31 @@ def test_streams_that_take_nothing(redirected: str, code: int) -> None:
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", ["--version", "fit --help"])
+def test_a_help_text_on_a_full_disk(arguments: str) -> None:
+    call = "import sys; from kvplan.cli import main; sys.exit(main())"
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", call, *arguments.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (ran.returncode, "the answer cannot be written" in ran.stderr) == (3, True)
+
+
+@pytest.mark.parametrize("arguments", [["fit", "--help"], ["fit", LLAMA, "--kv-memory", "40GiB", "--offline"]])
+def test_a_terminal_of_one_column(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1")
+    assert main(arguments) == 0
+    assert capsys.readouterr().out
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps a folder that a process works in")
 def test_a_working_folder_that_is_gone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     Path("gone").mkdir()

@@ -5,11 +5,12 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from errno import ENOSPC
 from pathlib import Path
 
 import typer
 
-from kvplan.cli.output import quietly, talk, write_data
+from kvplan.cli.output import point_at_nothing, quietly, talk, unwritable, write_data
 from kvplan.errors import InputError, KvplanError
 
 BUG = 70
@@ -34,7 +35,10 @@ def report_error(error: KvplanError, arguments: Sequence[str]) -> int:
 
 def report_refused(error: OSError, arguments: Sequence[str]) -> int:
     """Say that the operating system refuses a path before it can be asked what is there (a name longer than a file
-    system takes, a folder on the way that may not be entered). An error that names no path is a bug."""
+    system takes, a folder on the way that may not be entered), or more text (a full disk). Anything else is a bug."""
+    if error.errno == ENOSPC and error.filename is None:  # Typer's own, while it prints a help text
+        point_at_nothing(sys.stdout)
+        return report_error(unwritable(error), arguments)
     if not isinstance(error.filename, str):
         return report_bug(error, arguments)
     refused = InputError(

@@ -97,6 +97,6 @@ def _paragraph(groups: dict[str, list[str]], width: int) -> str:
     lines = []
     for group, names in groups.items():
         # Names are broken between, not inside: they are to be copied.
-        first, *rest = wrap(" ".join(names), width - indent, break_on_hyphens=False, break_long_words=False)
+        first, *rest = wrap(" ".join(names), max(1, width - indent), break_on_hyphens=False, break_long_words=False)
         lines += [f"  {group.ljust(indent - 2)}{first}", *(f"{' ' * indent}{each}" for each in rest)]
     return "\n".join([f"More ({ALL} describes them):", *lines])

@@ -25,6 +25,7 @@ __all__ = [
     "show_report",
     "talk",
     "terminal_width",
+    "unwritable",
     "wants_colour",
     "write_data",
     "write_file",
@@ -47,9 +48,14 @@ def quietly(stream: TextIO | None = None) -> Iterator[None]:
     except OSError as error:
         point_at_nothing(target)
         if not isinstance(error, BrokenPipeError) and target is not sys.stderr:
-            raise InputError(
-                f"the answer cannot be written: {error.strerror or error}", hint="free some space, or write elsewhere"
-            ) from error
+            raise unwritable(error) from error
+
+
+def unwritable(error: OSError) -> InputError:
+    """What to say where stdout takes no more."""
+    return InputError(
+        f"the answer cannot be written: {error.strerror or error}", hint="free some space, or write elsewhere"
+    )
 
 
 def point_at_nothing(*streams: TextIO) -> None:
