@@ -120,55 +120,49 @@ def attention_spec(
     entry of several tokens lies beside plain latents (GLM-5.3-Flash), not beside compressed KV (DeepSeek-V4).
     Raises UnsupportedModelError for a kind that vLLM does not page.
     """
-    family: str
-    window: int | None = None
-    blocks, stride = 0, 1
+    growing, windowed = layer.growing_bytes_per_token(kv), layer.windowed_bytes_per_token(kv)
+
+    def paged(family: str, bytes_per_token: Fraction, block: int = block_tokens, **more: int) -> PageSpec:
+        page = bytes_per_token * block
+        assert page.denominator == 1, "vLLM's types have whole bytes"
+        return PageSpec(
+            family=family,
+            layer=layer,
+            decoder_layer=decoder_layer,
+            block_tokens=block,
+            page_bytes=page.numerator,
+            **more,
+        )
+
     match layer:
         case SharedKv():
             return None
         case FullAttention():
-            family = FULL
-            bytes_per_token = layer.growing_bytes_per_token(kv)
+            return paged(FULL, growing)
         case SlidingAttention():
-            family, window = SLIDING, layer.window
-            bytes_per_token = layer.windowed_bytes_per_token(kv)
+            return paged(SLIDING, windowed, window_tokens=layer.window)
         case ChunkedAttention():
-            family, window = CHUNKED, layer.chunk
-            bytes_per_token = layer.windowed_bytes_per_token(kv)
+            return paged(CHUNKED, windowed, window_tokens=layer.chunk)
         case LatentAttention():
-            family = LATENT
-            bytes_per_token = layer.growing_bytes_per_token(kv)
-            stride = int(bytes_per_token) if pools_index else 1  # read row by row
+            return paged(LATENT, growing, stride_bytes=int(growing) if pools_index else 1)  # read row by row
         case IndexKeys() if layer.tokens_per_entry == 1 or pools_index:
-            family = LATENT
-            bytes_per_token = layer.growing_bytes_per_token(kv)
             read = math.gcd(PACKED_KERNEL_BLOCK, block_tokens)
-            if layer.tokens_per_entry > 1 and read < block_tokens:
-                stride = int(layer.growing_bytes_per_token(kv) * read)
+            in_pieces = layer.tokens_per_entry > 1 and read < block_tokens
+            return paged(LATENT, growing, stride_bytes=int(growing * read) if in_pieces else 1)
         case IndexTail():
-            family, blocks, block_tokens = RING, 1, layer.tokens
-            bytes_per_token = Fraction(layer.fixed_bytes(kv), layer.tokens)
+            return paged(RING, Fraction(layer.fixed_bytes(kv), layer.tokens), layer.tokens, fixed_blocks=1)
         case CrossAttention():
-            family, blocks = CROSS, -(-encoder_tokens // block_tokens)
-            bytes_per_token = FullAttention(
+            decoder = FullAttention(
                 kv_heads=layer.kv_heads, head_dim=layer.head_dim, value_head_dim=layer.value_head_dim
-            ).growing_bytes_per_token(kv)
+            )
+            return paged(CROSS, decoder.growing_bytes_per_token(kv), fixed_blocks=-(-encoder_tokens // block_tokens))
         case CompressedKv() | IndexKeys() | CompressedWindow() | CompressorState():
             return _packed_spec(layer, decoder_layer, kv, block_tokens=block_tokens)
         case _:
-            raise UnsupportedModelError(f"cannot tell: how vLLM pages {layer.kind} layers is not known")
-    page = bytes_per_token * block_tokens
-    assert page.denominator == 1, "vLLM's types have whole bytes"
-    return PageSpec(
-        family=family,
-        layer=layer,
-        decoder_layer=decoder_layer,
-        block_tokens=block_tokens,
-        page_bytes=page.numerator,
-        window_tokens=window,
-        fixed_blocks=blocks,
-        stride_bytes=stride,
-    )
+            raise UnsupportedModelError(
+                f"cannot tell: how vLLM pages {layer.kind} layers is not known",
+                hint="start the engine once and read its log: kvplan calibrate LOG",
+            )
 
 
 def _packed_spec(layer: Layer, decoder_layer: int, kv: KvTypes, *, block_tokens: int) -> PageSpec:
