@@ -166,3 +166,41 @@ def test_a_share_is_written_either_way(capsys: pytest.CaptureFixture[str]) -> No
         found.append(json.loads(capsys.readouterr().out))
     assert found[0] == found[1]
     assert found[0]["constraints"]["max_truncated_share"] == 0.02
+
+
+PLANNED = """\
+model: Qwen/Qwen3-32B
+deployment: {gpu: l40s, tensor_parallel: 2, max_model_len: 32768}
+traffic:
+  duration: 60s
+  classes:
+    - {name: agent, rate: 6/m, prompt_tokens: 4000, output_tokens: 300, max_tokens: {unset: true}}
+"""
+
+
+def _next_steps(shown: str) -> list[list[str]]:
+    """The commands at the end of a report, as words."""
+    lines = shown.partition("  Next  ")[2].replace("\\\n", " ").splitlines()
+    return [line.split() for line in lines]
+
+
+def test_an_answer_ends_with_the_engine_s_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The command that is shown runs, and what it prints has the recommended numbers."""
+    (tmp_path / "traffic.yaml").write_text(PLANNED, encoding="utf-8")
+    assert _run("--offline") == 0
+    (command,) = [words for words in _next_steps(capsys.readouterr().out) if words[:2] == ["kvplan", "fit"]]
+    assert main([*command[1:], "--offline"]) == 0
+    flags = capsys.readouterr().out
+    assert flags.startswith("vllm serve Qwen/Qwen3-32B")
+    for name in ("--max-num-seqs", "--max-num-batched-tokens", "--max-model-len"):
+        assert f"{name} {command[command.index(name) + 1]} " in flags
+
+
+def test_where_no_replicas_help_larger_hardware_is_the_next_step(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    longer = PLANNED.replace("prompt_tokens: 4000", "prompt_tokens: 40000")  # no window of 32,768 holds them
+    (tmp_path / "traffic.yaml").write_text(longer, encoding="utf-8")
+    assert _run("--offline") == 1
+    step = ["kvplan", "compare", "Qwen/Qwen3-32B", "--traffic", "traffic.yaml", "--gpu", "l40s", "--tp", "4,8"]
+    assert _next_steps(capsys.readouterr().out)[0] == step

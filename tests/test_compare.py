@@ -76,6 +76,14 @@ def test_the_smallest_has_the_least_memory_and_every_loser_a_reason(llama: Model
         assert bool(reason(one, found)) is (one is not found.smallest)
 
 
+def test_of_cards_with_the_same_memory_the_one_that_holds_more_comes_first(llama: ModelSpec) -> None:
+    """79.18 and 79.25 GiB are both 80 GB cards; the A100's steps are of 2,048 tokens, which leaves more for KV."""
+    found = _compare(llama, CHAT, "h100", "a100-80", tensor_parallel=[1])
+    held = [one.sequences for one in found.candidates if one.sequences is not None]
+    assert [one.choice.gpu.name for one in found.candidates] == ["a100-80gb-sxm", "h100-80gb-sxm"]
+    assert held == sorted(held, reverse=True)
+
+
 def test_a_candidate_is_what_the_plan_says(llama: ModelSpec) -> None:
     """The same worst cases as ``fit`` with the window that the shape needs: 5,000 tokens, in whole 1,024s."""
     found = _compare(llama, CHAT, "l4", tensor_parallel=[2])

@@ -19,6 +19,7 @@ from kvplan.profiles.kinds import GpuProfile
 from kvplan.simulation.workers import Progress
 from kvplan.sweep import sweep
 from kvplan.traffic.kinds import Limit, Traffic
+from kvplan.units import GIB
 
 __all__ = ["DEFAULT_LIMITS", "DEFAULT_SEEDS", "TENSOR_PARALLEL", "Comparison", "ShapeLoad", "compare"]
 
@@ -152,9 +153,12 @@ def _replicas(load: ShapeLoad | Traffic) -> int:
 
 
 def _order(one: Candidate, *, by_price: bool) -> tuple[float | int, ...]:
-    """Carriers first; then price or memory, then fewer GPUs, the KV type left alone, the longer window, more work."""
+    """Carriers first; then price or memory, then fewer GPUs, the KV type left alone, the longer window, more work.
+
+    Memory in whole GiB: what the driver keeps for itself differs between cards of one size.
+    """
     choice = one.choice
-    size = one.price_per_hour if by_price and one.price_per_hour is not None else choice.memory_bytes
+    size = one.price_per_hour if by_price and one.price_per_hour is not None else round(choice.memory_bytes / GIB)
     work = one.figures.get("sustainable_per_s") or one.sequences or 0
     return (not one.carries, size, choice.gpus, choice.kv_dtype != "auto", -(one.max_model_len or 0), -work)
 

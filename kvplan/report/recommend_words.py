@@ -52,13 +52,22 @@ def columns_said(advice: Advice) -> str:
 def next_commands(advice: Advice, written_to: str | None) -> tuple[str, ...]:
     """What to run next; ``written_to`` is the traffic file that has the answer already."""
     if written_to is not None:
-        return (f"kvplan check {quote(written_to)}", f"kvplan simulate {quote(written_to)}")
+        return (f"kvplan check {quote(written_to)}", f"kvplan simulate {quote(written_to)}", *_flags_step(advice))
     name = quote(file_name(advice.traffic.file))
     if not advice.feasible:
         if advice.fleet.needed is not None:
             return (f"kvplan recommend {name} --replicas {advice.fleet.needed}",)
-        return (f"kvplan recommend {name} --max-refused 5%", "kvplan explain safety-fraction")
+        return (*_larger_step(advice, name), "kvplan explain safety-fraction")
     return (write_step(advice.traffic.file), *_flags_step(advice), "kvplan explain safety-fraction")
+
+
+def _larger_step(advice: Advice, name: str) -> tuple[str, ...]:
+    """Where no number of replicas helps, twice and four times the ranks may; without a GPU, only other limits do."""
+    asked, model = advice.traffic.deployment, advice.plant.model
+    if model is None or asked.gpu is None:
+        return (f"kvplan recommend {name} --max-refused 5%",)
+    ranks = f"{2 * asked.tensor_parallel},{4 * asked.tensor_parallel}"
+    return (f"kvplan compare {quote(model.id)} --traffic {name} --gpu {asked.gpu} --tp {ranks}",)
 
 
 def _flags_step(advice: Advice) -> tuple[str, ...]:
