@@ -12,7 +12,7 @@ from kvplan.capacity import longest_window
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.explain import load_page
 from kvplan.profiles.loader import load_client
-from kvplan.recommend.advice import METRICS
+from kvplan.recommend.scaling import METRICS
 from kvplan.simulation.clients import client_rule, client_table
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.kernel.clients import back_off_s

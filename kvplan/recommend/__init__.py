@@ -1,9 +1,9 @@
 """Which settings: the share of the pool to promise and the cap to fill in, with the evidence and the price."""
 
-from kvplan.recommend.quick import quick_recommendation, with_recommendation
+from kvplan.recommend.quick import with_recommendation
 from kvplan.recommend.results import Advice
 from kvplan.recommend.safety import safety_fraction
 from kvplan.recommend.search import recommend
 from kvplan.recommend.written import recommended_text
 
-__all__ = ["Advice", "quick_recommendation", "recommend", "recommended_text", "safety_fraction", "with_recommendation"]
+__all__ = ["Advice", "recommend", "recommended_text", "safety_fraction", "with_recommendation"]

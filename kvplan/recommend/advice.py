@@ -1,17 +1,14 @@
-"""What else to set: two engine flags, Retry-After, and the thresholds at which to add or remove replicas."""
+"""What else to set, and what the answer costs: two engine flags, Retry-After, requests that fit and KV that idles."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from kvplan.engines import parse_engine
 from kvplan.recommend.player import Setting
-from kvplan.recommend.results import EngineAdvice, Played, Price, RetryAdvice, ScalingRule
+from kvplan.recommend.results import EngineAdvice, Played, Price, RetryAdvice
 from kvplan.simulation.bounds import quantile_of
 from kvplan.simulation.doors import charged_blocks, requests_for
-from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import StrategyResult
 from kvplan.simulation.types import ClientRule, Integers
 from kvplan.traffic.kinds import Arrivals
@@ -20,44 +17,16 @@ LONGEST_STEP_S = 0.25
 """A prefill step that takes longer is felt: every answer in progress waits for it."""
 _TOKEN_CHOICES = (512, 1024, 2048, 4096, 8192, 16384)
 _SEQS_HEADROOM = 2
-_LEDGER_FULL_SHARE = 0.80
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineMetrics:
-    """The names under which an engine shows what scaling looks at; None where it shows no such gauge."""
-
-    kv_usage: str | None
-    waiting: str
-
-
-_RENAMED = (0, 10)
-"""vLLM's V1 engine calls its gauge kv_cache_usage_perc; rules on the old name, gpu_cache_usage_perc, never fire there
-(github.com/kubernetes-sigs/gateway-api-inference-extension/pull/1905)."""
-METRICS: dict[str, EngineMetrics] = {
-    "vllm": EngineMetrics(kv_usage="vllm:kv_cache_usage_perc", waiting="vllm:num_requests_waiting"),
-    "sglang": EngineMetrics(kv_usage="sglang:token_usage", waiting="sglang:num_queue_reqs"),
-    "llama.cpp": EngineMetrics(kv_usage=None, waiting="llamacpp:requests_deferred"),
-    "tgi": EngineMetrics(kv_usage=None, waiting="tgi_queue_size"),
-    "tensorrt-llm": EngineMetrics(
-        kv_usage='nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"}',
-        waiting='nv_trt_llm_request_metrics{request_type="waiting"}',
-    ),
-}
-
-
-def engine_metrics(engine: str) -> EngineMetrics:
-    """The names of ``engine``, written ``name`` or ``name@version``."""
-    version = parse_engine(engine)
-    if version.name == "vllm" and version.release is not None and version.release < _RENAMED:
-        return EngineMetrics(kv_usage="vllm:gpu_cache_usage_perc", waiting="vllm:num_requests_waiting")
-    return METRICS[version.name]
 
 
 def engine_advice(setting: Setting, charged: Integers, result: StrategyResult) -> EngineAdvice:
-    """max_num_seqs: 5 / 4 of the requests of mean charge that a full ledger holds, at least twice the most seen inside
-    one replica on one seed's samples, in eights; so nothing that was admitted waits. max_num_batched_tokens: the
-    largest power of two whose full prefill step, base + tokens × prefill, takes at most a quarter of a second."""
+    """Flags under which nothing that was admitted waits, and no prefill step holds up the answers in progress.
+
+    max_num_seqs = max(1.25 × ledger / mean charge, 2 × the most requests seen inside one replica), up to a multiple of
+    8: a full ledger's requests of the usual size, with room for a spell of small ones. max_num_batched_tokens: the
+    largest of the usual powers of two whose full step (base + tokens × prefill) takes at most ``LONGEST_STEP_S``.
+    ``charged`` are the blocks of each request; ``result`` brings one seed's samples.
+    """
     plant, samples = setting.plant, result.samples
     inside = 0 if samples is None or not len(samples.running) else int((samples.running + samples.waiting).max())
     each = -(-inside // plant.replicas)
@@ -159,54 +128,3 @@ def price(
         none=none,
         worst_case=worst_case,
     )
-
-
-def scaling_rules(plant: Plant, fraction: float, answer: Played) -> tuple[ScalingRule, ...]:
-    """Thresholds for replicas behind a worst-case front door.
-
-    Its ledger fills before the engine does, so it is the first signal: out at 80 % reserved; in where n − 1 of n
-    replicas would still be below that. The engine's
-    KV gauge then reads used / reserved × fraction × 0.80; a rule that waits for 0.9 there never fires. A request that
-    waits in the engine was admitted and should not wait at all.
-    """
-    names = engine_metrics(plant.engine)
-    fleet = max(plant.replicas, 2)
-    ledger = "kvplan_ledger_reserved / kvplan_ledger_capacity"
-    rules = [
-        ScalingRule(
-            metric=ledger,
-            direction="out",
-            threshold=_LEDGER_FULL_SHARE,
-            for_s=60,
-            meaning="the promises are nearly all given; refusals follow",
-        ),
-        ScalingRule(
-            metric=ledger,
-            direction="in",
-            threshold=round(_LEDGER_FULL_SHARE * (fleet - 1) / fleet, 2),
-            for_s=600,
-            meaning=f"{fleet - 1} of {fleet} replicas would still hold what is promised",
-        ),
-    ]
-    reserved = answer.kv_reserved_mean_share
-    if names.kv_usage is not None and reserved:
-        gauge = answer.kv_used_mean_share / reserved * fraction * _LEDGER_FULL_SHARE
-        rules.append(
-            ScalingRule(
-                metric=names.kv_usage,
-                direction="out",
-                threshold=round(gauge, 2),
-                for_s=60,
-                meaning="what the engine's gauge reads when the ledger is 80% full",
-            )
-        )
-    rules.append(
-        ScalingRule(
-            metric=names.waiting,
-            direction="out",
-            threshold=1.0,
-            for_s=30,
-            meaning="admitted requests wait: max_num_seqs or the step time binds, not the ledger",
-        )
-    )
-    return tuple(rules)

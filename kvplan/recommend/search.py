@@ -1,4 +1,4 @@
-"""The search behind a recommendation: fraction against risk, cap against truncation and refusal, and what it costs."""
+"""The search behind a recommendation: fraction against risk, then cap against truncation and refusal."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -9,38 +9,22 @@ from pathlib import Path
 from kvplan.admission import STRATEGIES
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
-from kvplan.recommend.advice import charges, engine_advice, price, retry_advice, scaling_rules
-from kvplan.recommend.caps import (
-    candidates,
-    cap_point,
-    failures,
-    keeps,
-    knee,
-    knee_words,
-    mean_truncated,
-    own_cap_truncated,
-    per_class,
-    with_class_caps,
-)
+from kvplan.recommend.advice import charges
+from kvplan.recommend.caps import candidates, cap_point, knee, mean_truncated
 from kvplan.recommend.constraints import constraints
-from kvplan.recommend.fleet import fleet
+from kvplan.recommend.evidence import SAFE_POLICY, Found, advise
 from kvplan.recommend.observed import observe
 from kvplan.recommend.player import Player, Setting, played
-from kvplan.recommend.results import Advice, CapPoint, Constraints
-from kvplan.recommend.risk import CURVE_SEEDS, played_fractions, risk_free_answer, settle
+from kvplan.recommend.results import Advice, CapPoint, Constraints, ObservedUse, SafetyAnswer
+from kvplan.recommend.risk import CURVE_SEEDS, risk_free_answer, settle
 from kvplan.recommend.safety import lowered
-from kvplan.recommend.sensitivity import sensitivity
-from kvplan.simulation.bounds import judged_strategy, provisional_cap, reservations, unset_share
-from kvplan.simulation.clients import client_table
-from kvplan.simulation.gather import describe_inputs
+from kvplan.simulation.bounds import judged_strategy, provisional_cap
 from kvplan.simulation.plant import build_plant
-from kvplan.simulation.run import WARMUP_SHARE, seed_numbers
+from kvplan.simulation.run import seed_numbers
 from kvplan.simulation.workers import Progress
 from kvplan.traffic.kinds import Arrivals, Traffic
 from kvplan.traffic.sample import sample
 
-SAFE_POLICY = "worst_case_default_cap"
-PRICE_SEEDS = 5
 _EXPECTED_RUNS = 180
 
 
@@ -102,12 +86,8 @@ def recommend(
         scale=scale,
     )
     safety = risk_free_answer(start, drawings[0], player, count_error_share)
-    found = None
-    if observed is not None:
-        usual = charges(start, drawings[0])
-        fits = start.opened().capacity // max(int(usual.mean()) if len(usual) else 1, 1)
-        found = observe(observed, plant=plant, safety=safety, limits=limits, worst_case_sequences=fits)
-    start = replace(start, fraction=safety.safety_fraction if found is None else found.safety_fraction)
+    seen = None if observed is None else _observed(observed, start, drawings[0], safety, limits)
+    start = replace(start, fraction=safety.safety_fraction if seen is None else seen.safety_fraction)
     if start.fraction <= 0:
         raise InputError(
             f"{start.strategy} preempts at every share of this pool, so no safety fraction can be recommended",
@@ -117,80 +97,17 @@ def recommend(
         )
     points, chosen = _search_caps(start, drawings, limits, player)
     answer, final = settle(replace(start, cap=chosen.default_max_tokens, takes_samples=True), player)
-    figures = played(final)
-    feasible = chosen.feasible and keeps(figures, chosen.truncated_share, limits)
     if answer.fraction < start.fraction:
         safety = lowered(safety, answer.fraction, answer.strategy)
-    few = min(count, PRICE_SEEDS)
-    window = plant.settings.max_model_len
-    classes, unbounded = per_class(drawings, window, limits, answer.cap)
-    none, plain, by_class, fresh = player.play(
-        [
-            replace(answer, strategy="none", seeds=few, takes_samples=False, fills_default_cap=False),
-            replace(answer, strategy="worst_case", seeds=few, takes_samples=False, fills_default_cap=False),
-            replace(answer, traffic=with_class_caps(traffic, classes), takes_samples=False),
-            replace(answer, first_seed=first_seed + count, takes_samples=False),
-        ]
-    )
-    fresh_drawings = [sample(traffic, first_seed + count + turn, scale=scale) for turn in range(count)]
-    unset = unset_share(drawings)
-    charged = charges(answer, drawings[0])
-    rules, _ = client_table(drawings[0].clients, profiles_folder=profiles_folder)
-    settled = replace(
-        traffic,
-        admission=replace(traffic.admission, safety_fraction=answer.fraction, default_max_tokens=answer.cap),
-    )
-    return Advice(
-        traffic=traffic,
-        plant=plant,
-        policy=answer.strategy,
-        seed=first_seed,
-        seeds=count,
-        scale=scale,
-        constraints=limits,
-        constraint_sources=sources,
-        feasible=feasible,
-        failed=() if feasible else failures(points, replace(chosen, played=figures), limits),
-        safety_fraction=answer.fraction,
-        safety=safety,
-        default_max_tokens=answer.cap if unset else None,
-        truncated_share=chosen.truncated_share,
-        own_cap_truncated_share=own_cap_truncated(drawings),
-        unset_share=unset,
-        answer=figures,
-        knee=knee_words(points, chosen, limits, unset),
-        per_class=classes,
-        per_class_unbounded=unbounded,
-        per_class_played=played(by_class),
-        caps=points if unset else (),
-        fractions=played_fractions(answer, player, None if found is None else found.pool_blocks),
-        check=played(fresh),
-        check_truncated_share=mean_truncated(fresh_drawings, answer.cap),
-        check_seed=first_seed + count,
-        sensitivity=sensitivity(
-            replace(answer, takes_samples=False),
-            has_default=unset > 0,
-            limits=limits,
-            player=player,
-            window_tokens=window,
-        ),
-        reservations=reservations(settled, drawings[0], plant, answer.cap),
-        price=price(answer, drawings, charged, answer=figures, none=played(none), worst_case=played(plain)),
-        engine=engine_advice(answer, charged, final),
-        retry=retry_advice(answer, charged, figures, rules, traffic.admission.retry_after.jitter_share),
-        fleet=fleet(
-            replace(answer, takes_samples=False),
-            points=points,
-            kept=feasible,
-            drawings=drawings,
-            limits=limits,
-            player=player,
-        ),
-        scaling=scaling_rules(plant, answer.fraction, figures),
-        observed=found,
-        runs=player.runs,
-        assumptions=_assumptions(answer, drawings[0], judged),
-    )
+    found = Found(answer=answer, final=final, points=points, chosen=chosen, safety=safety, observed=seen)
+    return advise(found, limits, sources, drawings, player)
+
+
+def _observed(path: Path, start: Setting, arrivals: Arrivals, safety: SafetyAnswer, limits: Constraints) -> ObservedUse:
+    """What a scrape says, for as many requests of usual charge as the ledger holds."""
+    usual = charges(start, arrivals)
+    fits = start.opened().capacity // max(int(usual.mean()) if len(usual) else 1, 1)
+    return observe(path, plant=start.plant, safety=safety, limits=limits, worst_case_sequences=fits)
 
 
 def _search_caps(
@@ -216,22 +133,3 @@ def _search_caps(
         if not around:
             return tuple(points[cap] for cap in caps), chosen
         points |= measured(around, start.seeds)
-
-
-def _assumptions(answer: Setting, arrivals: Arrivals, judged: str) -> tuple[str, ...]:
-    traffic = answer.traffic
-    inputs = describe_inputs(
-        traffic,
-        answer.plant,
-        arrivals,
-        names=(answer.strategy,),
-        seed=answer.first_seed,
-        seeds=answer.seeds,
-        scale=answer.scale,
-        warmup_s=0.0 if traffic.duration_s is None else WARMUP_SHARE * traffic.duration_s,
-        default_cap=answer.cap,
-        default_cap_source="recommended",
-    )
-    if STRATEGIES[judged].counts == "blocks":
-        return inputs.assumptions
-    return (f"the file's policy is {judged}, which promises nothing: {SAFE_POLICY} was searched", *inputs.assumptions)

@@ -1,0 +1,127 @@
+"""What stands behind a recommendation: its price, seeds it never saw, what was assumed, and what else to set."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kvplan.admission import STRATEGIES
+from kvplan.recommend.advice import charges, engine_advice, price, retry_advice
+from kvplan.recommend.caps import (
+    failures,
+    keeps,
+    knee_words,
+    mean_truncated,
+    own_cap_truncated,
+    per_class,
+    with_class_caps,
+)
+from kvplan.recommend.fleet import fleet
+from kvplan.recommend.player import Player, Setting, played
+from kvplan.recommend.results import Advice, CapPoint, Constraints, ObservedUse, SafetyAnswer
+from kvplan.recommend.risk import played_fractions
+from kvplan.recommend.scaling import scaling_rules
+from kvplan.recommend.sensitivity import sensitivity
+from kvplan.simulation.bounds import judged_strategy, reservations, unset_share
+from kvplan.simulation.clients import client_table
+from kvplan.simulation.gather import describe_inputs
+from kvplan.simulation.results import StrategyResult
+from kvplan.simulation.run import WARMUP_SHARE
+from kvplan.traffic.kinds import Arrivals
+from kvplan.traffic.sample import sample
+
+SAFE_POLICY = "worst_case_default_cap"
+"""What is searched where the file's own policy promises nothing."""
+PRICE_SEEDS = 5
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """Where the search ended: the answer as it was played on all seeds, the caps it was chosen from, the fraction's
+    terms, and the scrape that set it, if one did."""
+
+    answer: Setting
+    final: StrategyResult
+    points: tuple[CapPoint, ...]
+    chosen: CapPoint
+    safety: SafetyAnswer
+    observed: ObservedUse | None
+
+
+def advise(
+    found: Found, limits: Constraints, sources: Mapping[str, str], drawings: Sequence[Arrivals], player: Player
+) -> Advice:
+    """The whole answer. ``drawings`` are the traffic of every seed; ``sources`` say where each limit comes from."""
+    answer, chosen, figures = replace(found.answer, takes_samples=False), found.chosen, played(found.final)
+    traffic, plant, window = answer.traffic, answer.plant, answer.plant.settings.max_model_len
+    feasible = chosen.feasible and keeps(figures, chosen.truncated_share, limits)
+    classes, unbounded = per_class(drawings, window, limits, answer.cap)
+    few, next_seed = min(answer.seeds, PRICE_SEEDS), answer.first_seed + answer.seeds
+    none, plain, by_class, fresh = player.play(
+        [
+            replace(answer, strategy="none", seeds=few, fills_default_cap=False),
+            replace(answer, strategy="worst_case", seeds=few, fills_default_cap=False),
+            replace(answer, traffic=with_class_caps(traffic, classes)),
+            replace(answer, first_seed=next_seed),
+        ]
+    )
+    fresh_drawings = [sample(traffic, next_seed + turn, scale=answer.scale) for turn in range(answer.seeds)]
+    unset, charged = unset_share(drawings), charges(answer, drawings[0])
+    clients, _ = client_table(drawings[0].clients, profiles_folder=player.profiles_folder)
+    settled = replace(traffic.admission, safety_fraction=answer.fraction, default_max_tokens=answer.cap)
+    return Advice(
+        traffic=traffic,
+        plant=plant,
+        policy=answer.strategy,
+        seed=answer.first_seed,
+        seeds=answer.seeds,
+        scale=answer.scale,
+        constraints=limits,
+        constraint_sources=sources,
+        feasible=feasible,
+        failed=() if feasible else failures(found.points, replace(chosen, played=figures), limits),
+        safety_fraction=answer.fraction,
+        safety=found.safety,
+        default_max_tokens=answer.cap if unset else None,
+        truncated_share=chosen.truncated_share,
+        own_cap_truncated_share=own_cap_truncated(drawings),
+        unset_share=unset,
+        answer=figures,
+        knee=knee_words(found.points, chosen, limits, unset),
+        per_class=classes,
+        per_class_unbounded=unbounded,
+        per_class_played=played(by_class),
+        caps=found.points if unset else (),
+        fractions=played_fractions(answer, player, None if found.observed is None else found.observed.pool_blocks),
+        check=played(fresh),
+        check_truncated_share=mean_truncated(fresh_drawings, answer.cap),
+        check_seed=next_seed,
+        sensitivity=sensitivity(answer, has_default=unset > 0, limits=limits, player=player, window_tokens=window),
+        reservations=reservations(replace(traffic, admission=settled), drawings[0], plant, answer.cap),
+        price=price(answer, drawings, charged, answer=figures, none=played(none), worst_case=played(plain)),
+        engine=engine_advice(answer, charged, found.final),
+        retry=retry_advice(answer, charged, figures, clients, traffic.admission.retry_after.jitter_share),
+        fleet=fleet(answer, points=found.points, kept=feasible, drawings=drawings, limits=limits, player=player),
+        scaling=scaling_rules(plant, answer.fraction, figures),
+        observed=found.observed,
+        runs=player.runs,  # after the last of them
+        assumptions=_assumptions(answer, drawings[0]),
+    )
+
+
+def _assumptions(answer: Setting, arrivals: Arrivals) -> tuple[str, ...]:
+    traffic = answer.traffic
+    inputs = describe_inputs(
+        traffic,
+        answer.plant,
+        arrivals,
+        names=(answer.strategy,),
+        seed=answer.first_seed,
+        seeds=answer.seeds,
+        scale=answer.scale,
+        warmup_s=0.0 if traffic.duration_s is None else WARMUP_SHARE * traffic.duration_s,
+        default_cap=answer.cap,
+        default_cap_source="recommended",
+    )
+    judged = judged_strategy(traffic).name
+    if STRATEGIES[judged].counts == "blocks":
+        return inputs.assumptions
+    return (f"the file's policy is {judged}, which promises nothing: {SAFE_POLICY} was searched", *inputs.assumptions)
