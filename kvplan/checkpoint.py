@@ -10,9 +10,9 @@ from pathlib import Path
 
 from kvplan.errors import InputError
 
-# A config.json is kilobytes; the largest published one (module lists of a quantised mixture) is 3 MB.
 ACCESS_HINT = "check that it is there and that you may read it"
 _CONFIG_HINT = "give the config.json that the model's publisher ships"
+# A config.json is kilobytes; the largest published one (module lists of a quantised mixture) is 3 MB.
 LARGEST_JSON_BYTES = 16 * 2**20
 # The safetensors format allows no larger header.
 _LARGEST_HEADER_BYTES = 100 * 10**6
@@ -77,7 +77,7 @@ def read_json_object(path: Path) -> dict[str, object]:
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is no file: a folder, a device without end, a named pipe that nobody may ever write to.
+    """Refuses a folder, an endless device, and a named pipe that nobody may ever write to.
 
     The shell's own pipes (``/dev/stdin``, ``<(command)``) end when their command does, so they are read.
     """
@@ -137,9 +137,9 @@ def weight_files(names: Iterable[str]) -> tuple[str, ...]:
 def weight_totals(elements: Mapping[str, int], file_bytes: int | None) -> tuple[int | None, int | None]:
     """Parameters and bytes of weights from elements per stored type and the size of their files.
 
-    ``Σ elements × element bytes`` is exact where it agrees with the files (their headers add less than 2 %). Where it
-    does not, the count was already unpacked by its publisher and the files are right. Where it does and 4-bit weights
-    are packed, elements are not parameters: then the parameter count is not known.
+    ``Σ elements × element bytes`` is exact where it agrees with the size of the files, whose headers add less than 2 %.
+    Where it does not, the publisher counted unpacked weights: then the count is right for parameters, and the files are
+    right for bytes. Where it agrees but an element packs several 4-bit weights, the number of parameters is not known.
 
     >>> weight_totals({"BF16": 8030261248}, 16060556376)
     (8030261248, 16060522496)

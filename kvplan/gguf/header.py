@@ -97,7 +97,7 @@ class GgufHeader:
 
 
 class _Cursor:
-    """Walks a file front to back and asks its reader for more as it goes: 8 MiB first, then four times as much."""
+    """Walks a file from front to back, asking its reader for more as it goes: 8 MiB first, then four times as much."""
 
     def __init__(self, read: Reader, file: str, size_bytes: int | None) -> None:
         self._read = read
@@ -111,7 +111,7 @@ class _Cursor:
         return InputError(f"{self._file} is not a usable GGUF file: {what}", hint=hint, file=self._file, key=key)
 
     def take(self, length: int) -> bytes:
-        """The next ``length`` bytes; InputError when the file or any sane header ends before."""
+        """The next ``length`` bytes; InputError where the file ends first, or the header is absurdly long."""
         end = self.position + length
         while end > len(self._buffer):
             if end > _LARGEST_HEADER_BYTES:
@@ -132,7 +132,7 @@ class _Cursor:
         return taken
 
     def skip_texts(self, count: int, what: str) -> None:
-        """Steps over ``count`` texts without making them (a vocabulary has a quarter of a million)."""
+        """Steps over ``count`` texts without decoding them (a vocabulary has a quarter of a million)."""
         length_of = struct.Struct("<Q").unpack_from
         for _ in range(count):
             if self.position + 8 > len(self._buffer):

@@ -45,7 +45,7 @@ class Keys:
         return value
 
     def per_layer(self, name: str, layers: int) -> tuple[int, ...] | None:
-        """One number a layer, from a list or from one number for all; None where the key is absent."""
+        """A number for each layer, from a list or from one number for all; None where the key is absent."""
         value = self.raw(name)
         if value is None:
             return None

@@ -63,7 +63,9 @@ def read_gguf_metadata(
     _refuse(keys)
     count = keys.needed("block_count") - (keys.number("nextn_predict_layers") or 0)
     if not 0 < count <= _MOST_LAYERS:
-        raise keys.wrong(f"{architecture}.block_count", keys.raw("block_count"), "a sane number of layers")
+        raise keys.wrong(
+            f"{architecture}.block_count", keys.raw("block_count"), f"a number of layers from 1 to {_MOST_LAYERS:,}"
+        )
     layers, notes = _layers(keys, count)
     heads = keys.per_layer("attention.head_count", count) or ()
     return ModelSpec(

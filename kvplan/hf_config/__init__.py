@@ -22,7 +22,8 @@ _WITHOUT_HEADS = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv5"})
 _ENCODER_DECODERS = frozenset({"whisper", "bart", "t5"})
 # Families that count layers or heads under names of their own, so that the usual ones cannot be asked for.
 _OWN_NAMES = _WITHOUT_HEADS | _ENCODER_DECODERS | {"openelm", "nemotron_h"}
-_IGNORES_KV_DTYPE = frozenset({"falcon"})  # vLLM 0.33, ``FalconAttention``: its cache is 16-bit whatever is asked for
+# vLLM 0.33, ``FalconAttention``: built without the cache's settings, so it stays 16-bit whatever is asked for.
+_IGNORES_KV_DTYPE = frozenset({"falcon"})
 
 
 def read_config(

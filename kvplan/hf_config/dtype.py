@@ -1,4 +1,4 @@
-"""The type a model runs in, from its config: the rule of vLLM's ``_resolve_auto_dtype`` on cards that know bfloat16."""
+"""The type a model runs in, by the rule of vLLM's ``_resolve_auto_dtype`` on GPUs that have bfloat16."""
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.fields import Fields

@@ -25,8 +25,8 @@ def read_whisper(model: Described) -> LayerStack:
 
 
 def read_bart(model: Described) -> LayerStack:
-    """BART, mBART, Marian, Pegasus: cross KV is as long as the source text, at most ``max_position_embeddings``; the
-    longest is priced."""
+    """BART, mBART, Marian, Pegasus: cross KV is as long as the source text. The longest is priced:
+    ``max_position_embeddings``."""
     text = model.text
     heads, width = text.count("decoder_attention_heads"), text.count("d_model")
     if width % heads:
@@ -36,9 +36,9 @@ def read_bart(model: Described) -> LayerStack:
 
 
 def read_t5(model: Described) -> LayerStack:
-    """T5: heads × ``d_kv`` need not be ``d_model``. The file gives no bound of the source (positions are relative);
-    ``n_positions`` or the 512 tokens it was trained on is priced as cross KV. Source: Raffel et al. 2020, section 3.1.1
-    (512-token sequences)."""
+    """T5: heads × ``d_kv`` need not be ``d_model``. Positions are relative, so the file does not bound the source text:
+    cross KV is priced for ``n_positions``, or else for the 512 tokens that the model was trained on. Source: Raffel et
+    al. 2020, section 3.1.1."""
     text = model.text
     layers = text.layers("num_decoder_layers", "num_layers")
     heads, head_dim = text.count("num_heads"), text.count("d_kv")
@@ -46,10 +46,10 @@ def read_t5(model: Described) -> LayerStack:
 
 
 def read_vision_cross(model: Described) -> LayerStack:
-    """Llama 3.2 Vision: ``cross_attention_layers`` hold the KV of the image, fixed for an image, not of tokens.
+    """Llama 3.2 Vision: the layers in ``cross_attention_layers`` hold the KV of the image instead of tokens.
 
-    One image is at most ``max_num_tiles`` (4) tiles of (image_size / patch_size)² + 1 patches. Source: transformers
-    5.20, ``MllamaVisionModel`` (a class token a tile), ``MllamaTextCrossAttention``.
+    An image is at most ``max_num_tiles`` (4) tiles of (image_size / patch_size)² + 1 patches. Source: transformers
+    5.20, ``MllamaVisionModel`` (one class token per tile), ``MllamaTextCrossAttention``.
     """
     text = model.text
     heads = read_heads(model)

@@ -59,7 +59,7 @@ class Fields:
         return found
 
     def layers(self, *names: str) -> int:
-        """A number of layers: a count that no sane model exceeds."""
+        """A number of layers: a whole number above zero, at most ``MOST_LAYERS``."""
         found = self.count(*names)
         if found > MOST_LAYERS:
             raise self.broken(self._named(names), found, f"a number of layers ({MOST_LAYERS:,} at most)")
@@ -84,7 +84,7 @@ class Fields:
         return float(found)
 
     def flag(self, *names: str, default: bool = False) -> bool:
-        """True or false; null and absence mean ``default`` unless the class has its own."""
+        """True or false. A key that is null or absent means the class's default, or ``default`` where it has none."""
         found = self.value(*names)
         if found is None:
             return default
@@ -133,7 +133,7 @@ class Fields:
         return Fields(found, path=f"{self.path}{name}.")
 
     def missing(self, *names: str) -> UnsupportedModelError:
-        """The error for a needed key that neither the file nor the class says."""
+        """The error for a key that is needed, and that neither the file nor its class gives."""
         key = self.path + names[0]
         present = next((name for name in names if name in self.values), None)
         said = f"{self.path}{present} is null" if present is not None else f"the config does not say {key}"
@@ -152,11 +152,11 @@ class Fields:
         )
 
     def contradicts(self, name: str, why: str) -> UnsupportedModelError:
-        """The error for a key whose value does not go with the file's other keys."""
+        """The error for a key whose value contradicts the file's other keys."""
         return self.refused(name, why, hint=CHECK_HINT)
 
     def broken(self, name: str, found: object, wanted: str) -> InputError:
-        """The error for a value that cannot be."""
+        """The error for a value of the wrong type or out of range; ``wanted`` completes "… is 7.5, not …"."""
         return InputError(
             f"{self.path}{name} is {_shown(found)}, not {wanted}",
             hint=CHECK_HINT,

@@ -1,4 +1,4 @@
-"""How many KV heads a layer has, and how wide they are: every way in which configs say it."""
+"""How many KV heads a layer has, and how wide they are, in every way that configs say it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

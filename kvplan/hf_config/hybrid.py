@@ -1,4 +1,4 @@
-"""Stacks that mix attention with recurrent layers: which layer is which, in every way configs say it."""
+"""Stacks that mix attention with recurrent layers: which layer is which, in every way that configs say it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -197,9 +197,10 @@ def read_kda(model: Described) -> LayerStack:
 
 
 def read_pooled_sparse(model: Described) -> LayerStack:
-    """GLM-5.3-Flash: three KDA layers, then one of sparse MLA, unless ``layer_types`` says otherwise; an indexer of its
-    own (``indexer_types`` full) keeps one key per ``index_kpool`` (16) tokens and the raw tail that makes the next.
+    """GLM-5.3-Flash: three KDA layers, then one of sparse MLA, unless ``layer_types`` says otherwise.
 
+    A layer with an indexer of its own (``full`` in ``indexer_types``) keeps one pooled key per ``index_kpool`` (16)
+    tokens, and the raw tail of tokens from which the next one is made.
     Source: transformers 5.20, ``Glm5NextTextConfig``; vLLM 0.33, ``Glm5NextIndexerCache``, ``Glm5NextTailCache``.
     """
     text = model.text
@@ -220,7 +221,7 @@ def read_pooled_sparse(model: Described) -> LayerStack:
 
 
 def read_flat_kda(model: Described) -> LayerStack:
-    """AliceAI: ``layer_types`` of linear (KDA, sized by the flat ``linear_`` keys) and full attention.
+    """AliceAI: full attention and KDA by ``layer_types``; KDA's sizes are under the flat ``linear_`` keys.
 
     Source: vLLM 0.33, ``AliceAIDecoderLayer``.
     """
@@ -267,8 +268,11 @@ def read_grouped_kda(model: Described) -> LayerStack:
 
 
 def read_plamo2(model: Described) -> LayerStack:
-    """PLaMo 2: Mamba where index % ``mamba_step`` is not ``mamba_step // 2``; attention slides over
-    ``attention_window_size`` but on ``full_attention_idx``. Source: the published ``modeling_plamo.py``."""
+    """PLaMo 2: Mamba where index % ``mamba_step`` is not ``mamba_step // 2``, attention elsewhere.
+
+    Attention slides over ``attention_window_size`` tokens, except on the layers in ``full_attention_idx``.
+    Source: the published ``modeling_plamo.py``.
+    """
     text, layers = model.text, model.layers
     step = text.count("mamba_step")
     full = text.counts("full_attention_idx", least=0) or []

@@ -23,7 +23,7 @@ _SCALE_BYTES = 4
 
 
 def read_latent(model: Described) -> LayerStack:
-    """MLA: ``kv_lora_rank + qk_rope_head_dim`` values a token and layer, whatever the head counts say.
+    """MLA: ``kv_lora_rank + qk_rope_head_dim`` values per token and layer, whatever the head counts say.
 
     A file that says ``kv_lora_rank: null`` (DeepSeek-VL2-tiny, DeepSeek-OCR) keeps plain K and V. Source: vLLM 0.33,
     ``ModelArchConfigConvertorBase.is_deepseek_mla`` and ``MLAAttentionSpec``.
@@ -59,11 +59,13 @@ _LISTS_INDEXERS = frozenset({"glm5_next_text", "hy_v4"})
 
 
 def own_indexer(model: Described) -> list[bool]:
-    """Which layers have an indexer of their own; the others read the choice of one before them.
+    """Which layers have an indexer of their own; the others use the choice of tokens of an earlier layer.
 
-    ``index_topk_pattern`` (``S`` shares; layers beyond it have one), else layer i has one where
-    max(i − ``index_skip_topk_offset`` + 1, 0) is a multiple of ``index_topk_freq`` (offset 2, every layer by default).
-    ``indexer_types`` wins for the classes that read it. Source: vLLM 0.33, ``DeepseekV32Attention``, which does not.
+    The rules, in this order: ``indexer_types``, for the few classes that read it (DeepSeek-V3.2 and GLM-5 do not, even
+    where their files have it); ``index_topk_pattern``, where ``S`` is a layer that shares and layers beyond the pattern
+    have their own; else layer i has its own if max(i − ``index_skip_topk_offset`` + 1, 0) is a multiple of
+    ``index_topk_freq`` (offset 2 and frequency 1 where absent, so every layer). Source: vLLM 0.33,
+    ``DeepseekV32Attention``.
     """
     text, layers = model.text, model.layers
     listed = text.texts("indexer_types") if model.family in _LISTS_INDEXERS else None
@@ -84,8 +86,10 @@ SPARSE_NAMES = frozenset({"sparse_attention", "sparse", "indexed_attention", "de
 
 
 def read_listed_sparse(model: Described) -> LayerStack:
-    """Hunyuan 4: MLA, sparse only on the layers that ``layer_types`` marks; of these, the ones that ``indexer_types``
-    calls ``full`` (layer 0 and every fourth from 1 on, where absent) have an indexer.
+    """Hunyuan 4: MLA on every layer, sparse on those that ``layer_types`` marks.
+
+    Of the sparse layers, those that ``indexer_types`` calls ``full`` have an indexer of their own; without that key,
+    layer 0 and every fourth layer from 1 on.
 
     Source: vLLM 0.33, ``HYV4Attention``, ``HYV4Config``.
     """
@@ -110,8 +114,8 @@ def read_double_latent(model: Described) -> LayerStack:
 
 
 def read_expanded_latent(model: Described) -> LayerStack:
-    """MiniCPM3: the weights are latent, but vLLM stores what they expand to: every head's key, and its value in the
-    same width (``qk_nope_head_dim + qk_rope_head_dim``). Source: vLLM 0.33, ``MiniCPM3Attention``."""
+    """MiniCPM3: the weights are latent, but vLLM stores what they expand to: a key and a value for every head, both
+    ``qk_nope_head_dim + qk_rope_head_dim`` wide. Source: vLLM 0.33, ``MiniCPM3Attention``."""
     width = model.text.count("qk_nope_head_dim") + model.text.count("qk_rope_head_dim")
     heads = model.query_heads
     return ((FullAttention(kv_heads=heads, head_dim=width, value_head_dim=width),),) * model.layers
@@ -121,12 +125,13 @@ _COMPRESSED_ENTRY_BYTES = 584  # vLLM's fp8_ds_mla of head size 512: 448 fp8 + 6
 
 
 def read_compressed(model: Described) -> LayerStack:
-    """DeepSeek-V4: every layer keeps a packed window; ratio 4 and 128 add one entry per that many tokens and the
-    compressor's float32 state; ratio 4 has an indexer with a compressor of its own.
+    """DeepSeek-V4: every layer keeps a packed window of tokens, and most keep compressed entries beside it.
 
-    ``compress_ratios`` has one entry a layer (those beyond are for multi-token prediction). State: for ratio 4
-    2 × 2 × head_dim values a token over two windows of 4 tokens, without the overlap (ratio 128) 2 × head_dim values
-    over one window. Source: vLLM 0.33, ``DeepseekV4Attention``, ``DeepseekCompressor``, ``SlidingWindowMLASpec``.
+    A layer of ratio 4 or 128 adds one entry for that many tokens, and the compressor's float32 state, from which the
+    next entry is made. At ratio 4 neighbouring entries overlap, so the state holds 2 × 2 × head_dim values per token
+    over two groups of 4 tokens; at ratio 128 it holds 2 × head_dim values over one group. Only ratio 4 has an indexer,
+    with a compressor of its own. ``compress_ratios`` has an entry for each layer, and further ones for multi-token
+    prediction. Source: vLLM 0.33, ``DeepseekV4Attention``, ``DeepseekCompressor``, ``SlidingWindowMLASpec``.
     """
     text, layers = model.text, model.layers
     head_dim, window = text.count("head_dim"), text.count("sliding_window")
@@ -136,7 +141,7 @@ def read_compressed(model: Described) -> LayerStack:
 
 
 def _ratios(model: Described, layers: int) -> list[int]:
-    """One ratio a layer: ``compress_ratios``, or the rate that ``compress_rates`` gives to the layer's type."""
+    """The ratio of each layer: ``compress_ratios``, or the rate that ``compress_rates`` gives to the layer's type."""
     text = model.text
     ratios = text.counts("compress_ratios", least=0)
     if ratios is None:
@@ -152,9 +157,10 @@ def _ratios(model: Described, layers: int) -> list[int]:
 
 
 def read_compressed_sources(model: Described) -> LayerStack:
-    """DeepSeek-V4.1: every layer keeps the packed window; compressed entries exist only on ``kv_source_layer_ids``,
-    index keys only where such a layer is also in ``index_source_layer_ids`` (other index sources read the keys of the
-    latest KV source below them); a ratio above 1 needs a ring of 8 float32 rows of 2 × head_dim.
+    """DeepSeek-V4.1: as V4, but only the layers in ``kv_source_layer_ids`` keep compressed entries.
+
+    Index keys are kept where such a layer is also in ``index_source_layer_ids``; the other index sources read the keys
+    of the latest KV source below them. A ratio above 1 needs a ring of 8 float32 rows of 2 × head_dim values.
 
     Source: vLLM 0.33, ``vllm/models/deepseek_v41``: ``DeepseekV4Attention`` (584 B a record; 528 B only on capability
     10), ``CompressorStateCache``.

@@ -275,7 +275,7 @@ def rg_lru_state(model: Described) -> RgLruState:
 
 
 def read_rwkv(model: Described) -> LayerStack:
-    """RWKV-5 and 6: heads of ``head_size`` over the attention width, and two shifted tokens a layer."""
+    """RWKV-5 and 6: heads of ``head_size`` over the attention width, and twice the previous token's vector."""
     text = model.text
     head = text.count("head_size")
     width = text.optional_count("attention_hidden_size", "dim_att") or model.hidden

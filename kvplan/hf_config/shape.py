@@ -41,7 +41,7 @@ def read_shape(model: Described) -> Shape:
 
 
 def _width(model: Described, *names: str) -> int | None:
-    """A width, the largest where the file lists one a layer, None for 0 or nothing."""
+    """A width; the largest where the file lists one per layer; None where it says 0 or nothing."""
     found = model.text.value(*names)
     if isinstance(found, Sequence) and not isinstance(found, str):
         widths = [item for item in found if isinstance(item, int) and not isinstance(item, bool)]

@@ -34,7 +34,7 @@ def read_wide_full(model: Described) -> LayerStack:
 
 
 def _said_of_layer(text: Fields, index: int, heads: Heads) -> Heads:
-    """``heads`` with what ``per_layer_config`` says of layer ``index``; its keys are numbers with leading noughts."""
+    """``heads`` with what ``per_layer_config`` says of layer ``index``; its keys are numbers, padded with zeros."""
     listed = text.section("per_layer_config")
     name = next((key for key in listed.values if key.isdecimal() and int(key) == index), None) if listed else None
     said = listed.section(name) if listed and name else None
@@ -143,7 +143,7 @@ def read_cycles(model: Described) -> LayerStack:
 
 
 def _loops(model: Described, name: str, default: int) -> int:
-    """How often a layer runs, each time with a cache of its own."""
+    """How many times a layer runs; each time it keeps a cache of its own."""
     loops = model.text.optional_count(name) or default
     if loops * model.layers > MOST_LAYERS:
         raise model.text.broken(name, loops, f"a number of loops that {model.layers} layers can run")
@@ -178,7 +178,7 @@ def read_recurrent_depth(model: Described) -> LayerStack:
 
 
 def read_listed_heads(model: Described) -> LayerStack:
-    """OpenELM: one KV-head count a layer."""
+    """OpenELM: ``num_kv_heads`` lists the KV heads of each layer."""
     text = model.text
     kv = text.counts("num_kv_heads")
     if kv is None:
@@ -193,11 +193,11 @@ def _full(kv: int, head_dim: int) -> Layer:
 
 
 def read_yoco(model: Described) -> LayerStack:
-    """Phi-4-mini-flash: every ``mb_per_layer``-th layer attends, the others are Mamba-1; in the second half one full
-    layer's KV is read by all.
+    """Phi-4-mini-flash: the first half keeps states and windows, the second half reads one layer's KV.
 
-    Layers 0 … n/2 − 1 alternate Mamba and sliding attention; layer n/2 is Mamba, n/2 + 1 keeps full KV; the rest reads
-    those two. Source: the published ``modeling_phi4flash.py`` and ``configuration_phi4flash.py``.
+    With n layers and ``mb_per_layer`` 2, layers 0 … n/2 − 1 alternate Mamba-1 and sliding attention, layer n/2 is
+    Mamba-1, layer n/2 + 1 keeps full KV, and all later layers read the state and the KV of those two.
+    Source: the published ``modeling_phi4flash.py`` and ``configuration_phi4flash.py``.
     """
     text, layers = model.text, model.layers
     heads = read_heads(model)

@@ -44,10 +44,10 @@ _RULES = {
 
 
 def read_spans(model: Described, layers: int) -> list[Span]:
-    """One span a layer.
+    """What each layer keeps, in order.
 
-    The layer list wins over the pattern, the pattern over the class's own period. Without any of these, or with a list
-    that knows sliding layers only, one ``sliding_window`` applies to every layer (vLLM's ``CacheConfig``).
+    A list of layers wins over a pattern, and a pattern over the class's own period. Without any of these, or with a
+    list of sliding layers alone, the one ``sliding_window`` holds for every layer (vLLM's ``CacheConfig``).
     """
     if model.family == "llama4_text":
         return _chunked_spans(model, layers)
@@ -112,7 +112,7 @@ def _listed_span(text: Fields, name: str, found: object, extra: int) -> Span:
 
 
 def _windows_by_layer(model: Described, layers: int) -> list[int] | None:
-    """EXAONE-MoE may give each layer a window of its own."""
+    """EXAONE-MoE: ``sliding_windows`` may give each layer a window of its own."""
     windows = model.text.counts("sliding_windows", least=0)
     if windows is not None and len(windows) < layers:
         raise model.text.contradicts("sliding_windows", f"it does not cover the {layers} layers")
@@ -147,7 +147,7 @@ def _layer_kinds(model: Described, layers: int) -> list[str] | None:
 
 
 def layer_rule(model: Described, name: str) -> str:
-    """The span that an attention layer's name in ``layer_types`` stands for; unknown names are refused."""
+    """What the name of an attention layer in ``layer_types`` stands for: ``full``, ``sliding`` or ``chunked``."""
     if name not in _RULES:
         raise UnsupportedModelError(
             f"layer type {name!r} in {model.text.path}layer_types is not known for {model.family}",
@@ -158,8 +158,10 @@ def layer_rule(model: Described, name: str) -> str:
 
 
 def checked_length(model: Described, key: str, listed: list[str], layers: int) -> list[str]:
-    """``listed`` cut to the layers (some files add entries for layers of multi-token prediction); too short is
-    refused."""
+    """The first ``layers`` entries of ``listed``: some files add entries for their multi-token prediction layers.
+
+    A list that is too short is refused.
+    """
     if len(listed) < layers:
         raise model.text.contradicts(key, f"it has {len(listed)} entries for {layers} layers")
     return listed[:layers]

@@ -66,7 +66,7 @@ class ChunkedAttention(HeadLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class LatentAttention(Layer):
-    """MLA: one latent and one rope key per token, shared by all heads: not doubled for K and V, copied on every rank.
+    """MLA: one latent and one rope key per token for all heads, so neither doubled for K and V nor split among ranks.
 
     Packed as ``fp8_ds_mla`` a token takes 656 B: 512 fp8 + 4 float32 scales + 64 rope values in bfloat16
     (source: vLLM 0.33, ``MLAAttentionSpec``).
@@ -95,9 +95,10 @@ class CrossAttention(HeadLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class SharedKv(Layer):
-    """Reads the KV that another layer keeps; keeps nothing itself.
+    """Reads the KV of another layer and keeps nothing itself.
 
-    ``read`` is what that layer keeps (None for a layer that reads no KV): some engines allocate it once more.
+    ``read`` is what that layer keeps, because some engines allocate it a second time; None where that is no KV, but
+    a recurrent state.
     """
 
     kind: ClassVar[str] = "shared KV"

@@ -12,8 +12,8 @@ from kvplan.layers.stored import KvTypes
 class Layer:
     """Base of all kinds: a layer that keeps nothing. Kinds override what they keep.
 
-    ``bytes_for(tokens)`` is the answer; the three parts say which piece grows without end, which piece grows until a
-    window is full, and which piece does not depend on the length.
+    ``bytes_for(tokens)`` is the answer. It has three parts: one grows with every token, one grows until a window is
+    full, and one does not depend on the length.
     """
 
     kind: ClassVar[str]
@@ -24,7 +24,7 @@ class Layer:
         return None
 
     def growing_bytes_per_token(self, kv: KvTypes) -> Fraction:
-        """Bytes that every further token adds, without end."""
+        """Bytes that every further token adds, however many there are."""
         return Fraction(0)
 
     def windowed_bytes_per_token(self, kv: KvTypes) -> Fraction:
@@ -32,7 +32,7 @@ class Layer:
         return Fraction(0)
 
     def fixed_bytes(self, kv: KvTypes) -> int:
-        """Bytes of a sequence of any length."""
+        """Bytes that do not depend on the length of the sequence."""
         return 0
 
     def bytes_for(self, tokens: int, kv: KvTypes) -> int:
@@ -50,12 +50,12 @@ class Layer:
 
 
 def whole(amount: Fraction) -> int:
-    """``amount`` rounded up: a started group of elements occupies its bytes."""
+    """``amount`` rounded up, because a group of elements that has begun occupies all its bytes."""
     return -(-amount.numerator // amount.denominator)
 
 
 def share(count: int, ranks: int, what: str) -> int:
-    """``count / ranks`` where that is whole; InputError otherwise.
+    """``count / ranks``; InputError where ``ranks`` does not divide ``count``.
 
     >>> share(32, 8, "query heads")
     4
@@ -70,7 +70,7 @@ def share(count: int, ranks: int, what: str) -> int:
 
 
 def share_or_replicate(kv_heads: int, ranks: int) -> int:
-    """KV heads of one rank: ``max(1, kv_heads // ranks)``; beyond one head a rank, heads are replicated.
+    """KV heads of one rank: ``max(1, kv_heads // ranks)``; with more ranks than heads, heads are replicated.
 
     Source: vLLM 0.33, the assertion in its attention layers that one of the two divides the other.
 

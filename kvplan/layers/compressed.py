@@ -10,8 +10,10 @@ from kvplan.layers.stored import BFLOAT16, FLOAT32, KvTypes
 
 @dataclass(frozen=True, kw_only=True)
 class IndexKeys(Layer):
-    """Keys by which a sparse-attention indexer picks tokens, one entry per ``tokens_per_entry`` tokens, copied on every
-    rank. DeepSeek's: 128 fp8 values + one float32 scale = 132 B, whatever the KV type."""
+    """Keys by which a sparse-attention indexer picks tokens: one entry per ``tokens_per_entry`` tokens, on every rank.
+
+    An entry of DeepSeek's takes 128 fp8 values + one float32 scale = 132 B, whatever the KV type.
+    """
 
     kind: ClassVar[str] = "index keys"
     bytes_per_entry: int
@@ -23,8 +25,10 @@ class IndexKeys(Layer):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexTail(Layer):
-    """Raw keys and gate scores of the ``tokens`` last tokens, from which the next pooled index entry is made: a ring,
-    in bfloat16, copied on every rank (GLM-5.3-Flash)."""
+    """Raw keys and gate scores of the last ``tokens`` tokens, from which the next pooled index entry is made.
+
+    A ring in bfloat16, on every rank (GLM-5.3-Flash).
+    """
 
     kind: ClassVar[str] = "index tail"
     tokens: int
@@ -64,7 +68,7 @@ class CompressedWindow(Layer):
 
 @dataclass(frozen=True, kw_only=True)
 class CompressorState(Layer):
-    """Float32 values from which the next compressed entry is made, for the last ``window`` tokens (DeepSeek-V4)."""
+    """What the next compressed entry is made from: float32 values of the last ``window`` tokens (DeepSeek-V4)."""
 
     kind: ClassVar[str] = "compressor state"
     values_per_token: int

@@ -32,7 +32,7 @@ def profile_folders(extra_folder: str | Path | None = None) -> tuple[Path, ...]:
             if not folder.is_dir():
                 raise InputError(
                     f"{name}: {folder} is not a folder",
-                    hint="it holds gpus/, models/, clients/ or traffic/ with one YAML file a thing",
+                    hint="it holds gpus/, models/, clients/ or traffic/ with one YAML file for each thing",
                     file=str(folder),
                 )
             folders.append(folder)

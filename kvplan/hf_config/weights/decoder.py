@@ -25,7 +25,7 @@ _CLASS_WIDTHS: Mapping[str, Mapping[str, int]] = {
 
 
 _GATE_AND_UP_TOGETHER = frozenset({"qwen", "molmo", "recurrent_gemma"})
-"""Classes whose ``intermediate_size`` counts gate and up together."""
+"""Classes whose ``intermediate_size`` is the width of gate and up together."""
 
 
 State = TypeVar("State", bound=Layer)
@@ -76,7 +76,7 @@ class Decoder:
 
     @property
     def qkv_bias(self) -> bool:
-        """Whether Q, K and V have a bias: the class's habit, else the config's key."""
+        """Whether Q, K and V have a bias, as the class has it, else as the config's key says."""
         if self.traits.qkv_bias is not None:
             return self.traits.qkv_bias
         named = next(
@@ -91,7 +91,7 @@ class Decoder:
 
     @property
     def out_bias(self) -> bool:
-        """Whether the attention's output projection has one."""
+        """Whether the attention's output projection has a bias."""
         if self.traits.out_bias is not None:
             return self.traits.out_bias
         for key in ("attention_out_bias", "attention_bias", "bias"):
@@ -101,7 +101,7 @@ class Decoder:
 
     @property
     def mlp_bias(self) -> bool:
-        """Whether the MLP's matrices have one."""
+        """Whether the MLP's matrices have biases."""
         if self.traits.mlp_bias is not None:
             return self.traits.mlp_bias
         return switch(self.config, "mlp_bias", default=False)
@@ -153,7 +153,7 @@ def _flat_experts(text: Config) -> dict[str, object]:
 
 
 def _intermediate(facts: Config, hidden: int) -> int | None:
-    """Width of the dense MLP; classes of the GPT-2 line mean four times the hidden width where they are silent."""
+    """Width of the dense MLP. Classes that descend from GPT-2 mean four times the hidden width when they do not say."""
     stated = whole(facts, *_MLP_KEYS)
     if stated is not None:
         if facts.get("block_auto_adjust_ff_dim") is True:  # LFM2 means two thirds of it, in whole multiples
@@ -172,13 +172,13 @@ _TYING = ("tie_word_embeddings", "tie_embedding", "share_input_output_layers")
 
 
 def _is_tied(config: Config, text: Config, traits: Traits) -> bool:
-    """Whether the head is the embedding: the text config's word, the outer one's, or the class's habit."""
+    """Whether head and embedding are one matrix, as the text config says, else the outer one, else the class."""
     said = next((place[key] for place in (text, config) for key in _TYING if isinstance(place.get(key), bool)), None)
     return traits.tied if said is None else bool(said)
 
 
 def says_tying(config: Config, text: Config) -> bool:
-    """Whether a key of the file says if the head is the embedding."""
+    """Whether the file says anything about tied embeddings."""
     return any(isinstance(place.get(key), bool) for place in (text, config) for key in _TYING)
 
 

@@ -9,7 +9,7 @@ from kvplan.model import WeightPart
 def dense_parts(
     decoder: Decoder, layer: int, width: int, *, name: str = "mlp", gated: bool | None = None
 ) -> list[WeightPart]:
-    """Hidden × width × (3 with a gate, else 2), split by columns; biases of the first matrices split, the last not."""
+    """A dense MLP: hidden × width × 3 (2 without a gate), split by columns. The last matrix's bias is not split."""
     matrices = 3 if (decoder.traits.gated if gated is None else gated) else 2
     parts = [linear(f"{name}.proj", matrices * decoder.hidden, width, "columns", layer)]
     if decoder.mlp_bias:
@@ -40,9 +40,10 @@ def expert_width(decoder: Decoder) -> int | None:
 
 
 def is_mixture(decoder: Decoder, layer: int) -> bool:
-    """Whether ``layer`` has experts: by list, by its place after the first dense layers, or by a period.
+    """Whether ``layer`` has experts: as a list says, or by its place after the first dense layers and in a period.
 
-    Layers that predict further tokens have experts as the last ones have, but for Step-3.5's."""
+    Layers that predict further tokens follow the same rules, except in Step-3.5, where they are dense.
+    """
     config = decoder.config
     if not experts(decoder) or (layer >= decoder.layers and decoder.model_type.startswith("step3p")):
         return False
@@ -103,7 +104,7 @@ def mixture_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
 
 
 def _has_correction(decoder: Decoder) -> bool:
-    """Whether the router adds a learned correction: DeepSeek-V3's ``noaux_tc`` line and classes that took it over."""
+    """Whether the router adds a learned correction, as DeepSeek-V3's ``noaux_tc`` and the classes after it do."""
     config = decoder.config
     if switch(config, "use_routing_bias", default=False) or config.get("topk_method") == "noaux_tc":
         return True
@@ -134,7 +135,7 @@ def _has_correction(decoder: Decoder) -> bool:
 
 
 def shared_width(decoder: Decoder) -> int:
-    """Width of the shared experts together; 0 without any."""
+    """Width of all shared experts together; 0 where there are none."""
     config = decoder.config
     stated = whole(
         config,

@@ -38,8 +38,10 @@ _BESIDE_LAYERS = ("vision", "visual", "mtp", "audio", "multi_modal", "embed_visi
 
 
 class ModuleNames:
-    """Module names and patterns of a config, asked for a part of ours. Patterns of one layer are kept by layer: a
-    checkpoint may list thousands."""
+    """Module names and patterns from a config, and whether they mean a given part.
+
+    Patterns that name a layer are kept by layer, because a checkpoint may list thousands of them.
+    """
 
     def __init__(self, entries: Sequence[str]) -> None:
         self._plain: set[str] = set()
@@ -61,7 +63,7 @@ class ModuleNames:
             self._globs.append(name)
 
     def match(self, part: WeightPart) -> bool:
-        """Whether an entry names the part, a module around it, or one of the modules it is made of."""
+        """Whether an entry names the part, a module that contains it, or one of the modules it consists of."""
         globs = self._globs if part.layer is None else self._globs + self._globs_by_layer.get(part.layer, [])
         return any(self._match_name(name, globs) for name in module_names(part))
 
@@ -82,12 +84,12 @@ def _compile(expression: str) -> re.Pattern[str]:
         return re.compile(expression)
     except re.error as error:
         raise InputError(
-            f"quantization_config names modules by {expression!r}, which is no pattern", hint=CHECK_HINT
+            f"quantization_config names modules by {expression!r}, which is not a regular expression", hint=CHECK_HINT
         ) from error
 
 
 def _from_layers(entry: str) -> str:
-    """``entry`` from its ``layers.`` on: prefixes differ between a checkpoint and the class that loads it."""
+    """``entry`` without what precedes ``layers.``, since a checkpoint and the class that loads it differ in that."""
     _, found, rest = entry.partition("layers.")
     return f"layers.{rest}" if found else entry
 

@@ -11,7 +11,7 @@ from kvplan.model import WeightPart
 
 PREFIX = "mtp."
 _OWN_EMBEDDINGS = frozenset({"deepseek_v3", "deepseek_v32", "glm4_moe_lite", "kimi_k2"})
-"""Classes whose checkpoints store the embedding and the head once more beside the multi-token layer."""
+"""Classes whose checkpoints store the embedding and the head a second time with the multi-token layer."""
 
 
 def multi_token_parts(decoder: Decoder) -> list[WeightPart]:

@@ -49,8 +49,10 @@ def quantize(
 
 
 def _leaves_experts_out(parts: Sequence[WeightPart], block: Config, rule: "_Rule") -> bool:
-    """Whether a list of quantised modules says nothing of any expert, neither there nor among the excluded: it was cut,
-    and what most of the bytes are stored in cannot be told."""
+    """Whether experts are neither among the quantised modules nor among the excluded ones.
+
+    Then the list was cut short, and there is no telling what most of the bytes are stored in.
+    """
     excluded = ModuleNames(_ignored(block))
     routed = [part for part in parts if part.name.endswith(".experts") and part.layer is not None]
     return bool(routed) and all(rule(part) is None and not excluded.match(part) for part in routed)
@@ -60,7 +62,7 @@ _Rule = Callable[[WeightPart], StoredType | None]
 
 
 def _rule(method: str, block: Config) -> _Rule | None:
-    """Which type a part gets, by method; None where the method is not known."""
+    """The rule from a part to its stored type (None: unquantised); None where the method is not known."""
     mixed = nested(block, "quantized_layers")
     if mixed is not None and method != "fp8":
         return _mixed_rule(mixed)
@@ -83,7 +85,7 @@ def _rule(method: str, block: Config) -> _Rule | None:
 
 
 def _single_type(method: str, block: Config) -> StoredType | None:
-    """The one type of a method that treats all matrices alike."""
+    """The stored type of a method that treats all matrices alike; None for a method that is not known."""
     bits, group = whole(block, "bits", "w_bit", "num_bits"), whole(block, "group_size", "q_group_size")
     if method in {"fp8", "fbgemm_fp8"}:
         sides = block.get("weight_block_size")

@@ -1,4 +1,4 @@
-"""What a config leaves to its class when weights are counted: gates, biases, norms, tying; one row per model type.
+"""What a config leaves to its class, as far as weights go: gates, biases, norms, tying; one row per model type.
 
 Sources: the modules of each class in vLLM 0.33 (``model_executor/models``) and transformers 5.24. ``None`` means that
 the config's own key decides (``attention_bias``, ``mlp_bias``, ``tie_word_embeddings``; absent: no bias, not tied).
