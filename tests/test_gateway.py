@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import threading
+import time
 from typing import Any
 
 import aiohttp
@@ -391,6 +392,7 @@ def test_huge_bodies_are_read_in_turn_and_let_go(monkeypatch: pytest.MonkeyPatch
     def alone(*given: Any) -> Any:
         assert turns.acquire(blocking=False), "one after another"
         try:
+            time.sleep(0.02)
             return read(*given)
         finally:
             turns.release()

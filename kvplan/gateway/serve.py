@@ -31,10 +31,6 @@ class Drain:
 
     is_draining: bool = False
 
-    def __call__(self) -> bool:
-        """True once the first signal to stop was seen."""
-        return self.is_draining
-
 
 class _QuietAboutPeers(logging.Filter):
     """An answer that broke off is aborted by an exception on purpose; it is counted, not logged as a bug."""

@@ -1,8 +1,8 @@
 """The connections to the engine: kept for the next request, and given up where the engine falls silent.
 
 They are the gateway's own because ``aiohttp.ClientSession``, with all switched off that can be, makes a request cost
-1.42 times the CPU of a bare pass-through (tests/benchmarks/test_gateway.py), these 0.95 times, and 1.15 is the bar. It
-goes into cookies, redirects, URLs, timers and header maps; no public part of aiohttp is a connection without them.
+1.42 to 1.46 times the CPU of a bare pass-through (tests/benchmarks/test_gateway.py), these 0.95 to 0.99 times, and 1.15
+is the bar. It goes into cookies, redirects, URLs, timers and header maps, and no public part of aiohttp does without.
 """
 
 import asyncio
