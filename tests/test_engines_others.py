@@ -222,7 +222,13 @@ def test_sglang_pool_is_what_the_fraction_leaves() -> None:
     assert (plan.layout.block_tokens, plan.layout.reserved_blocks) == (1, 1)
     assert plan.tokens == plan.kv_bytes // 131_072
     # free before loading of 139.8 GiB at TP 8: 137.3 on H200s; of 95.0 93.99 on RTX PRO 6000s
-    assert [round(before_loading_bytes(gpus) / GIB, 2) for gpus in (1, 4, 8)] == [0.45, 0.95, 1.75]
+    taken = {
+        (name, ranks): round(before_loading_bytes(Deployment(gpu=load_gpu(name), tensor_parallel=ranks)) / GIB, 2)
+        for name in ("h200", "rtx-pro-6000")
+        for ranks in (1, 4, 8)
+    }
+    assert [taken["h200", ranks] for ranks in (1, 4, 8)] == [0.45, 0.95, 2.45]
+    assert [taken["rtx-pro-6000", ranks] for ranks in (1, 4, 8)] == [0.45, 0.95, 0.95]
 
 
 def test_sglang_states_take_their_ratio_and_bound_requests() -> None:

@@ -81,7 +81,7 @@ def _memory(start: EngineStart, found: Deployment) -> int | None:
     if start.total_bytes is not None:
         return start.total_bytes
     if start.engine == "sglang" and start.free_before_bytes is not None:
-        return start.free_before_bytes + before_loading_bytes(found.gpus)
+        return start.free_before_bytes + before_loading_bytes(found)
     if start.engine == "llama.cpp":
         return start.free_before_bytes
     return None

@@ -51,7 +51,9 @@ FREE_FRACTION = Fraction(9, 10)
 BLOCK_TOKENS = 32
 MAX_SEQUENCES = 2048
 MAX_STEP_TOKENS = 8192
+"""Defaults of ``free_gpu_memory_fraction``, ``tokens_per_block``, ``max_batch_size`` and ``max_num_tokens``."""
 _BAND_SHARE = Fraction(5, 100)
+"""The least half width, as a share of the pool: one log was compared."""
 
 
 def pool_blocks(free_bytes: int, fraction: Fraction, block_bytes: int) -> int:

@@ -43,14 +43,20 @@ _TYPES = {
 }
 _PRICED = (FullAttention, SlidingAttention)
 FREE_SHARE = Fraction(95, 100)
+"""Of what is free after the warm-up (``MEMORY_FRACTION`` of ``warmup``)."""
 CONCURRENT_REQUESTS = 128
+"""The router's ``--max-concurrent-requests`` by default."""
 PREFILL_TOKENS = 4096
+"""Stands for what release 3 derives from the GPU (``max_batch_prefill_tokens``)."""
 LAST_EARLY_RELEASE = 2
 EARLY_WINDOW_TOKENS = 4096
 UNCHUNKED_MARGIN_TOKENS = 49
+"""What the launcher adds to the window (``max_input_tokens + 50`` of a window one longer)."""
 PROMPT_LOGPROB_BYTES = 8
+"""Logits and their log-softmax, float32."""
 _BAND_SHARE = Fraction(6, 100)
 _VISION_BAND_SHARE = Fraction(40, 100)
+"""Half widths as shares of the pool, from four logs; the one with a vision encoder had 0.64 of the plan."""
 
 
 def kv_types(model: ModelSpec, kv_dtype: str) -> KvTypes:

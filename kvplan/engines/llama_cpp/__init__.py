@@ -45,7 +45,9 @@ from kvplan.model import ModelSpec
 from kvplan.units import MIB
 
 FIRST_BUILD_WITH_FEW_LOGITS = (9400,)
+"""The build of pull request 23861 (June 2026)."""
 _SCRATCH_BAND_BYTES = 256 * MIB
+"""Half width for the compute buffer, which backends size by the operations they run, and the driver's context."""
 
 
 class LlamaCpp:

@@ -11,7 +11,9 @@ from kvplan.model import ModelSpec
 _BESIDE_WINDOWS = (FullAttention, RecurrentLayer)
 AUTO_SLOTS = 4
 UBATCH_TOKENS = 512
+"""``--ubatch-size`` by default: tokens that one pass computes."""
 PADDING_CELLS = 256
+"""Caches are whole multiples of this (``llama-context.cpp``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,11 @@ def window_cells(window: int, slots: Slots, ubatch_tokens: int, *, swa_full: boo
 
 
 def padded(cells: int) -> int:
+    """``cells`` raised to whole 256.
+
+    >>> padded(27306)
+    27392
+    """
     return -(-cells // PADDING_CELLS) * PADDING_CELLS
 
 
@@ -139,6 +146,7 @@ def ignored_windows(model: ModelSpec) -> int:
 
 
 def kept_by(model: ModelSpec, kv: KvTypes, part: range) -> Kept:
+    """What the decoder layers ``part`` keep as llama.cpp stores it."""
     kept = keep((_as_stored(layer, kv) for index in part for layer in model.layers[index]), kv)
     return windows_as_full(kept) if ignored_windows(model) else kept
 

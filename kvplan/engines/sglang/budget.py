@@ -13,21 +13,25 @@ from kvplan.units import GIB, MIB
 
 _CONTEXT_BYTES = int(0.45 * GIB)
 _COMMUNICATION_BYTES = GIB // 2
-_WIDE_COMMUNICATION_BYTES = int(1.3 * GIB)
+_LINKED_COMMUNICATION_BYTES = 2 * GIB
 _WIDE_GPUS = 8
 VISION_CACHE_BYTES = 100 * MIB
+"""``SGLANG_VLM_CACHE_SIZE_MB`` by default."""
 _BAND_BYTES = int(0.3 * GIB)
 _WIDE_BAND_BYTES = int(0.8 * GIB)
+"""Half widths beside the weights' own: contexts of 0.45 to 0.7, and what eight GPUs and more hold to communicate."""
 
 
-def before_loading_bytes(gpus: int) -> int:
-    """What is taken on each of ``gpus`` GPUs before weights are loaded: the driver's context, and communication.
+def before_loading_bytes(deployment: Deployment) -> int:
+    """What is taken on each GPU before weights are loaded: the driver's context, and communication.
 
-    One GPU: 0.45 on an L40S, 0.7 on H100 and H200. Eight: 2.5 with NVLink (H200), 1.0 without (RTX PRO 6000).
+    One GPU: 0.45 on an L40S, 0.7 on H100 and H200. Eight: 2.5 linked by NVLink (H200), 1.0 without (RTX PRO 6000).
     """
-    if gpus == 1:
+    if deployment.gpus == 1:
         return _CONTEXT_BYTES
-    return _CONTEXT_BYTES + (_COMMUNICATION_BYTES if gpus < _WIDE_GPUS else _WIDE_COMMUNICATION_BYTES)
+    is_linked = deployment.gpu is not None and deployment.gpu.link_bytes_per_s is not None
+    wide = is_linked and deployment.gpus >= _WIDE_GPUS
+    return _CONTEXT_BYTES + (_LINKED_COMMUNICATION_BYTES if wide else _COMMUNICATION_BYTES)
 
 
 def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget | None:
@@ -35,7 +39,7 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
     if deployment.kv_memory_bytes is not None:
         return None
     loaded = load_rank(model, deployment, stage)
-    before = before_loading_bytes(deployment.gpus)
+    before = before_loading_bytes(deployment)
     fraction = static_fraction(model, deployment, loaded.total_bytes)
     requested = int((loaded.total_bytes - before) * fraction)
     terms = [
