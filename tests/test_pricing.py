@@ -4,8 +4,11 @@ from fractions import Fraction
 
 import pytest
 
+from kvplan.api import deploy
+from kvplan.capacity import fit
+from kvplan.engines import ENGINES
 from kvplan.engines.base import Deployment
-from kvplan.errors import InputError
+from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.pricing import LayerRow, SequenceRow, price
 from kvplan.sources import read_model
 
@@ -71,3 +74,19 @@ def test_lengths_shown_stay_within_the_window() -> None:
     model = read_model("meta-llama/Llama-3.1-8B-Instruct", offline=True)
     assert [row.tokens for row in price(model, Deployment()).sequences] == [2048, 8192, 32768, 131072]
     assert [row.tokens for row in price(model, Deployment(max_model_len=4000)).sequences] == [2048, 4000]
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, "sglang@0.5.10", "vllm@0.10"])
+@pytest.mark.parametrize("gpu", ["h100", "b200"])
+@pytest.mark.parametrize(
+    ("name", "word"), [("deepseek-ai/DeepSeek-V3.2", "fp8"), ("meta-llama/Llama-3.1-8B-Instruct", "auto")]
+)
+def test_what_is_priced_is_what_the_plan_stores(engine: str, gpu: str, name: str, word: str) -> None:
+    """The GPU and the release decide with: SGLang packs 8-bit latents on Hopper, and stores them bare on Blackwell."""
+    model = read_model(name, offline=True)
+    asked = deploy(gpu, engine=engine, tensor_parallel=8, kv_dtype="q8_0" if engine == "llama.cpp" else word)
+    try:
+        planned = fit(model, asked)
+    except (InputError, UnsupportedModelError):
+        pytest.skip(f"{engine} does not run {name} so")
+    assert price(model, asked).kv_types == planned.plan.kv_types
