@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -427,3 +429,11 @@ def test_recorded_starts_are_reproduced(shared_data: Path) -> None:
             differing.add(row["row"])
     assert judged >= 25
     assert differing <= {"vl-7e762b0c"}
+
+
+def test_a_log_may_come_through_a_pipe() -> None:
+    """As in ``vllm serve … 2>&1 | kvplan calibrate -``."""
+    program = [sys.executable, "-c", "import sys; from kvplan.cli import main; sys.exit(main())"]
+    asked = ["calibrate", "-", "--model", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "h100", "--offline"]
+    found = subprocess.run([*program, *asked], input=vllm_log(ROW), capture_output=True, text=True, check=True)
+    assert "stdin, lines 1 to" in found.stdout

@@ -86,6 +86,7 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     (["simulate", "nofile.yaml"], 3, ("error: there is no traffic file 'nofile.yaml'",)),
     (["fit", LLAMA, "--gpu-memory", "80"], 3, ("--gpu-memory 80 is 80 bytes", "--gpu-memory 80GiB")),
     (["fit", LLAMA, "h100"], 2, ("nothing takes the argument 'h100'", "kvplan fit --help")),
+    (["check", "chat", "--max-model-len", "8192"], 2, ("No such option", "--set deployment.max_model_len=VALUE")),
     (["fit", LLAMA, "--gpus", "h100"], 2, ("No such option: --gpus. Did you mean '--gpu'?",)),
     (["simulate", "chat", "--strategy", "hope"], 3, ("hope",)),
     (["simulate", "chat", "--scale", "0"], 3, ("scale",)),

@@ -30,7 +30,8 @@ traffic: {duration: 1s, classes: [{name: run, rate: 1/s, prompt_tokens: 1, outpu
 def run(
     context: typer.Context,
     log: Annotated[
-        Path | None, typer.Argument(metavar="LOG", help="The engine's start-up log; .gz or not.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="LOG", help="The engine's start-up log, .gz or not; - for stdin.", show_default=False),
     ] = None,
     measured_run: Annotated[
         Path | None,
@@ -90,6 +91,7 @@ def run(
         keys = overrides.overrides(set_keys, **told)
         learnt = _from_run(measured_run, traffic, keys, offline=offline, folder=folder)
     elif log is not None:
+        log = Path("/dev/stdin") if log == Path("-") else log
         misplaced = next((name for name, value in {"traffic": traffic, "set": set_keys, **told}.items() if value), None)
         if misplaced is not None:
             option = f"--{misplaced.replace('_', '-')}"

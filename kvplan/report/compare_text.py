@@ -18,10 +18,9 @@ def text(comparison: Comparison) -> Iterator[Part]:
     several = len(models) > 1
     for model in models:
         yield answer(_answer(comparison, model, several=several))
-    order = "price" if comparison.by_price else "memory of all GPUs"
     carriers = sum(one.carries for one in comparison.candidates)
     total = len(comparison.candidates)
-    yield paragraph(f"{carriers} of {total} candidates carry it; smallest first, by {order}", style=QUIET, indent=0)
+    yield paragraph(f"{carriers} of {total} candidates carry it; {_first(comparison)} first", style=QUIET, indent=0)
     yield BLANK
     shown = comparison.candidates[:_MOST_ROWS]
     for model in dict.fromkeys(one.choice.model.id for one in shown):
@@ -51,7 +50,12 @@ def _answer(comparison: Comparison, model: str, *, several: bool) -> str:
         return f"{subject}nothing here carries {load}"
     window = f", window {smallest.max_model_len:,}" if smallest.max_model_len else ""
     kv_dtype = "" if smallest.choice.kv_dtype == "auto" else f", KV {smallest.choice.kv_dtype}"
-    return f"{subject}the smallest for {load}: {hardware(smallest)}{window}{kv_dtype}"
+    return f"{subject}the {_first(comparison)} for {load}: {hardware(smallest)}{window}{kv_dtype}"
+
+
+def _first(comparison: Comparison) -> str:
+    """What the order is by: the price of all GPUs where it is known, else their memory."""
+    return "cheapest" if comparison.by_price else "smallest"
 
 
 def _table(rows: Sequence[Candidate], comparison: Comparison) -> Part:
