@@ -1,114 +1,114 @@
-"""Which classes slide, and by what rule of their own, where a config does not say it layer by layer."""
+"""How each class slides where a config does not say it layer by layer: one table from family to rule."""
 
-# Classes with a switch: ``use_sliding_window`` false (also the default) wins over any ``sliding_window``.
-SWITCHED = frozenset(
-    {
-        "qwen2",
-        "qwen2_5_omni_text",
-        "qwen2_5_vl_text",
-        "qwen2_moe",
-        "qwen2_vl_text",
-        "qwen3",
-        "qwen3_moe",
-        "qwen3_omni_moe_text",
-        "qwen3_vl_moe_text",
-        "smollm3",
-    }
-)
-# ... of these, the classes that slide only from layer ``max_window_layers`` (28 where absent) on. dots.llm1 has no
-# switch, but the same rule (62 where absent).
-FROM_LAYER = {
-    "qwen2": 28,
-    "qwen2_vl_text": 80,
-    "qwen2_5_vl_text": 80,
-    "qwen2_5_omni_text": 28,
-    "qwen3": 28,
-    "dots1": 62,
-}
-# Classes that alternate without a key: period, and whether the first (else the last) layer of each period is full.
-# Source: ``layer_types`` that the config classes of transformers 5.20 build; vLLM 0.33's model classes read those.
-PERIODS = {
-    "afmoe": (4, False),
-    "cohere2": (4, False),
-    "cohere2_moe": (4, False),
-    "cwm": (4, True),
-    "diffusion_gemma_text": (6, False),
-    "exaone4": (4, False),
-    "exaone_moe": (4, False),
-    "gemma2": (2, False),
-    "gemma3_text": (6, False),
-    "gemma3n_text": (5, False),
-    "gemma4_text": (6, False),
-    "gemma4_unified_text": (6, False),
-    "gpt_oss": (2, False),
-    "granite_swa": (4, True),
-    "kolibri1": (5, False),
-    "muse_glimmer_text": (4, False),
-    "granitemoe_swa": (4, True),
-    "olmo3": (4, False),
-    "vaultgemma": (2, False),
-}
-# Classes that count their periods from the last layer back.
-COUNTED_BACK = frozenset({"muse_glimmer_text"})
-# Classes whose last layer is full, whatever the list says.
-ENDS_FULL = frozenset({"diffusion_gemma_text", "gemma4_text", "gemma4_unified_text"})
-# Classes of vLLM 0.33 that give every layer the same window: with a list that mixes kinds, all layers keep everything.
-ONE_WINDOW = frozenset(
-    {
-        "bailing_moe",
-        "chatglm",
-        "clip_text_model",
-        "cohere",
-        "deepseek",
-        "ernie4_5_moe",
-        "ernie4_5_vl_moe_text",
-        "exaone",
-        "falcon",
-        "gemma",
-        "glm4",
-        "glm4_moe",
-        "glm4v_moe_text",
-        "glm4v_text",
-        "glm_ocr_text",
-        "gpt2",
-        "gptj",
-        "hy_v3",
-        "hyperclovax",
-        "internlm2",
-        "k2_horizon",
-        "mimo",
-        "minicpm",
-        "minimax_m2",
-        "mixtral",
-        "molmo",
-        "molmo2_text",
-        "nemotron",
-        "olmoe",
-        "opt",
-        "orion",
-        "pangu",
-        "param2moe",
-        "phimoe",
-        "qwen2",
-        "qwen2_5_omni_text",
-        "qwen2_5_vl_text",
-        "qwen2_moe",
-        "qwen2_vl_text",
-        "qwen3",
-        "qwen3_moe",
-        "qwen3_omni_moe_text",
-        "qwen3_vl_moe_text",
-        "qwen3_vl_text",
-        "sarvam",
-        "solar",
-        "stablelm",
-        "step1",
-        "step3_text",
-    }
-)
-# Classes with a window whose layers are all full unless ``layer_types`` says otherwise.
-# Qwen2-MoE's config class mixes kinds where none are listed, which its model class does not read.
-FULL_UNLESS_LISTED = frozenset({"laguna", "mellum", "qwen2_moe", "step3p5"})
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 PERIOD_NAMES = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
-# vLLM's Cohere2 classes pass ``sliding_window + 1`` to the attention layer.
-EXTRA_TOKENS = {"cohere2": 1, "cohere2_moe": 1}
+"""Keys that say how many layers make a period."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowRule:
+    """The habits of one class.
+
+    ``switched``: slides only where ``use_sliding_window`` is true, which it is not by default. ``from_layer``: slides
+    from layer ``max_window_layers`` on, this one where the key is absent. ``period``: one layer of so many is full, the
+    last one, or the first with ``full_first``; with ``counted_back``, periods are counted from the last layer of the
+    model. ``ends_full``: the last layer is full, whatever a list says. ``full_unless_listed``: all layers are full
+    unless ``layer_types`` says otherwise. ``one_window``: the class gives every layer the same window, so with a list
+    that mixes kinds all layers keep everything. ``extra_tokens`` are kept beyond the window that the file says.
+
+    Sources: ``layer_types`` as the config classes of transformers 5.20 build it, which vLLM 0.33's model classes read;
+    for ``one_window`` and ``extra_tokens``, those model classes.
+    """
+
+    switched: bool = False
+    from_layer: int | None = None
+    period: int | None = None
+    full_first: bool = False
+    counted_back: bool = False
+    ends_full: bool = False
+    full_unless_listed: bool = False
+    one_window: bool = False
+    extra_tokens: int = 0
+
+
+NO_RULE = WindowRule()
+_ONE_WINDOW = WindowRule(one_window=True)
+
+WINDOW_RULES: Mapping[str, WindowRule] = {
+    "afmoe": WindowRule(period=4),
+    "bailing_moe": _ONE_WINDOW,
+    "chatglm": _ONE_WINDOW,
+    "clip_text_model": _ONE_WINDOW,
+    "cohere": _ONE_WINDOW,
+    "cohere2": WindowRule(period=4, extra_tokens=1),
+    "cohere2_moe": WindowRule(period=4, extra_tokens=1),
+    "cwm": WindowRule(period=4, full_first=True),
+    "deepseek": _ONE_WINDOW,
+    "diffusion_gemma_text": WindowRule(period=6, ends_full=True),
+    "dots1": WindowRule(from_layer=62),
+    "ernie4_5_moe": _ONE_WINDOW,
+    "ernie4_5_vl_moe_text": _ONE_WINDOW,
+    "exaone": _ONE_WINDOW,
+    "exaone4": WindowRule(period=4),
+    "exaone_moe": WindowRule(period=4),
+    "falcon": _ONE_WINDOW,
+    "gemma": _ONE_WINDOW,
+    "gemma2": WindowRule(period=2),
+    "gemma3_text": WindowRule(period=6),
+    "gemma3n_text": WindowRule(period=5),
+    "gemma4_text": WindowRule(period=6, ends_full=True),
+    "gemma4_unified_text": WindowRule(period=6, ends_full=True),
+    "glm4": _ONE_WINDOW,
+    "glm4_moe": _ONE_WINDOW,
+    "glm4v_moe_text": _ONE_WINDOW,
+    "glm4v_text": _ONE_WINDOW,
+    "glm_ocr_text": _ONE_WINDOW,
+    "gpt2": _ONE_WINDOW,
+    "gpt_oss": WindowRule(period=2),
+    "gptj": _ONE_WINDOW,
+    "granite_swa": WindowRule(period=4, full_first=True),
+    "granitemoe_swa": WindowRule(period=4, full_first=True),
+    "hy_v3": _ONE_WINDOW,
+    "hyperclovax": _ONE_WINDOW,
+    "internlm2": _ONE_WINDOW,
+    "k2_horizon": _ONE_WINDOW,
+    "kolibri1": WindowRule(period=5),
+    "laguna": WindowRule(full_unless_listed=True),
+    "mellum": WindowRule(full_unless_listed=True),
+    "mimo": _ONE_WINDOW,
+    "minicpm": _ONE_WINDOW,
+    "minimax_m2": _ONE_WINDOW,
+    "mixtral": _ONE_WINDOW,
+    "molmo": _ONE_WINDOW,
+    "molmo2_text": _ONE_WINDOW,
+    "muse_glimmer_text": WindowRule(period=4, counted_back=True),
+    "nemotron": _ONE_WINDOW,
+    "olmo3": WindowRule(period=4),
+    "olmoe": _ONE_WINDOW,
+    "opt": _ONE_WINDOW,
+    "orion": _ONE_WINDOW,
+    "pangu": _ONE_WINDOW,
+    "param2moe": _ONE_WINDOW,
+    "phimoe": _ONE_WINDOW,
+    "qwen2": WindowRule(switched=True, from_layer=28, one_window=True),
+    "qwen2_5_omni_text": WindowRule(switched=True, from_layer=28, one_window=True),
+    "qwen2_5_vl_text": WindowRule(switched=True, from_layer=80, one_window=True),
+    # its config class mixes kinds where none are listed, which its model class does not read
+    "qwen2_moe": WindowRule(switched=True, full_unless_listed=True, one_window=True),
+    "qwen2_vl_text": WindowRule(switched=True, from_layer=80, one_window=True),
+    "qwen3": WindowRule(switched=True, from_layer=28, one_window=True),
+    "qwen3_moe": WindowRule(switched=True, one_window=True),
+    "qwen3_omni_moe_text": WindowRule(switched=True, one_window=True),
+    "qwen3_vl_moe_text": WindowRule(switched=True, one_window=True),
+    "qwen3_vl_text": _ONE_WINDOW,
+    "sarvam": _ONE_WINDOW,
+    "smollm3": WindowRule(switched=True),
+    "solar": _ONE_WINDOW,
+    "stablelm": _ONE_WINDOW,
+    "step1": _ONE_WINDOW,
+    "step3_text": _ONE_WINDOW,
+    "step3p5": WindowRule(full_unless_listed=True),
+    "vaultgemma": WindowRule(period=2),
+}

@@ -5,17 +5,7 @@ from dataclasses import dataclass
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described
 from kvplan.hf_config.fields import MEASURE_HINT, Fields
-from kvplan.hf_config.window_classes import (
-    COUNTED_BACK,
-    ENDS_FULL,
-    EXTRA_TOKENS,
-    FROM_LAYER,
-    FULL_UNLESS_LISTED,
-    ONE_WINDOW,
-    PERIOD_NAMES,
-    PERIODS,
-    SWITCHED,
-)
+from kvplan.hf_config.window_classes import NO_RULE, PERIOD_NAMES, WINDOW_RULES, WindowRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +62,17 @@ def _span(model: Described, kind: str, window: int | None) -> Span:
 
 def _window(model: Described) -> int | None:
     """Tokens of the window, or None; 0 means none, as in vLLM."""
-    if model.family in SWITCHED and not model.text.flag("use_sliding_window"):
+    rule = _rule(model)
+    if rule.switched and not model.text.flag("use_sliding_window"):
         return None
-    if model.family in SWITCHED and "sliding_window" not in model.text.values:
+    if rule.switched and "sliding_window" not in model.text.values:
         return 4096  # the class default of these, which the switch otherwise hides
     tokens = model.text.size("sliding_window", default=0)
-    return tokens + EXTRA_TOKENS.get(model.family, 0) if tokens else None
+    return tokens + rule.extra_tokens if tokens else None
+
+
+def _rule(model: Described) -> WindowRule:
+    return WINDOW_RULES.get(model.family, NO_RULE)
 
 
 def _own_windows(model: Described, layers: int) -> list[Span] | None:
@@ -124,24 +119,27 @@ def _layer_kinds(model: Described, layers: int) -> list[str] | None:
     listed = model.text.texts("layer_types")
     if model.family == "gpt_oss" and listed is not None and set(listed) != {"sliding_attention"}:
         listed = None  # vLLM 0.33, OAIAttention: every second layer slides, whatever the list says
+    rule = _rule(model)
     if listed is not None:
         kinds = [layer_rule(model, name) for name in checked_length(model, "layer_types", listed, layers)]
-        if model.family in ONE_WINDOW and set(kinds) != {"sliding"}:
+        if rule.one_window and set(kinds) != {"sliding"}:
             return ["full"] * layers
     else:
         pattern = model.text.value(*PERIOD_NAMES)
         if isinstance(pattern, str):
             kinds = _from_letters(model, pattern, layers)
-        elif model.family in FROM_LAYER:
-            first = model.text.size("max_window_layers", default=FROM_LAYER[model.family])
+        elif rule.from_layer is not None:
+            first = model.text.size("max_window_layers", default=rule.from_layer)
             kinds = ["sliding" if index >= first else "full" for index in range(layers)]
-        elif model.family in PERIODS:
-            kinds = _from_period(model, layers)
-        elif model.family in FULL_UNLESS_LISTED:
+        elif rule.period is not None:
+            period = model.text.optional_count(*PERIOD_NAMES) or rule.period
+            full_at = 0 if rule.full_first else (layers - 1) % period if rule.counted_back else period - 1
+            kinds = ["full" if index % period == full_at else "sliding" for index in range(layers)]
+        elif rule.full_unless_listed:
             kinds = ["full"] * layers
         else:
             return None
-    if model.family in ENDS_FULL:
+    if rule.ends_full:
         kinds[-1] = "full"
     return kinds
 
@@ -165,15 +163,6 @@ def checked_length(model: Described, key: str, listed: list[str], layers: int) -
     if len(listed) < layers:
         raise model.text.contradicts(key, f"it has {len(listed)} entries for {layers} layers")
     return listed[:layers]
-
-
-def _from_period(model: Described, layers: int) -> list[str]:
-    period, full_first = PERIODS[model.family]
-    period = model.text.optional_count(*PERIOD_NAMES) or period
-    full_at = 0 if full_first else period - 1
-    if model.family in COUNTED_BACK:
-        full_at = (layers - 1) % period
-    return ["full" if index % period == full_at else "sliding" for index in range(layers)]
 
 
 def _from_letters(model: Described, pattern: str, layers: int) -> list[str]:
