@@ -16,7 +16,6 @@ from kvplan.engines.sglang.budget import before_loading_bytes
 from kvplan.engines.sglang.classes import has_window_pool
 from kvplan.engines.sglang.reserve import captured_sizes, default_fraction, static_fraction, tier_of
 from kvplan.engines.sglang.rules import kv_memory, share_out, window_pool_tokens
-from kvplan.engines.tensorrt_llm import pool_blocks
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     CompressedKv,
@@ -326,7 +325,8 @@ def test_sglang_says_which_share_would_do() -> None:
 def test_tensorrt_llm_takes_nine_tenths_of_what_is_free() -> None:
     """A recorded start: 17.83 GiB free, 16.05 allocated, 8,219 blocks of 32 tokens (8-bit KV of Llama-3.1-8B)."""
     block = 32 * 32 * 2 * 8 * 128
-    assert abs(pool_blocks(round(17.83 * GIB), Fraction(9, 10), block) - 8219) <= 3
+    given = plan_of("tensorrt-llm", DENSE, kv_dtype="fp8", kv_memory_bytes=round(17.83 * 0.9 * GIB))
+    assert abs(given.blocks - 8219) <= 3
     plan = plan_of("tensorrt-llm", DENSE, kv_dtype="fp8")
     assert plan.budget is not None
     assert plan.layout.bytes_per_block == block

@@ -18,6 +18,14 @@ class EngineVersion:
     name: str = "vllm"
     release: tuple[int, ...] | None = None
 
+    def __str__(self) -> str:
+        """As ``parse_engine`` reads it.
+
+        >>> str(EngineVersion(name="vllm", release=(0, 33))), str(EngineVersion(name="tgi"))
+        ('vllm@0.33', 'tgi')
+        """
+        return self.name if self.release is None else f"{self.name}@{'.'.join(map(str, self.release))}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:

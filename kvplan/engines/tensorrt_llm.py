@@ -56,15 +56,6 @@ _BAND_SHARE = Fraction(5, 100)
 """The least half width, as a share of the pool: one log was compared."""
 
 
-def pool_blocks(free_bytes: int, fraction: Fraction, block_bytes: int) -> int:
-    """Blocks made of ``fraction`` of what is free after loading.
-
-    >>> pool_blocks(int(17.83 * 2**30), Fraction(9, 10), 2 * 2**20)
-    8216
-    """
-    return int(free_bytes * fraction) // block_bytes
-
-
 def kv_types(model: ModelSpec, kv_dtype: str) -> KvTypes:
     """``auto`` follows the checkpoint's KV scheme, else the model's type."""
     word = (model.kv_scheme or model.dtype) if kv_dtype == "auto" else kv_dtype

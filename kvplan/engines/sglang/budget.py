@@ -6,7 +6,7 @@ from kvplan.engines.base import Budget, BudgetTerm, Deployment
 from kvplan.engines.corrections import corrected
 from kvplan.engines.sglang.drafting import draft_term
 from kvplan.engines.sglang.reserve import serves_vision, static_fraction
-from kvplan.engines.sglang.rules import Pools
+from kvplan.engines.sglang.rules import Pools, kv_memory
 from kvplan.engines.weights import load_rank
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
@@ -41,8 +41,16 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
     loaded = load_rank(model, deployment, stage)
     before = before_loading_bytes(deployment)
     fraction = static_fraction(model, deployment, loaded.total_bytes)
-    requested = int((loaded.total_bytes - before) * fraction)
-    terms = [
+    inside = [BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula)]
+    if serves_vision(model):
+        inside.append(BudgetTerm(name="vision_cache", bytes=VISION_CACHE_BYTES, formula="SGLANG_VLM_CACHE_SIZE_MB"))
+    draft = draft_term(model, deployment)
+    if draft is not None:
+        inside.append(draft)
+    taken, free = sum(term.bytes for term in inside), loaded.total_bytes - before
+    left = kv_memory(free, free - taken, fraction)
+    requested = taken + left
+    outside = (
         BudgetTerm(
             name="before_loading",
             bytes=before,
@@ -51,25 +59,18 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
         ),
         BudgetTerm(
             name="activations_and_graphs",
-            bytes=loaded.total_bytes - before - requested,
+            bytes=free - requested,
             formula=f"free before loading × (1 − {float(fraction):.4g})",
             inside_fraction=False,
         ),
-        BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
-    ]
-    if serves_vision(model):
-        terms.append(BudgetTerm(name="vision_cache", bytes=VISION_CACHE_BYTES, formula="SGLANG_VLM_CACHE_SIZE_MB"))
-    draft = draft_term(model, deployment)
-    if draft is not None:
-        terms.append(draft)
-    left = requested - sum(term.bytes for term in terms if term.inside_fraction)
+    )
     band = _BAND_BYTES if deployment.gpus < _WIDE_GPUS else _WIDE_BAND_BYTES
     half = int(loaded.weights.bytes * loaded.weights.unsure_share) + band
     answer = Budget(
         rank=loaded.rank,
         total_bytes=loaded.total_bytes,
         requested_bytes=requested,
-        terms=tuple(terms),
+        terms=(*outside, *inside),
         kv_bytes=left,
         kv_bytes_low=left - half,
         kv_bytes_high=left + half,

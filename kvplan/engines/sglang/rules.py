@@ -57,7 +57,7 @@ def kv_memory(free_before_bytes: int, free_after_bytes: int, fraction: Fraction)
     >>> kv_memory(100, 60, Fraction(9, 10))
     50
     """
-    return int(free_after_bytes - free_before_bytes * (1 - fraction))
+    return int(free_before_bytes * fraction) - (free_before_bytes - free_after_bytes)
 
 
 def smallest_fraction(free_before_bytes: int, loaded_bytes: int) -> Fraction:
