@@ -321,8 +321,8 @@ def test_what_would_escape_its_price_is_refused(path: str, fields: dict[str, Any
         ),
         ("/v1/embeddings", {"input": "abcd"}, 16 + 4),
         ("/v1/embeddings", {"input": [[1, 2, 3], [4]]}, 4),
-        ("/v1/rerank", {"query": "ab", "documents": ["c", "defg"]}, 2 * (16 + 2) + 5),
-        ("/v1/score", {"text_1": "ab", "text_2": "c"}, 16 + 3),
+        ("/v1/rerank", {"query": "ab", "documents": ["c", "defg"]}, 2 * (256 + 2) + 5),
+        ("/v1/score", {"text_1": "ab", "text_2": "c"}, 256 + 3),
     ],
 )
 def test_every_route_is_priced_by_its_own_fields(path: str, fields: dict[str, Any], tokens: int) -> None:

@@ -12,6 +12,7 @@ from kvplan.gateway.bounds import TOKENS_OF_TOOLS, TOKENS_PER_CHAT, TOKENS_PER_M
 from tests.gateway_server import CHAT, WINDOW_TOKENS, promise
 
 COMPLETIONS, RESPONSES, MESSAGES, EMBEDDINGS = "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"
+SCORE = "/v1/score"
 HI = [{"role": "user", "content": "hi"}]
 HI_TOKENS = TOKENS_PER_CHAT + TOKENS_PER_MESSAGE + len("user") + len("hi")
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -55,6 +56,9 @@ def indented(value: object) -> int:
         (RESPONSES, {"input": "abc", "max_output_tokens": 7}, (TOKENS_PER_CHAT + 3,), 7, 1),
         (RESPONSES, {"input": HI, "instructions": "abc"}, (HI_TOKENS + 3,), None, 1),
         (MESSAGES, {"messages": HI, "max_tokens": 9, "system": "abc"}, (HI_TOKENS + 3,), 9, 1),
+        (EMBEDDINGS, {"messages": HI}, (HI_TOKENS,), 0, 1),
+        (SCORE, {"text_1": ["a", "bcd"], "text_2": ["e", "fg"]}, (TOKENS_PER_CHAT + 4, TOKENS_PER_CHAT + 5), 0, 1),
+        (SCORE, {"text_1": "a", "text_2": "b", "instruction": "cd"}, (TOKENS_PER_CHAT + 2 + indented("cd"),), 0, 1),
         (EMBEDDINGS, {"input": "abc"}, (TOKENS_PER_PROMPT + 3,), 0, 1),
         (EMBEDDINGS, {"input": ["a", "bc"], "max_tokens": 99}, (TOKENS_PER_PROMPT + 1, TOKENS_PER_PROMPT + 2), 0, 1),
     ],
@@ -145,6 +149,9 @@ def test_a_picture_inside_a_tool_s_result_is_a_picture(item: dict[str, Any]) -> 
         ),
         (CHAT, {"messages": [{"content": [{"type": "file", "file": {"file_id": "f"}}]}]}, "content"),
         (EMBEDDINGS, {"input": {"data": "x"}}, "input"),
+        (EMBEDDINGS, {"input": "long", "messages": HI}, "messages"),
+        (SCORE, {"text_1": "a", "text_2": "b", "data_1": "a", "data_2": "long"}, "data_1"),
+        (SCORE, {"queries": "a", "documents": "b"}, "text_1"),
         (EMBEDDINGS, {"input": [1, "a"]}, "input"),
     ],
 )
@@ -179,3 +186,9 @@ def test_the_cap_is_where_every_engine_reads_it(fields: dict[str, Any], forwarde
     ask = read_ask(PRICED_ROUTES[CHAT], body.fields, {})
     charged = price(promise(default_max_tokens=100), ask)
     assert json.loads(with_cap(body, ask.cap_fields, charged.cap_to_write)) == {"messages": HI, **forwarded}
+
+
+def test_a_prompt_that_is_filled_up_holds_the_window() -> None:
+    charged = price(promise(), ask_of(EMBEDDINGS, {"input": [[1, 2], [3]], "padding": "max_length"}))
+    assert charged.tokens == 2 * WINDOW_TOKENS
+    assert price(promise(), ask_of(EMBEDDINGS, {"input": [[1, 2], [3]], "padding": "do_not_pad"})).tokens == 3

@@ -42,13 +42,14 @@ class Route:
     """A route that is priced: which fields may hold the cap (a default is written into the first), and the prompt.
 
     ``form``: ``chat`` (messages), ``plain`` (texts or token ids), ``responses`` (text or items), ``pairs`` (a query
-    read together with each document).
+    read together with each document). ``rivals``: fields that an engine could read in place of ``prompt_field``.
     """
 
     form: str
     prompt_field: str
     cap_fields: tuple[str, ...] = ()
     query_field: str | None = None
+    rivals: tuple[str, ...] = ()
 
 
 PRICED_ROUTES: dict[str, Route] = {
@@ -58,11 +59,16 @@ PRICED_ROUTES: dict[str, Route] = {
     "/v1/completions": Route(form="plain", prompt_field="prompt", cap_fields=("max_tokens",)),
     "/v1/responses": Route(form="responses", prompt_field="input", cap_fields=("max_output_tokens",)),
     "/v1/messages": Route(form="chat", prompt_field="messages", cap_fields=("max_tokens",)),
-    "/v1/embeddings": Route(form="plain", prompt_field="input"),
-    "/pooling": Route(form="plain", prompt_field="input"),
-    "/classify": Route(form="plain", prompt_field="input"),
+    "/v1/embeddings": Route(form="plain", prompt_field="input", rivals=("messages",)),
+    "/pooling": Route(form="plain", prompt_field="input", rivals=("messages",)),
+    "/classify": Route(form="plain", prompt_field="input", rivals=("messages",)),
     "/v1/rerank": Route(form="pairs", prompt_field="documents", query_field="query"),
-    "/v1/score": Route(form="pairs", prompt_field="text_2", query_field="text_1"),
+    "/v1/score": Route(
+        form="pairs",
+        prompt_field="text_2",
+        query_field="text_1",
+        rivals=("data_1", "data_2", "queries", "documents", "items"),
+    ),
 }
 """Generating routes, then routes that only read a prompt."""
 
@@ -98,12 +104,18 @@ def read_ask(route: Route, body: Mapping[str, object], media_tokens: Mapping[str
     for name, reason in _REFUSED_FIELDS.items():
         if body.get(name) is not None:
             raise BadRequestError(f"{name} is not accepted: {reason}", param=name, code="unsupported_parameter")
+    for name in route.rivals:
+        if body.get(name) is not None and body.get(route.prompt_field) is not None:
+            message = f"{name} and {route.prompt_field} are two prompts, and an engine reads one of them"
+            raise BadRequestError(message, param=name, code="unsupported_parameter")
     try:
         prompts, is_exact = _prompts(route, body, media_tokens)
     except UnpricedPartError as error:
         raise BadRequestError(str(error), param=error.part) from error
     except RecursionError as error:
         raise BadRequestError("the body is nested too deeply", param=route.prompt_field) from error
+    if body.get("padding") not in (None, "do_not_pad"):  # vLLM's poolers then fill each prompt up to the window
+        prompts, is_exact = (_LARGEST_INTEGER,) * len(prompts), False
     is_countable = not is_exact and len(prompts) == 1 and not any(name in body for name in _UNCOUNTABLE_FIELDS)
     if not route.cap_fields:
         return Ask(prompts=prompts, is_exact=is_exact, max_output_tokens=0, sequences=1, cap_fields=())
@@ -193,7 +205,7 @@ def _is_function(tool: object) -> bool:
 
 
 def _pair_bounds(route: Route, body: Mapping[str, object]) -> tuple[int, ...]:
-    """Rerank and score: every document is read together with the longest query."""
+    """Rerank and score: every document is read together with the longest query, some models' in a template."""
     assert route.query_field is not None
     query, documents = body.get(route.query_field), body.get(route.prompt_field)
     items = documents if isinstance(documents, list) else [documents]
@@ -201,8 +213,9 @@ def _pair_bounds(route: Route, body: Mapping[str, object]) -> tuple[int, ...]:
     if not items or not queries or not all(isinstance(text, str) for text in (*items, *queries)):
         message = f"{route.query_field} and {route.prompt_field} must be strings or lists of strings"
         raise BadRequestError(message, param=route.query_field)
-    longest_query = max(text_bound(str(text)) for text in queries)
-    return tuple(TOKENS_PER_PROMPT + longest_query + text_bound(str(text)) for text in items)
+    around = TOKENS_PER_CHAT + sum(json_bound(body.get(name)) for name in ("instruction", "chat_template_kwargs"))
+    around += max(text_bound(str(text)) for text in queries)
+    return tuple(around + text_bound(str(text)) for text in items)
 
 
 def _plain_prompts(value: object, name: str, extra: int) -> tuple[tuple[int, ...], bool]:
