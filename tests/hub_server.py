@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import pytest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -78,6 +81,18 @@ def serve() -> Iterator[HubServer]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def only_hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[HubServer]:
+    """The server as the only Hub that kvplan knows: no proxy, and an empty cache under ``home``."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    with serve() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        monkeypatch.setenv("HF_HOME", str(home / "hf"))
+        yield server
 
 
 class _Handler(BaseHTTPRequestHandler):

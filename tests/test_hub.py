@@ -11,7 +11,7 @@ import pytest
 from kvplan.errors import ModelUnavailableError
 from kvplan.hub import HubFacts, HubUnavailableError, fetch_facts
 from kvplan.model import Source
-from tests.hub_server import COMMIT, Fault, HubServer, Repository, serve
+from tests.hub_server import COMMIT, Fault, HubServer, Repository, only_hub, serve
 
 CONFIG = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 8, "hidden_size": 64}
 BODY = json.dumps(CONFIG).encode()
@@ -20,11 +20,7 @@ BODY = json.dumps(CONFIG).encode()
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
     """A Hub with one open model of two shards, and an empty cache."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    with serve() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    with only_hub(monkeypatch, tmp_path) as server:
         server.repositories["org/open"] = Repository(
             files={"config.json": BODY},
             sizes={"model-00001-of-00002.safetensors": 1_000_000, "model-00002-of-00002.safetensors": 600_100},

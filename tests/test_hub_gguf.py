@@ -9,7 +9,7 @@ from kvplan.errors import InputError, ModelUnavailableError
 from kvplan.hub.cache import hub_cache_folder
 from kvplan.sources import read_model
 from tests.gguf_files import gguf_bytes
-from tests.hub_server import COMMIT, Fault, HubServer, Repository, serve
+from tests.hub_server import COMMIT, Fault, HubServer, Repository, only_hub
 from tests.test_gguf import LLAMA_8B
 
 FILE = "q4/llama-Q4_K_M.gguf"
@@ -18,11 +18,7 @@ REFERENCE = f"org/llama-GGUF/{FILE}"
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    with serve() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+    with only_hub(monkeypatch, tmp_path) as server:
         tokens = [f"token {number:06d} with some length" for number in range(320_000)]
         whole = gguf_bytes({**LLAMA_8B, "tokenizer.ggml.tokens": tokens}, {"w": ((1 << 22,), 0, 1 << 24)})
         server.repositories["org/llama-GGUF"] = Repository(files={FILE: whole})

@@ -17,8 +17,8 @@ from kvplan.checkpoint import (
 )
 from kvplan.errors import InputError, ModelUnavailableError
 from kvplan.model import Source
-from kvplan.sources import read_model, split_reference
-from tests.hub_server import COMMIT, Fault, HubServer, Repository, serve
+from kvplan.sources import read_model
+from tests.hub_server import COMMIT, Fault, HubServer, Repository, only_hub
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -38,11 +38,7 @@ LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
     """A Hub without repositories, and an empty cache."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    with serve() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    with only_hub(monkeypatch, tmp_path) as server:
         yield server
 
 
@@ -250,11 +246,6 @@ def test_a_name_that_can_be_no_hub_id(hub: HubServer, reference: str) -> None:
     with pytest.raises(InputError):
         read_model(reference)
     assert hub.seen == []
-
-
-def test_a_reference_is_split_at_its_revision() -> None:
-    assert split_reference("org/name@v1.0") == ("org/name", "v1.0")
-    assert split_reference(f"gpt2@{COMMIT}") == ("gpt2", COMMIT)
 
 
 # The Hub, its cache and the catalogue
