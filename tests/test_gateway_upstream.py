@@ -14,7 +14,7 @@ from kvplan.gateway import upstream as upstream_module
 from kvplan.gateway.connection import SilentError, UnreachableError, UpstreamError
 from kvplan.gateway.proxy import UpstreamProxy
 from kvplan.gateway.upstream import Upstream
-from tests.gateway_script import CHUNKED, LENGTH, Engine, ask, run, serving, upstream_of
+from tests.gateway_script import CHUNKED, LENGTH, TO_THE_END, Engine, ask, run, serving, upstream_of
 
 
 def test_a_request_is_written_once_with_one_length() -> None:
@@ -141,9 +141,10 @@ def test_an_engine_behind_tls_is_asked_only_where_its_certificate_is_trusted(
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
         with pytest.raises(UnreachableError, match="SSLCertVerificationError"):
             await ask_at("127.0.0.1", Engine([CHUNKED], [LENGTH]))
-        engine = Engine([CHUNKED], [LENGTH])
-        assert await ask_at("localhost", engine) == (200, b"hello")
-        assert engine.connections == 1
+        for last in ([LENGTH], [TO_THE_END, None]):
+            engine = Engine([CHUNKED], list(last))
+            assert await ask_at("localhost", engine) == (200, b"hello")
+            assert engine.connections == 1
 
     run(case)
 
