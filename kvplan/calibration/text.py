@@ -16,12 +16,11 @@ def calibration_text(found: Calibration, source: str) -> str:
     import yaml
 
     asked, start = found.deployment, found.start
-    release = "" if asked.engine.release is None else "@" + ".".join(map(str, asked.engine.release))
     settings: dict[str, object] = {
         name: getattr(asked, name) for name in (*SETTINGS, *FLAGS, *WORDS) if getattr(asked, name) is not None
     }
     document: dict[str, object] = {
-        "engine": f"{asked.engine.name}{release}",
+        "engine": str(asked.engine),
         "model": found.planned.model.id,
         "source": f"{source}, lines {start.first_line} to {start.last_line}",
         **{name: getattr(asked, name) for name in PARALLELISM},

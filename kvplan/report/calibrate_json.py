@@ -1,7 +1,7 @@
 """``kvplan calibrate`` as JSON (``kvplan.calibration``)."""
 
 from kvplan.calibration import Calibration, TermDifference
-from kvplan.report.fit_json import budget_object, engine_name, finding_object
+from kvplan.report.fit_json import budget_object, finding_object
 from kvplan.report.json_text import document
 
 
@@ -14,7 +14,7 @@ def text(found: Calibration, calibration_file: str) -> str:
         "calibration",
         {
             "model": {"id": found.planned.model.id, "as_printed": start.model},
-            "engine": engine_name(found.deployment.engine),
+            "engine": str(found.deployment.engine),
             "engine_version": start.version,
             "lines": {"first": start.first_line, "last": start.last_line},
             "log": {

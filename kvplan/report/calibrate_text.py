@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from shlex import quote
 
 from kvplan.calibration import Calibration, TermDifference
-from kvplan.report.fit_json import engine_name
 from kvplan.report.fit_text import findings, settings_line
 from kvplan.report.numbers import count, format_bytes, ratio
 from kvplan.report.page import BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
@@ -41,7 +40,7 @@ def text(found: Calibration, log_name: str, starts: int, written: str | None, co
 
 def _setting(found: Calibration, starts: int) -> tuple[str, str]:
     which = f"the last of {starts} starts · " if starts > 1 else ""
-    engine = engine_name(found.deployment.engine).replace("@", " ")
+    engine = str(found.deployment.engine).replace("@", " ")
     return f"{which}{engine}", settings_line(found.planned.plan.settings)
 
 

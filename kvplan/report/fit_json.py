@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kvplan.capacity import Fit, Reservation
-from kvplan.engines.base import Budget, Deployment, EngineVersion, Finding
+from kvplan.engines.base import Budget, Deployment, Finding
 from kvplan.errors import KvplanError
 from kvplan.remedies import Remedy
 from kvplan.report.json_text import document
@@ -68,16 +68,11 @@ def finding_object(finding: Finding) -> dict[str, object]:
     }
 
 
-def engine_name(engine: EngineVersion) -> str:
-    """``vllm@0.20``, or ``vllm`` where no release was named."""
-    return engine.name if engine.release is None else f"{engine.name}@{'.'.join(map(str, engine.release))}"
-
-
 def _deployment_object(fit: Fit) -> dict[str, object]:
     asked: Deployment = fit.deployment
     settings = fit.plan.settings
     return {
-        "engine": engine_name(asked.engine),
+        "engine": str(asked.engine),
         "gpu": None if asked.gpu is None else asked.gpu.name,
         "gpus": asked.gpus,
         "gpu_memory_bytes": None if asked.gpu_memory_bytes is None else list(asked.gpu_memory_bytes),

@@ -7,7 +7,6 @@ from shlex import quote
 from kvplan.capacity import Fit
 from kvplan.engines.base import Budget, Finding, Settings
 from kvplan.remedies import MOST_GPUS, Remedy
-from kvplan.report.fit_json import engine_name
 from kvplan.report.model_text import provenance
 from kvplan.report.numbers import count, format_bytes, ratio
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
@@ -69,7 +68,7 @@ def _hardware(fit: Fit) -> str:
         if ranks > 1
     ]
     shared = f" ({', '.join(split)})" if split else ""
-    return " · ".join((f"{gpu}{shared}", engine_name(asked.engine).replace("@", " "), f"KV {fit.plan.kv_types.name}"))
+    return " · ".join((f"{gpu}{shared}", str(asked.engine).replace("@", " "), f"KV {fit.plan.kv_types.name}"))
 
 
 def settings_line(settings: Settings) -> str:

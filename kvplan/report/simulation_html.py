@@ -9,13 +9,14 @@ from kvplan.recommend.results import CapPoint
 from kvplan.report import html_page as html
 from kvplan.report.charts import cap_chart, pool_and_refusals
 from kvplan.report.fit_text import budget_rows
-from kvplan.report.numbers import count, percent, plain_seconds
 from kvplan.report.over_time import over_time, scales
 from kvplan.report.page import Columns, Headline, Labelled, Part, Prose, Verbatim
 from kvplan.report.simulation_text import (
+    CAPS,
     COLUMNS,
     RESERVATIONS,
     STRATEGIES,
+    cap_rows,
     load_line,
     pool_line,
     promise_line,
@@ -29,7 +30,6 @@ from kvplan.report.simulation_text import (
 from kvplan.report.simulation_text import recommendation as recommendation_parts
 from kvplan.simulation.results import Simulation
 
-CAPS = ("default cap", "cuts off", "refused", "95% interval", "gave up", "p99 s")
 SUMMARY = "what it does"
 
 
@@ -109,21 +109,6 @@ def _curves(result: Simulation, caps: Sequence[CapPoint]) -> Iterator[str]:
     yield cap_chart(caps, chosen)
     places = [place for place, point in enumerate(caps) if point.default_max_tokens == chosen]
     yield html.table(CAPS, cap_rows(caps), marked=places[0] if places else None)
-
-
-def cap_rows(caps: Sequence[CapPoint]) -> list[tuple[str, ...]]:
-    """A row per default cap, in the columns of ``CAPS``."""
-    return [
-        (
-            count(point.default_max_tokens),
-            percent(point.truncated_share),
-            percent(point.played.refused_share),
-            " to ".join(percent(end) for end in point.played.refused_interval),
-            percent(point.played.gave_up_share),
-            plain_seconds(point.played.e2e_p99_s),
-        )
-        for point in caps
-    ]
 
 
 def _over_time(result: Simulation) -> Iterator[str]:

@@ -6,11 +6,12 @@ from kvplan.capacity import Fit
 from kvplan.recommend.results import CapPoint
 from kvplan.report.fit_text import budget_rows
 from kvplan.report.markdown import plain, table
-from kvplan.report.simulation_html import CAPS, cap_rows
 from kvplan.report.simulation_text import (
+    CAPS,
     COLUMNS,
     RESERVATIONS,
     STRATEGIES,
+    cap_rows,
     load_line,
     pool_line,
     promise_line,

@@ -1,7 +1,8 @@
 """``kvplan simulate`` as text: the pool, the worst cases, the strategies side by side, what to set."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from kvplan.report.numbers import count, format_bytes, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
@@ -11,8 +12,12 @@ from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
 from kvplan.traffic.kinds import PlannedDeployment
 from kvplan.units import GIB
 
+if TYPE_CHECKING:
+    from kvplan.recommend.results import CapPoint
+
 RESERVATIONS = ("worst-case reservations", "prompt", "cap", "blocks", "fit")
 STRATEGIES = ("strategy", "done", "refused", "gave up", "preempts", "KV", "p50 s", "p99 s")
+CAPS = ("default cap", "cuts off", "refused", "95% interval", "gave up", "p99 s")
 
 COLUMNS = (
     "done … gave up: shares of requests, mean over seeds (refused: at least once, many come back); preempts: "
@@ -99,6 +104,21 @@ def reservation_rows(result: Simulation) -> Iterator[tuple[str, ...]]:
             count(row.blocks),
             count(row.sequences),
         )
+
+
+def cap_rows(caps: "Sequence[CapPoint]") -> list[tuple[str, ...]]:
+    """A row per default cap, in the columns of ``CAPS``."""
+    return [
+        (
+            count(point.default_max_tokens),
+            percent(point.truncated_share),
+            percent(point.played.refused_share),
+            " to ".join(percent(end) for end in point.played.refused_interval),
+            percent(point.played.gave_up_share),
+            plain_seconds(point.played.e2e_p99_s),
+        )
+        for point in caps
+    ]
 
 
 def strategy_row(strategy: StrategyResult, concurrency: int) -> tuple[str, ...]:
