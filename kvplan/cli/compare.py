@@ -37,12 +37,7 @@ def run(
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", metavar="N", help="How many of them at once; 1.")
     ] = None,
-    safety_fraction: Annotated[
-        float,
-        typer.Option(
-            "--safety-fraction", metavar="SHARE", show_default=False, help="Share of the pool to promise them."
-        ),
-    ] = 1.0,
+    safety_fraction: options.SafetyFraction = 1.0,
     tensor_parallel: Annotated[
         str,
         typer.Option(
@@ -136,13 +131,11 @@ def _load(
         raise InputError("--max-tokens without --prompt is no shape", hint="--prompt 4000", key="prompt")
     from kvplan.compare import ShapeLoad
 
-    fraction = options.parse_share(safety_fraction, "--safety-fraction")
-    assert fraction is not None
     return ShapeLoad(
         prompt_tokens=options.positive_or_none(prompt, "--prompt"),
         max_output_tokens=options.positive_or_none(max_tokens, "--max-tokens"),
         concurrency=options.positive_or_none(concurrency, "--concurrency") or 1,
-        safety_fraction=fraction,
+        safety_fraction=options.parse_share(safety_fraction, "--safety-fraction"),
     )
 
 

@@ -39,10 +39,7 @@ def run(
     max_tokens: Annotated[
         list[int] | None, typer.Option("--max-tokens", metavar="M", help="Its cap; without one, the window's rest.")
     ] = None,
-    safety_fraction: Annotated[
-        float,
-        typer.Option("--safety-fraction", metavar="SHARE", show_default=False, help="Share of the pool to promise."),
-    ] = 1.0,
+    safety_fraction: options.SafetyFraction = 1.0,
     gpu_memory: options.GpuMemory = None,
     utilization: options.Utilization = None,
     kv_memory: Annotated[
@@ -136,6 +133,7 @@ def run(
         raise InputError(
             "fit needs a GPU", hint="--gpu h100, or --gpu-memory 79.18GiB, or --kv-memory 40GiB", key="gpu"
         )
+    share = utilization if utilization_word is None else utilization_word
     stages = tuple(options.parse_counts(pp_layers, "--pp-layers")) or None
     deployment = Deployment(
         engine=parse_engine(engine),
@@ -155,9 +153,7 @@ def run(
         max_model_len=options.positive_or_none(max_model_len, "--max-model-len"),
         max_num_seqs=options.positive_or_none(max_num_seqs, "--max-num-seqs"),
         max_num_batched_tokens=options.positive_or_none(max_num_batched_tokens, "--max-num-batched-tokens"),
-        memory_utilization=options.parse_share(
-            utilization if utilization_word is None else utilization_word, "--gpu-memory-utilization"
-        ),
+        memory_utilization=None if share is None else options.parse_share(share, "--gpu-memory-utilization"),
         async_scheduling=async_scheduling,
         prefix_caching=prefix_caching,
         chunked_prefill=chunked_prefill,
@@ -178,7 +174,6 @@ def run(
         weight_bytes=None if weights_bytes is None else options.parse_amount(weights_bytes, "--weights-bytes"),
     )
     fraction = options.parse_share(safety_fraction, "--safety-fraction")
-    assert fraction is not None
     try:
         spec = read_model(model, offline=offline, profiles_folder=folder)
         if learnt is not None:

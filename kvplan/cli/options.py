@@ -51,6 +51,9 @@ KvDtype = Annotated[
 MaxModelLen = Annotated[
     int | None, typer.Option("--max-model-len", "--context", metavar="N", help="The engine's window, in tokens.")
 ]
+SafetyFraction = Annotated[
+    float, typer.Option("--safety-fraction", metavar="SHARE", show_default=False, help="Share of the pool to promise.")
+]
 Tokens = Annotated[str | None, typer.Option("--tokens", metavar="N,N", help="Price these lengths.")]
 
 Engine = Annotated[
@@ -193,10 +196,8 @@ def parse_amount(text: str, option: str) -> int:
     return amount
 
 
-def parse_share(value: float | None, option: str) -> Fraction | None:
+def parse_share(value: float, option: str) -> Fraction:
     """A share in (0, 1], exact as written: 0.92 is 92/100, not the float beside it."""
-    if value is None:
-        return None
     if not 0 < value <= 1:
         raise InputError(f"{option} {value:g} is not a share", hint="give a number above 0 and at most 1", key=option)
     return Fraction(str(value))
