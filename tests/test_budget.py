@@ -84,6 +84,16 @@ def test_forward_pass_of_experts_by_hand() -> None:
     assert forward_bytes(wide) == 2048 * 2 * (8 * 2 * 2 * 1536 + 3 * 2048)
 
 
+def test_experts_worked_in_chunks_before_0_17() -> None:
+    """65,536 tokens of Qwen3-30B-A3B: 3 vectors of all, two workspaces of 8 experts for 32,768 at a time."""
+    mixture = {"hidden": 2048, "experts_per_token": 8, "expert_intermediate": 768, "batched_tokens": 65536}
+    chunked = forward_bytes(facts(**mixture, release=(0, 16)))
+    assert chunked == 2 * (65536 * 3 * 2048 + 32768 * 8 * 2 * 2048)
+    assert forward_bytes(facts(**mixture, release=(0, 17))) == 2 * 65536 * (3 * 2048 + 8 * 2 * 2048)
+    (term,) = (term for term in rank_terms(facts(**mixture, release=(0, 16))) if term.name == "activation_forward")
+    assert "experts 32,768 tokens at a time" in term.formula
+
+
 def test_latent_attention_turns_its_context_back() -> None:
     """DeepSeek at TP 8: 16 heads × 256 values × 65,536 tokens × 2 B = 512 MiB beside the layer."""
     with_context = forward_bytes(facts(latent_context_width=16 * 256))

@@ -9,7 +9,7 @@ from kvplan.engines import parse_engine
 from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.engines.vllm.settings import resolve_settings, version_findings
 from kvplan.errors import InputError
-from kvplan.layers import CrossAttention, FullAttention, Mamba1State
+from kvplan.layers import CrossAttention, FullAttention, LatentAttention, Mamba1State
 from kvplan.model import Shape
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.units import GIB
@@ -59,6 +59,14 @@ def test_defaults(device: GpuProfile | None, engine: str, sequences: int, tokens
     settings = resolve_settings(MODEL, Deployment(engine=parse_engine(engine), gpu=device))
     assert (settings.max_num_seqs, settings.max_num_batched_tokens) == (sequences, tokens)
     assert settings.memory_utilization == Fraction(utilization)
+
+
+@pytest.mark.parametrize(("engine", "tokens"), [("vllm@0.7.3", 131072), ("vllm@0.6.6", 2048), ("vllm@0.8.5", 8192)])
+def test_latents_were_computed_in_one_step_by_0_7(engine: str, tokens: int) -> None:
+    """Logs of 0.7.1 and 0.7.3 say "MLA is enabled; forcing chunked prefill and prefix caching to be disabled"."""
+    model = replace(model_of([[LatentAttention(latent_dim=512, rope_dim=64)]]), max_context_tokens=131072)
+    settings = resolve_settings(model, Deployment(engine=parse_engine(engine), gpu=H100))
+    assert settings.max_num_batched_tokens == tokens
 
 
 def test_v0_takes_2048_tokens_beyond_a_window_of_32768() -> None:

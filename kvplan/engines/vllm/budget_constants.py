@@ -47,6 +47,10 @@ FORWARD_HIDDENS = 3
 """Vectors of hidden width alive at once: residual, the layer's input and its output."""
 EXPERT_WORKSPACES = 2
 """Buffers per routed token, each as wide as the wider of an expert's input, gate-and-up and output."""
+EXPERT_CHUNK_TOKENS = 32 * 1024
+FIRST_WHOLE_EXPERTS = (0, 17)
+"""Before, experts worked on so many tokens at a time (``VLLM_FUSED_MOE_CHUNK_SIZE``; vllm-project/vllm pulls 7995 and
+34086)."""
 FIRST_COMPILE_BENCHMARK = (0, 13)
 """From then on torch.compile times its combined kernels on buffers of its own (``benchmark_combo_kernel``), the
 embedding table's among them, inside the profiled run; a start whose compile cache is warm does without."""

@@ -10,9 +10,11 @@ from kvplan.engines.vllm.peaks import (
     RankFacts,
     compile_bytes,
     default_sampler,
+    dense_width,
     encoder_bytes,
+    expert_tokens,
+    expert_width,
     forward_bytes,
-    forward_width,
     sampler_bytes,
     sampler_copies,
     sampler_state_bytes,
@@ -145,11 +147,13 @@ def activation_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
     forward, sampler, encoder = forward_bytes(facts), sampler_bytes(facts), encoder_bytes(facts)
     compiling = compile_bytes(facts)
     rows, tokens = min(facts.sequences, facts.batched_tokens), f"{facts.batched_tokens:,} tokens × 2 B"
+    width = dense_width(facts) + expert_width(facts)
+    chunk = (
+        f", experts {chunked:,} tokens at a time" if (chunked := expert_tokens(facts)) < facts.batched_tokens else ""
+    )
     latents = f" + {facts.latent_context_width:,} × cached latents" if facts.latent_context_width else ""
     return (
-        BudgetTerm(
-            name="activation_forward", bytes=forward, formula=f"{tokens} × {forward_width(facts):,} values{latents}"
-        ),
+        BudgetTerm(name="activation_forward", bytes=forward, formula=f"{tokens} × {width:,} values{latents}{chunk}"),
         BudgetTerm(
             name="activation_sampler",
             bytes=max(0, sampler - forward),

@@ -101,25 +101,36 @@ def sampler_bytes(facts: RankFacts) -> int:
     return int(sampler_copies(facts) * rows * facts.vocabulary * 4)
 
 
-def forward_width(facts: RankFacts) -> int:
-    """Values per token alive at the peak of a layer.
+def expert_width(facts: RankFacts) -> int:
+    """Values per token in the experts' two workspaces: top_k × 2 × max(2 × expert width / tp, hidden).
 
-    Dense: 3 × intermediate / tp + 3 × hidden. Experts: top_k × 2 × max(2 × expert width / tp, hidden) + 3 × hidden.
-    The two are the kernels' workspaces: gate and up share one with the expert's output, their product has the other
-    (vLLM, ``TritonExperts.workspace_shapes``).
+    Gate and up share one with the expert's output, their product has the other (vLLM,
+    ``TritonExperts.workspace_shapes``).
     """
-    hidden = c.FORWARD_HIDDENS * facts.hidden
-    if facts.experts_per_token:
-        widest = max(2 * facts.expert_intermediate // facts.tensor_parallel, facts.hidden)
-        return facts.experts_per_token * c.EXPERT_WORKSPACES * widest + hidden
-    return c.FORWARD_INTERMEDIATES * facts.intermediate // facts.tensor_parallel + hidden
+    widest = max(2 * facts.expert_intermediate // facts.tensor_parallel, facts.hidden)
+    return facts.experts_per_token * c.EXPERT_WORKSPACES * widest
+
+
+def dense_width(facts: RankFacts) -> int:
+    """Values per token alive at the peak of a layer beside experts: 3 × hidden, and 3 × intermediate / tp where the MLP
+    is dense."""
+    mlp = 0 if facts.experts_per_token else c.FORWARD_INTERMEDIATES * facts.intermediate // facts.tensor_parallel
+    return c.FORWARD_HIDDENS * facts.hidden + mlp
+
+
+def expert_tokens(facts: RankFacts) -> int:
+    """Tokens that experts work on at a time."""
+    whole = facts.release >= c.FIRST_WHOLE_EXPERTS
+    return facts.batched_tokens if whole else min(facts.batched_tokens, c.EXPERT_CHUNK_TOKENS)
 
 
 def forward_bytes(facts: RankFacts) -> int:
-    """T × 2 B × width, and for MLA the K and V of up to 65,536 cached tokens that a prefill turns back from latents."""
+    """2 B × (T × dense width + tokens at a time × experts' width), and for MLA the K and V of up to 65,536 cached
+    tokens that a prefill turns back from latents."""
     latent = c.LATENT_CONTEXT_TOKENS if facts.latent_context_width else 0
     context = min(latent, 8 * facts.window_tokens) * facts.latent_context_width
-    return c.ACTIVATION_BYTES * (facts.batched_tokens * forward_width(facts) + context)
+    values = facts.batched_tokens * dense_width(facts) + expert_tokens(facts) * expert_width(facts)
+    return c.ACTIVATION_BYTES * (values + context)
 
 
 def encoder_bytes(facts: RankFacts) -> int:

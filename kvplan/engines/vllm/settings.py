@@ -10,6 +10,7 @@ from kvplan.engines.base import Deployment, Finding, Settings
 from kvplan.engines.devices import capability_of, device_bytes, window_of
 from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.errors import InputError
+from kvplan.layers import LatentAttention
 from kvplan.model import ModelSpec
 from kvplan.units import GIB
 
@@ -17,6 +18,9 @@ CHECKED_RELEASE = (0, 33)
 """The release whose figures were compared one by one; others are priced by the same rules, with a finding."""
 
 _FIRST_V1 = (0, 8)
+_LATENTS_IN_ONE_STEP = (0, 7)
+"""Its MLA computes a prompt in one step ("MLA is enabled; forcing chunked prefill and prefix caching to be disabled",
+logs of 0.7.1 and 0.7.3)."""
 _FIRST_LARGE_TIER = (0, 28)
 _FIRST_ASYNC = (0, 14)
 _FIRST_IN_FLIGHT = (0, 26)
@@ -71,8 +75,10 @@ of 32 frames, each 70 tokens and 8 of frame and time marks (source: vLLM 0.33, `
 
 def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> int:
     """Tokens of one step by default, before the limits. V0: max(2,048, window), but 2,048 beyond 32,768 (chunked)."""
-    if release_of(deployment) < _FIRST_V1:
-        return 2048 if window > 32768 else max(2048, window)
+    release = release_of(deployment)
+    if release < _FIRST_V1:
+        never_chunked = release[:2] == _LATENTS_IN_ONE_STEP and model.keeps(LatentAttention)
+        return 2048 if window > 32768 and not never_chunked else max(2048, window)
     item_tokens = _ONE_ITEM_TOKENS.get(model.architecture, 0) if model.shape.has_vision else 0
     whole_prompt = window if deployment.chunked_prefill is False else 0
     return max(tier_of(deployment).server_tokens, item_tokens, whole_prompt)
