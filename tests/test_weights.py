@@ -391,6 +391,17 @@ def test_layers_of_their_own_kind_meet_the_published_total(model: str) -> None:
     assert total(read_facts(model).weights) == PUBLISHED_TO_THE_PARAMETER[model]
 
 
+def test_falcons_oldest_files_count_as_the_later_ones() -> None:
+    """tiiuae/falcon-7b by hand, tied and with one KV head, under the keys of both revisions of its config.json."""
+    sizes = {"hidden_size": 4544, "vocab_size": 65024, "multi_query": True, "parallel_attn": True, "bias": False}
+    later = {**sizes, "model_type": "falcon", "num_hidden_layers": 32, "num_attention_heads": 71}
+    oldest = {**sizes, "model_type": "RefinedWebModel", "n_layer": 32, "n_head": 71}
+    layer = 4544 * (4544 + 2 * 64) + 4544 * 4544 + 2 * 4 * 4544 * 4544 + 2 * 4544
+    by_hand = 65024 * 4544 + 32 * layer + 2 * 4544
+    assert by_hand == 6_921_720_704
+    assert total(weights_of(later)) == total(weights_of(oldest)) == by_hand
+
+
 def test_openelm_takes_listed_multipliers() -> None:
     config = {
         "model_type": "openelm",

@@ -24,10 +24,6 @@ _CLASS_WIDTHS: Mapping[str, Mapping[str, int]] = {
 }
 
 
-_GATE_AND_UP_TOGETHER = frozenset({"qwen", "molmo", "recurrent_gemma"})
-"""Classes whose ``intermediate_size`` is the width of gate and up together."""
-
-
 State = TypeVar("State", bound=Layer)
 
 
@@ -135,7 +131,7 @@ def read_decoder(model: Described, stack: LayerStack) -> Decoder | None:
         tied=_is_tied(config, text, traits),
         heads=heads,
         head_dim=whole(facts, *_HEAD_DIM_KEYS) or (hidden // heads if heads else 0),
-        intermediate=_intermediate(facts, hidden),
+        intermediate=_intermediate(facts, traits, hidden),
         recognised=model_type in TRAITS,
         stack=stack,
         halves=tuple(nemotron_kinds(model)) if model.family == "nemotron_h" else None,
@@ -152,20 +148,16 @@ def _flat_experts(text: Config) -> dict[str, object]:
     }
 
 
-def _intermediate(facts: Config, hidden: int) -> int | None:
-    """Width of the dense MLP. Classes that descend from GPT-2 mean four times the hidden width when they do not say."""
+def _intermediate(facts: Config, traits: Traits, hidden: int) -> int | None:
+    """Width of the dense MLP, as the config says it or as its class fills it in."""
     stated = whole(facts, *_MLP_KEYS)
-    if stated is not None:
-        if facts.get("block_auto_adjust_ff_dim") is True:  # LFM2 means two thirds of it, in whole multiples
-            multiple = whole(facts, "block_multiple_of") or 256
-            return -(-(2 * stated // 3) // multiple) * multiple
-        return stated // 2 if facts.get("model_type") in _GATE_AND_UP_TOGETHER else stated
-    ratio = whole(facts, "expansion_ratio")
-    if ratio is not None:
-        return ratio * hidden
-    if facts.get("model_type") in {"gpt2", "gpt_bigcode", "gptj", "bloom", "falcon", "phi-msft", "phi"}:
-        return 4 * hidden
-    return None
+    if stated is None:
+        factor = whole(facts, "expansion_ratio") or traits.mlp_factor
+        return None if factor is None else factor * hidden
+    if facts.get("block_auto_adjust_ff_dim") is True:  # LFM2 means two thirds of it, in whole multiples
+        multiple = whole(facts, "block_multiple_of") or 256
+        return -(-(2 * stated // 3) // multiple) * multiple
+    return stated // 2 if traits.width_of_both else stated
 
 
 _TYING = ("tie_word_embeddings", "tie_embedding", "share_input_output_layers")

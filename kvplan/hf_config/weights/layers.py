@@ -79,9 +79,6 @@ _ATTENTION: Mapping[str, LayerParts] = {
 }
 """Model types whose attention has gates, or query heads of their own number in some layers."""
 
-_GATED = ("qwen3_next", "qwen3_5")
-"""Model types whose attention has an output gate unless their config switches it off."""
-
 
 def kinds_of(decoder: Decoder, layer: int) -> Kinds:
     """The kinds of what ``layer`` keeps, in order."""
@@ -133,7 +130,7 @@ def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
         return latent_attention_parts(decoder, layer)
     if decoder.model_type in _ATTENTION:
         return _ATTENTION[decoder.model_type](decoder, layer)
-    gated = bool(decoder.config.get("attn_output_gate", decoder.model_type.startswith(_GATED)))
+    gated = bool(decoder.config.get("attn_output_gate", decoder.traits.output_gate))
     parts = attention_parts(decoder, layer, query_factor=2 if gated else 1)
     return parts + sparse_index_parts(decoder, layer)
 

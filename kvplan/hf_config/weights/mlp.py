@@ -92,7 +92,7 @@ def mixture_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
         parts.append(
             WeightPart(name="mlp.gate_correction", parameters=count, split="none", layer=layer, stored=FLOAT32)
         )
-    if decoder.mlp_bias or decoder.model_type == "gpt_oss":
+    if decoder.mlp_bias or decoder.traits.expert_bias:
         parts.append(linear("mlp.expert_bias", count, (matrices - 1) * width, "columns", layer))
         parts.append(linear("mlp.expert_out_bias", count, hidden, "none", layer))
     shared = shared_width(decoder)
@@ -108,30 +108,7 @@ def _has_correction(decoder: Decoder) -> bool:
     config = decoder.config
     if switch(config, "use_routing_bias", default=False) or config.get("topk_method") == "noaux_tc":
         return True
-    return decoder.model_type in {
-        "deepseek_v3",
-        "deepseek_v32",
-        "afmoe",
-        "exaone_moe",
-        "glm4_moe",
-        "glm4_moe_lite",
-        "hy_v3",
-        "laguna",
-        "minimax_m3_text",
-        "solar_open",
-        "glm4v_moe_text",
-        "glm_moe_dsa",
-        "kimi_k2",
-        "kimi_linear",
-        "minimax_m2",
-        "minimax_m3_vl",
-        "minimax_m3_vl_text",
-        "step3p5",
-        "step3p5_text",
-        "step3p7",
-        "nemotron_h",
-        "lfm2_moe",
-    }
+    return decoder.traits.router_correction
 
 
 def shared_width(decoder: Decoder) -> int:

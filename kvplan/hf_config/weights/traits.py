@@ -15,7 +15,11 @@ class Traits:
     ``gated``: the MLP has gate, up and down instead of up and down. ``head_norms``: ``head`` one norm of head_dim each
     for Q and K, ``full`` one over all heads' width, ``per_head`` a separate one for every head. ``norm_vectors``:
     vectors of hidden width in a norm (weight and bias: 2; a norm without parameters: 0). ``position_rows`` are the rows
-    added to a learned position table beyond the context; None where positions are not learned.
+    added to a learned position table beyond the context; None where positions are not learned. ``output_gate``: the
+    attention has one unless the config switches it off. ``router_correction``: the router adds a learned correction for
+    each expert, whatever the config says. ``expert_bias``: experts have biases though the MLP has none.
+    ``mlp_factor``: the MLP is so many times as wide as the residual stream where the config does not say.
+    ``width_of_both``: ``intermediate_size`` is the width of gate and up together.
     """
 
     gated: bool = True
@@ -29,6 +33,11 @@ class Traits:
     tied: bool = False
     position_rows: int | None = None
     embedding_norm: bool = False
+    output_gate: bool = False
+    router_correction: bool = False
+    expert_bias: bool = False
+    mlp_factor: int | None = None
+    width_of_both: bool = False
 
 
 _PLAIN = Traits()
@@ -37,11 +46,16 @@ _QWEN2 = Traits(qkv_bias=True, out_bias=False)
 _QWEN3 = Traits(head_norms="head")
 _COHERE = Traits(layer_norms=1, tied=True)
 _ONE_NORM = Traits(layer_norms=1)
-_FALCON = Traits(gated=False, qkv_bias=False, out_bias=False, mlp_bias=False, layer_norms=1, norm_vectors=2, tied=True)
+_FALCON = Traits(
+    gated=False, qkv_bias=False, out_bias=False, mlp_bias=False, layer_norms=1, norm_vectors=2, tied=True, mlp_factor=4
+)
+_CORRECTED = Traits(router_correction=True)
+_CORRECTED_QWEN3 = replace(_QWEN3, router_correction=True)
+_GATED_QWEN3 = replace(_QWEN3, output_gate=True)
 _UNBIASED = Traits(qkv_bias=False, out_bias=False, mlp_bias=False)
 
 TRAITS: Mapping[str, Traits] = {
-    "afmoe": Traits(layer_norms=4, head_norms="head"),
+    "afmoe": Traits(layer_norms=4, head_norms="head", router_correction=True),
     "apertus": Traits(gated=False, head_norms="head"),
     "arcee": Traits(gated=False),
     "aria_text": _PLAIN,
@@ -50,7 +64,7 @@ TRAITS: Mapping[str, Traits] = {
     "bailing_moe": _PLAIN,
     "bailing_moe_v2": _QWEN3,
     "bamba": _PLAIN,
-    "bloom": replace(_BIASED, tied=True, embedding_norm=True),
+    "bloom": replace(_BIASED, tied=True, embedding_norm=True, mlp_factor=4),
     "chatglm": _PLAIN,
     "cohere": _COHERE,
     "cohere2": _COHERE,
@@ -60,8 +74,8 @@ TRAITS: Mapping[str, Traits] = {
     "dbrx": Traits(),
     "deepseek": _PLAIN,
     "deepseek_v2": _PLAIN,
-    "deepseek_v3": _PLAIN,
-    "deepseek_v32": _PLAIN,
+    "deepseek_v3": _CORRECTED,
+    "deepseek_v32": _CORRECTED,
     "deepseek_v4": _PLAIN,
     "dots1": _QWEN3,
     "emu3_text_model": _PLAIN,
@@ -69,7 +83,7 @@ TRAITS: Mapping[str, Traits] = {
     "ernie4_5_moe": Traits(tied=True),
     "exaone": _PLAIN,
     "exaone4": _QWEN3,
-    "exaone_moe": _QWEN3,
+    "exaone_moe": _CORRECTED_QWEN3,
     "falcon": _FALCON,
     "falcon_h1": _PLAIN,
     "falcon_mamba": _ONE_NORM,
@@ -81,17 +95,17 @@ TRAITS: Mapping[str, Traits] = {
     "gemma4_unified_text": Traits(tied=True, layer_norms=4, head_norms="head"),
     "glm": _PLAIN,
     "glm4": Traits(layer_norms=4, out_bias=False),
-    "glm4_moe": Traits(out_bias=False),
-    "glm4_moe_lite": _PLAIN,
-    "glm4v_moe_text": Traits(out_bias=False),
+    "glm4_moe": Traits(out_bias=False, router_correction=True),
+    "glm4_moe_lite": _CORRECTED,
+    "glm4v_moe_text": Traits(out_bias=False, router_correction=True),
     "glm4v_text": Traits(layer_norms=4, out_bias=False),
-    "glm_moe_dsa": _PLAIN,
+    "glm_moe_dsa": _CORRECTED,
     "glm_ocr_text": Traits(layer_norms=4, out_bias=False),
-    "gpt2": replace(_BIASED, tied=True, position_rows=0),
-    "gpt_bigcode": replace(_BIASED, tied=True, position_rows=0),
+    "gpt2": replace(_BIASED, tied=True, position_rows=0, mlp_factor=4),
+    "gpt_bigcode": replace(_BIASED, tied=True, position_rows=0, mlp_factor=4),
     "gpt_neox": _BIASED,
-    "gpt_oss": _PLAIN,
-    "gptj": replace(_BIASED, qkv_bias=False, out_bias=False, layer_norms=1, head_bias=True),
+    "gpt_oss": Traits(expert_bias=True),
+    "gptj": replace(_BIASED, qkv_bias=False, out_bias=False, layer_norms=1, head_bias=True, mlp_factor=4),
     "granite": _PLAIN,
     "granite_swa": _PLAIN,
     "granitemoe": _PLAIN,
@@ -102,18 +116,18 @@ TRAITS: Mapping[str, Traits] = {
     "hunyuan": _QWEN3,
     "hunyuan_v1_dense": _QWEN3,
     "hunyuan_v1_moe": _QWEN3,
-    "hy_v3": _QWEN3,
+    "hy_v3": _CORRECTED_QWEN3,
     "hyperclovax": Traits(layer_norms=4),
     "internlm": _PLAIN,
     "internlm2": _PLAIN,
     "internlm3": _PLAIN,
     "jais2": Traits(gated=False, norm_vectors=2),
     "jamba": Traits(tied=False),
-    "kimi_k2": _PLAIN,
-    "kimi_linear": _PLAIN,
-    "laguna": _QWEN3,
+    "kimi_k2": _CORRECTED,
+    "kimi_linear": _CORRECTED,
+    "laguna": _CORRECTED_QWEN3,
     "lfm2": Traits(tied=True, head_norms="head"),
-    "lfm2_moe": Traits(tied=True, head_norms="head"),
+    "lfm2_moe": Traits(tied=True, head_norms="head", router_correction=True),
     "llama": _PLAIN,
     "llama4_text": _PLAIN,
     "mamba": Traits(layer_norms=1, tied=True),
@@ -125,22 +139,22 @@ TRAITS: Mapping[str, Traits] = {
     "minicpm3": Traits(tied=True),
     "minimax": _PLAIN,
     "minimax_m1": _PLAIN,
-    "minimax_m2": Traits(head_norms="full"),
-    "minimax_m3_text": _QWEN3,
-    "minimax_m3_vl": _QWEN3,
-    "minimax_m3_vl_text": _QWEN3,
+    "minimax_m2": Traits(head_norms="full", router_correction=True),
+    "minimax_m3_text": _CORRECTED_QWEN3,
+    "minimax_m3_vl": _CORRECTED_QWEN3,
+    "minimax_m3_vl_text": _CORRECTED_QWEN3,
     "minimax_text_01": _PLAIN,
     "ministral": _UNBIASED,
     "ministral3": _UNBIASED,
     "mistral": _UNBIASED,
     "mixtral": _UNBIASED,
     "mllama_text_model": _UNBIASED,
-    "molmo": Traits(qkv_bias=True),
+    "molmo": Traits(qkv_bias=True, width_of_both=True),
     "mpt": Traits(gated=False, norm_vectors=1, tied=True),
     "nanochat": Traits(gated=False, norm_vectors=0),
     "nemotron": Traits(gated=False, norm_vectors=2),
     "nemotron-nas": _PLAIN,
-    "nemotron_h": Traits(gated=False, layer_norms=1),
+    "nemotron_h": Traits(gated=False, layer_norms=1, router_correction=True),
     "olmo": Traits(norm_vectors=0),
     "olmo2": Traits(head_norms="full"),
     "olmo3": Traits(head_norms="full"),
@@ -150,13 +164,13 @@ TRAITS: Mapping[str, Traits] = {
     "opt": replace(_BIASED, tied=True, position_rows=2),
     "orion": Traits(norm_vectors=2),
     "paddleocr_vl_text": _PLAIN,
-    "phi": replace(_BIASED, layer_norms=1, head_bias=True),
-    "phi-msft": replace(_BIASED, layer_norms=1, head_bias=True),
+    "phi": replace(_BIASED, layer_norms=1, head_bias=True, mlp_factor=4),
+    "phi-msft": replace(_BIASED, layer_norms=1, head_bias=True, mlp_factor=4),
     "phi3": _PLAIN,
     "phi3small": Traits(qkv_bias=True, out_bias=True, mlp_bias=True, norm_vectors=2, tied=True),
     "phi4flash": Traits(qkv_bias=True, out_bias=True, mlp_bias=False, norm_vectors=2, tied=True),
     "phimoe": Traits(norm_vectors=2),
-    "qwen": Traits(qkv_bias=True, out_bias=False, mlp_bias=False),
+    "qwen": Traits(qkv_bias=True, out_bias=False, mlp_bias=False, width_of_both=True),
     "qwen2": _QWEN2,
     "qwen2_5_omni_text": _QWEN2,
     "qwen2_5_vl": _QWEN2,
@@ -165,26 +179,26 @@ TRAITS: Mapping[str, Traits] = {
     "qwen2_vl": _QWEN2,
     "qwen2_vl_text": _QWEN2,
     "qwen3": _QWEN3,
-    "qwen3_5_moe_text": _QWEN3,
-    "qwen3_5_text": _QWEN3,
+    "qwen3_5_moe_text": _GATED_QWEN3,
+    "qwen3_5_text": _GATED_QWEN3,
     "qwen3_asr_text": _QWEN3,
     "qwen3_moe": _QWEN3,
-    "qwen3_next": _QWEN3,
+    "qwen3_next": _GATED_QWEN3,
     "qwen3_omni_moe_text": _QWEN3,
     "qwen3_vl_moe_text": _QWEN3,
     "qwen3_vl_text": _QWEN3,
-    "recurrent_gemma": Traits(tied=True),
+    "recurrent_gemma": Traits(tied=True, width_of_both=True),
     "RefinedWeb": _FALCON,
     "RefinedWebModel": _FALCON,
     "seed_oss": _PLAIN,
     "smollm3": Traits(tied=True),
     "solar": _PLAIN,
-    "solar_open": _PLAIN,
+    "solar_open": _CORRECTED,
     "stablelm": Traits(norm_vectors=2),
     "starcoder2": replace(_BIASED, tied=True),
-    "step3p5": _QWEN3,
-    "step3p5_text": _QWEN3,
-    "step3p7": _QWEN3,
+    "step3p5": _CORRECTED_QWEN3,
+    "step3p5_text": _CORRECTED_QWEN3,
+    "step3p7": _CORRECTED_QWEN3,
     "unlimited_ocr_text": _PLAIN,
     "vaultgemma": Traits(tied=True),
     "youtu": _PLAIN,
