@@ -131,7 +131,9 @@ def run(
         device = load_gpu(known, extra_folder=folder)
     elif gpu_memory is None and kv_memory is None and (learnt is None or learnt.gpu_memory_bytes is None):
         raise InputError(
-            "fit needs a GPU", hint="--gpu h100, or --gpu-memory 79.18GiB, or --kv-memory 40GiB", key="gpu"
+            "fit needs a GPU",
+            hint="--gpu h100 (kvplan list gpus), or --gpu-memory 79.18GiB, or --kv-memory 40GiB",
+            key="gpu",
         )
     share = utilization if utilization_word is None else utilization_word
     stages = tuple(options.parse_counts(pp_layers, "--pp-layers")) or None

@@ -57,7 +57,9 @@ def _reason(drawings: Sequence[Arrivals], cap: int, refused: float | None, limit
             "such answers if a client sent none"
         )
     truncated = mean_truncated(drawings, cap)
-    said = f"a default of {cap:,} cuts off {f'{truncated:.2%} of all answers' if truncated else 'no answer'}"
+    seen = sum(map(len, drawings))
+    cut = f"{truncated:.2%} of all answers" if truncated else f"none of {seen:,} answers"
+    said = f"a default of {cap:,} cuts off {cut}"
     if refused is not None:
         said += f" and {f'{refused:.2%} of requests are refused at least once' if refused else 'no request is refused'}"
         if refused > limits.max_refused_share:

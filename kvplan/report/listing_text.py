@@ -28,7 +28,7 @@ _LONGEST_ALIAS = 24
 """What eighty columns have room for; the longer ones are known all the same, and JSON lists them."""
 _COLUMNS = {
     "gpus": "memory as the driver reports it; GB/s of that memory; TFLOP/s dense in 16 bits",
-    "models": "parameters: - where the repository does not say how many",
+    "models": "parameters: - where the number is not known",
     "clients": "tries in all; at most: the longest Retry-After that is heeded; a traffic class names one as its client",
 }
 

@@ -158,7 +158,7 @@ def activation_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
             name="activation_sampler",
             bytes=max(0, sampler - forward),
             formula=f"{float(sampler_copies(facts)):g} × {rows:,} rows × {facts.vocabulary:,} × 4 B = "
-            f"{format_bytes(sampler)}, above the forward pass",
+            f"{format_bytes(sampler)}; here what exceeds the forward pass",
         ),
         BudgetTerm(
             name="activation_encoder",
@@ -170,7 +170,7 @@ def activation_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
             name="activation_compile",
             bytes=max(0, compiling - max(forward, sampler, encoder)),
             formula=f"{facts.vocabulary:,} × {facts.hidden:,} × 2 B / {facts.tensor_parallel} = "
-            f"{format_bytes(compiling)} while kernels are timed, above the others",
+            f"{format_bytes(compiling)} while kernels are timed; here what exceeds the others",
         ),
     )
 
