@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from kvplan.hf_config.described import HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, Described, LayerStack
 from kvplan.hf_config.hybrid import nemotron_kinds
-from kvplan.hf_config.weights.keys import Config, nested, switch, whole
+from kvplan.hf_config.weights.keys import Config, nested, whole
 from kvplan.hf_config.weights.traits import TRAITS, Traits
 from kvplan.layers import FullAttention, HeadLayer, Layer, SharedKv
 from kvplan.model import WeightPart
@@ -72,35 +72,26 @@ class Decoder:
 
     @property
     def qkv_bias(self) -> bool:
-        """Whether Q, K and V have a bias, as the class has it, else as the config's key says."""
-        if self.traits.qkv_bias is not None:
-            return self.traits.qkv_bias
-        named = next(
-            (
-                key
-                for key in ("attention_bias", "add_qkv_bias", "qkv_bias", "use_qkv_bias", "bias")
-                if key in self.config
-            ),
-            None,
+        """Whether Q, K and V have a bias."""
+        return self._has(
+            "attention_bias", "add_qkv_bias", "qkv_bias", "use_qkv_bias", "bias", always=self.traits.qkv_bias
         )
-        return named is not None and bool(self.config[named])
 
     @property
     def out_bias(self) -> bool:
         """Whether the attention's output projection has a bias."""
-        if self.traits.out_bias is not None:
-            return self.traits.out_bias
-        for key in ("attention_out_bias", "attention_bias", "bias"):
-            if key in self.config:
-                return bool(self.config[key])
-        return False
+        return self._has("attention_out_bias", "attention_bias", "bias", always=self.traits.out_bias)
 
     @property
     def mlp_bias(self) -> bool:
         """Whether the MLP's matrices have biases."""
-        if self.traits.mlp_bias is not None:
-            return self.traits.mlp_bias
-        return switch(self.config, "mlp_bias", default=False)
+        return self._has("mlp_bias", always=self.traits.mlp_bias)
+
+    def _has(self, *keys: str, always: bool | None) -> bool:
+        """``always``, where the class leaves no choice, else what the first of ``keys`` in the config says."""
+        if always is not None:
+            return always
+        return next((bool(self.config[key]) for key in keys if key in self.config), False)
 
 
 def read_decoder(model: Described, stack: LayerStack) -> Decoder | None:
