@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvplan.catalogue import TrafficRow, listing
 from kvplan.errors import InputError
 from kvplan.model import Source
 from kvplan.profiles.codec import read_profile, write_profile
@@ -53,6 +54,12 @@ def test_the_catalogues_are_as_large_as_promised() -> None:
     assert len(list_names("gpus")) >= 40
     assert len(list_names("models")) >= 150
     assert len(list_names("clients")) >= 12
+
+
+def test_a_bundled_mix_is_listed_with_its_whole_first_sentence() -> None:
+    summaries = {row.name: row.summary for row in listing("traffic").rows if isinstance(row, TrafficRow)}
+    assert all(one.endswith(".") and ". " not in one for one in summaries.values())
+    assert summaries["chat"].endswith("one answer in 270 that never ends by itself."), "it goes on in the next line"
 
 
 def test_every_name_and_alias_names_one_gpu() -> None:
