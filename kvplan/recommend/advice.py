@@ -17,6 +17,7 @@ LONGEST_STEP_S = 0.25
 """A prefill step that takes longer is felt: every answer in progress waits for it."""
 _TOKEN_CHOICES = (512, 1024, 2048, 4096, 8192, 16384)
 _SEQS_HEADROOM = 2
+"""Over the most that one seed had inside: another seed, or another day, has more."""
 
 
 def engine_advice(setting: Setting, charged: Integers, result: StrategyResult) -> EngineAdvice:

@@ -12,7 +12,9 @@ from kvplan.traffic.distributions import Choice, Choices, Constant
 from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
 
 _MOST_TRUNCATED_FACTOR = 25
+"""A cap that cuts off more than so many times the limit shows nothing of the knee, and is not played."""
 _TINY_SHARE = 1e-4
+"""Stands for a limit of 0 where shares are measured by their limits: one request in ten thousand."""
 
 
 def truncated_share(arrivals: Arrivals, cap_tokens: int) -> float:

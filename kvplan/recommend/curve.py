@@ -4,15 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvplan.recommend.caps import candidates, cap_point, mean_truncated
-from kvplan.recommend.player import Player, Setting, played
+from kvplan.recommend.player import SAFE_POLICY, TRIAL_SEEDS, Player, Setting, played
 from kvplan.recommend.results import CapPoint, Constraints
 from kvplan.simulation.bounds import judged_strategy
 from kvplan.simulation.results import Simulation
 from kvplan.simulation.workers import Progress
 from kvplan.traffic.sample import sample
 
-CURVE_POLICY = "worst_case_default_cap"
-CURVE_SEEDS = 3
 _MOST_REQUESTS = 2_000_000
 """Requests over all points from which one seed a point must do."""
 
@@ -37,7 +35,7 @@ def cap_curve(
     caps = candidates([drawn], plant.settings.max_model_len, limits)
     if not caps:
         return ()
-    seeds = min(inputs.seeds, CURVE_SEEDS) if len(drawn) * len(caps) * CURVE_SEEDS <= _MOST_REQUESTS else 1
+    seeds = min(inputs.seeds, TRIAL_SEEDS) if len(drawn) * len(caps) * TRIAL_SEEDS <= _MOST_REQUESTS else 1
     drawings = [drawn, *(sample(traffic, inputs.seed + turn, scale=inputs.scale) for turn in range(1, seeds))]
     judged = judged_strategy(traffic)
     player = Player(workers=workers, profiles_folder=profiles_folder, progress=progress, say=say)
@@ -46,7 +44,7 @@ def cap_curve(
             Setting(
                 traffic=traffic,
                 plant=plant,
-                strategy=judged.name if judged.fills_default_cap else CURVE_POLICY,
+                strategy=judged.name if judged.fills_default_cap else SAFE_POLICY,
                 cap=cap,
                 fraction=inputs.safety_fraction,
                 first_seed=inputs.seed,

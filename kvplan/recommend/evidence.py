@@ -15,7 +15,7 @@ from kvplan.recommend.caps import (
     with_class_caps,
 )
 from kvplan.recommend.fleet import fleet
-from kvplan.recommend.player import Player, Setting, played
+from kvplan.recommend.player import PRICE_SEEDS, SAFE_POLICY, Player, Setting, played
 from kvplan.recommend.results import Advice, CapPoint, Constraints, ObservedUse, SafetyAnswer
 from kvplan.recommend.risk import played_fractions
 from kvplan.recommend.scaling import scaling_rules
@@ -27,10 +27,6 @@ from kvplan.simulation.results import StrategyResult
 from kvplan.simulation.run import WARMUP_SHARE
 from kvplan.traffic.kinds import Arrivals
 from kvplan.traffic.sample import sample
-
-SAFE_POLICY = "worst_case_default_cap"
-"""What is searched where the file's own policy promises nothing."""
-PRICE_SEEDS = 5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,13 +5,13 @@ from dataclasses import replace
 from math import ceil
 
 from kvplan.recommend.caps import keeps, mean_truncated
-from kvplan.recommend.player import Player, Setting, played
+from kvplan.recommend.player import TRIAL_SEEDS, Player, Setting, played
 from kvplan.recommend.results import CapPoint, Constraints, Fleet, Played
 from kvplan.traffic.kinds import Arrivals
 
-SEEDS = 3
 MOST_REPLICAS = 256
 _MOST_RUNS = 10
+"""Numbers of replicas tried before the fewest are known to be few enough; each is a run of the whole traffic."""
 
 Trial = Callable[[int], Played]
 
@@ -49,7 +49,7 @@ def fleet(
 
     def tried(count: int) -> Played:
         plant = replace(answer.plant, replicas=count)
-        setting = replace(answer, plant=plant, cap=cap, seeds=min(SEEDS, answer.seeds), takes_samples=False)
+        setting = replace(answer, plant=plant, cap=cap, seeds=min(TRIAL_SEEDS, answer.seeds))
         return played(player.play([setting])[0])
 
     if kept:

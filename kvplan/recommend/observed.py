@@ -12,6 +12,7 @@ from kvplan.recommend.safety import BAND, COUNT, LOOK_AHEAD, safety_fraction
 from kvplan.simulation.plant import Plant
 
 _DEVIATIONS = 3.0
+"""One moment in 740 is above, were the requests independent and many."""
 
 
 def observe(

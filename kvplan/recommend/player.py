@@ -19,6 +19,15 @@ from kvplan.simulation.workers import Progress
 from kvplan.traffic.kinds import Arrivals, Traffic
 from kvplan.traffic.sample import sample
 
+SAFE_POLICY = "worst_case_default_cap"
+"""What is played where the file's own policy promises nothing, or fills in no cap."""
+CURVE_SEEDS = 4
+"""Seeds of a point on a curve; the answer and its neighbours are played on all that were asked for."""
+PRICE_SEEDS = 5
+"""Seeds of what the answer is compared with: no admission, and no default."""
+TRIAL_SEEDS = 3
+"""Seeds of a trial that is one of many: a replica more, an assumption off, a point of a picture."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:

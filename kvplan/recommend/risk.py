@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 from kvplan.recommend.advice import charges
-from kvplan.recommend.player import Player, Setting, played
+from kvplan.recommend.player import CURVE_SEEDS, Player, Setting, played
 from kvplan.recommend.results import FractionPoint, SafetyAnswer
 from kvplan.recommend.safety import LEAST_FRACTION, largest_safe_fraction, look_ahead_share, safety_fraction
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import StrategyResult
 from kvplan.traffic.kinds import Arrivals
 
-CURVE_SEEDS = 4
 _FRACTIONS = (0.5, 0.7, 0.9, 1.0, 1.25, 1.5)
 
 
@@ -60,8 +59,7 @@ def played_fractions(answer: Setting, player: Player, blocks: int | None) -> tup
     low = _low_plant(answer.plant, blocks)
     tried = sorted({*_FRACTIONS, answer.fraction})
     settings = [
-        replace(answer, fraction=fraction, engine_plant=low, seeds=min(answer.seeds, CURVE_SEEDS), takes_samples=False)
-        for fraction in tried
+        replace(answer, fraction=fraction, engine_plant=low, seeds=min(answer.seeds, CURVE_SEEDS)) for fraction in tried
     ]
     return tuple(
         FractionPoint(safety_fraction=fraction, played=played(result))

@@ -7,6 +7,7 @@ from kvplan.recommend.results import Played, ScalingRule
 from kvplan.simulation.plant import Plant
 
 _LEDGER_FULL_SHARE = 0.80
+"""Full enough to act: the last fifth is what can still be promised while another replica starts."""
 
 
 @dataclass(frozen=True, kw_only=True)

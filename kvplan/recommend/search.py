@@ -12,11 +12,11 @@ from kvplan.model import ModelSpec
 from kvplan.recommend.advice import charges
 from kvplan.recommend.caps import candidates, cap_point, knee, mean_truncated
 from kvplan.recommend.constraints import constraints
-from kvplan.recommend.evidence import SAFE_POLICY, Found, advise
+from kvplan.recommend.evidence import Found, advise
 from kvplan.recommend.observed import observe
-from kvplan.recommend.player import Player, Setting, played
+from kvplan.recommend.player import CURVE_SEEDS, SAFE_POLICY, Player, Setting, played
 from kvplan.recommend.results import Advice, CapPoint, Constraints, ObservedUse, SafetyAnswer
-from kvplan.recommend.risk import CURVE_SEEDS, risk_free_answer, settle
+from kvplan.recommend.risk import risk_free_answer, settle
 from kvplan.recommend.safety import lowered
 from kvplan.simulation.bounds import judged_strategy, provisional_cap
 from kvplan.simulation.plant import build_plant
@@ -26,6 +26,7 @@ from kvplan.traffic.kinds import Arrivals, Traffic
 from kvplan.traffic.sample import sample
 
 _EXPECTED_RUNS = 180
+"""Of a usual search besides three rounds of all seeds; the progress bar is right about the order of size only."""
 
 
 def recommend(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvplan.recommend.caps import cap_point, knee, mean_truncated
-from kvplan.recommend.player import Player, Setting, played
+from kvplan.recommend.player import TRIAL_SEEDS, Player, Setting, played
 from kvplan.recommend.results import Constraints, SensitivityRow
 from kvplan.simulation.bounds import round_caps
 from kvplan.traffic.distributions import Choice, Choices, Constant, Distribution, Exponential, Lognormal, Quantiles
@@ -12,7 +12,6 @@ from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.sample import sample
 
 FACTORS = (0.8, 1.2)
-SEEDS = 3
 REACH = 2
 """How many round caps on either side of the answer are tried too."""
 _USUAL_SENT_TOKENS = 4096
@@ -101,14 +100,14 @@ def sensitivity(
     varied = list(variations(answer.traffic, answer.scale))
     tried = nearby(answer.cap, window_tokens) if has_default else [answer.cap]
     settings = [
-        replace(answer, traffic=one.traffic, scale=one.scale, cap=cap, seeds=min(SEEDS, answer.seeds))
+        replace(answer, traffic=one.traffic, scale=one.scale, cap=cap, seeds=min(TRIAL_SEEDS, answer.seeds))
         for one in varied
         for cap in tried
     ]
     results = iter(player.play(settings))
     rows = []
     for one in varied:
-        seeds = range(answer.first_seed, answer.first_seed + min(SEEDS, answer.seeds))
+        seeds = range(answer.first_seed, answer.first_seed + min(TRIAL_SEEDS, answer.seeds))
         drawings = [sample(one.traffic, seed, scale=one.scale) for seed in seeds]
         points = [cap_point(cap, played(next(results)), mean_truncated(drawings, cap), limits) for cap in tried]
         kept = points[tried.index(answer.cap)]
