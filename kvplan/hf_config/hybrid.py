@@ -107,7 +107,7 @@ _WITHOUT_CACHE = frozenset({"mlp", "moe"})
 
 
 def read_nemotron_hybrid(model: Described) -> LayerStack:
-    """Nemotron-H: one character (M, *, -, E) or one name a layer; MLP and expert layers keep nothing.
+    """Nemotron-H: a letter (M, *, -, E) or a name for each layer; MLP and expert layers keep nothing.
 
     A ``sliding_window`` holds for every attention layer. Source: vLLM 0.33, ``NemotronHAttention``.
     """

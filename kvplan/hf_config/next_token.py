@@ -7,23 +7,23 @@ Sources: vLLM 0.33, ``SpeculativeConfig.hf_config_override`` (which classes, and
 from kvplan.hf_config.described import Described
 from kvplan.layers import CompressedWindow, FullAttention, Layer
 
-_COUNT_NAMES = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+COUNT_NAMES = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 _LIKE_THE_MODELS = frozenset(
     {"deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite", "mimo", "ernie4_5_moe"}
 )
-"""A decoder layer as the model's own, with an indexer of its own where any has one."""
+"""Classes whose further layers are like the model's own, with an indexer where any of those has one."""
 _FULL_ATTENTION = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
-"""Full attention, though most of the model's layers are recurrent."""
+"""Classes whose further layers have full attention, though most of the model's layers are recurrent."""
 _ONE_UNSAID = frozenset({"qwen3_next"})
-"""The file does not say how many; the class has one."""
+"""Classes that have one such layer without their files saying so."""
 
 
 def next_token_layers(model: Described, layers: tuple[tuple[Layer, ...], ...]) -> tuple[tuple[Layer, ...], ...]:
-    """What each layer that guesses keeps; () where the checkpoint has none, or vLLM loads none of this class."""
-    found = model.text.value(*_COUNT_NAMES)
+    """What each further layer keeps; () where the checkpoint has none, or vLLM loads none for this class."""
+    found = model.text.value(*COUNT_NAMES)
     if not found and (found is not None or model.family not in _ONE_UNSAID):
         return ()
-    count = 1 if found is None else model.text.layers(*_COUNT_NAMES)
+    count = 1 if found is None else model.text.layers(*COUNT_NAMES)
     if model.family in _LIKE_THE_MODELS:
         return (max(layers, key=len),) * count
     full = next((kept for layer in layers for kept in layer if isinstance(kept, FullAttention)), None)
@@ -38,7 +38,7 @@ def next_token_layers(model: Described, layers: tuple[tuple[Layer, ...], ...]) -
 
 
 def _nemotron_attention(model: Described) -> int:
-    """Attention layers of one Nemotron-H guess: ``*`` of a pattern, or names of a list."""
+    """Attention layers in one of Nemotron-H's further layers, as its pattern of letters or its list of names says."""
     pattern = model.text.text("mtp_hybrid_override_pattern")
     if pattern is not None:
         return pattern.count("*")

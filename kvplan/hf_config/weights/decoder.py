@@ -23,7 +23,6 @@ _CLASS_WIDTHS: Mapping[str, Mapping[str, int]] = {
     "qwen2_moe": {"shared_expert_intermediate_size": 5632},
 }
 
-
 State = TypeVar("State", bound=Layer)
 
 

@@ -4,8 +4,9 @@ Source: vLLM 0.33, ``models/zamba2.py``.
 """
 
 from kvplan.hf_config.weights.decoder import Decoder, linear
-from kvplan.hf_config.weights.keys import switch, whole, words
+from kvplan.hf_config.weights.keys import switch, whole
 from kvplan.hf_config.weights.recurrent import mamba2_parts
+from kvplan.layers import FullAttention
 from kvplan.model import WeightPart
 
 
@@ -13,12 +14,13 @@ def zamba2_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     """A Mamba-2 mixer; a hybrid layer adds hidden × hidden and its adapters of the shared block, and the first layers
     that use a block bring the block: attention and norm over twice the hidden width, and a gated MLP."""
     parts = mamba2_parts(decoder, layer)
-    kinds = words(decoder.config, "layers_block_type") or ()
-    if layer >= len(kinds) or kinds[layer] != "hybrid":
+    if not decoder.keeps(layer, FullAttention):
         return parts
     parts.append(linear("linear_proj", decoder.hidden, decoder.hidden, "none", layer))
     parts += _adapters(decoder, layer)
-    if kinds[:layer].count("hybrid") < (whole(decoder.config, "num_mem_blocks") or 1):
+    if sum(decoder.keeps(earlier, FullAttention) for earlier in range(layer)) < (
+        whole(decoder.config, "num_mem_blocks") or 1
+    ):
         parts += _block(decoder, layer)
     return parts
 
