@@ -13,7 +13,6 @@ from kvplan.admission import (
     Ledger,
     charge,
     effective_cap,
-    permanent_refusal,
     retry_after_s,
     usable_blocks,
     whole_seconds,
@@ -114,12 +113,6 @@ def test_coroutines_cancelled_at_any_await_leave_nothing_behind() -> None:
 )
 def test_effective_cap(asked: int | None, default: int | None, cap: int) -> None:
     assert effective_cap(100, asked, 1_000, default) == cap
-
-
-def test_what_can_never_be_served() -> None:
-    assert permanent_refusal(1_000, 1_000, 0, 10) == "prompt_exceeds_window"
-    assert permanent_refusal(999, 1_000, 11, 10) == "reservation_exceeds_pool"
-    assert permanent_refusal(999, 1_000, 10, 10) is None
 
 
 def test_usable_blocks_reads_the_fraction_as_written() -> None:

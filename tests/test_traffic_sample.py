@@ -168,10 +168,6 @@ def test_a_shared_prefix_leaves_the_other_draws_alone() -> None:
     assert np.array_equal(marked, (after.class_index == 0) & (after.prompt_tokens >= 16))
 
 
-def test_evenly_spaced_arrivals() -> None:
-    assert times(Evenly(), rate_per_s=2.0, duration_s=2.0).tolist() == [0.5, 1.0, 1.5]
-
-
 def mix(**changes: object) -> Traffic:
     entry = TrafficClass(
         name="a",

@@ -46,6 +46,19 @@ traffic:
       timeout: {timeout}
 """
 
+USUAL: dict[str, object] = {
+    "seqs": 32,
+    "is_async": "true",
+    "replicas": 1,
+    "blocks": 100,
+    "seed": 3,
+    "rate": 8,
+    "arrivals": "poisson",
+    "client": "httpx",
+    "cancel": 0.0,
+    "timeout": "60s",
+}
+
 mixes = st.fixed_dictionaries(
     {
         "seqs": st.integers(1, 12),
@@ -177,18 +190,7 @@ traffic: {duration: 1000s, classes: [{name: a, rate: 7/s, prompt_tokens: 16, out
 
 
 def test_more_room_never_refuses_more() -> None:
-    text = POOL.format(
-        seqs=32,
-        is_async="true",
-        replicas=1,
-        blocks=100,
-        seed=3,
-        rate=8,
-        arrivals="poisson",
-        client="httpx",
-        cancel=0.0,
-        timeout="60s",
-    ).replace("20s", "120s")
+    text = POOL.format(**USUAL).replace("20s", "120s")
     shares = []
     for blocks in (60, 120, 240, 480, 2000):
         traffic = parse_traffic(text.replace("blocks: 100", f"blocks: {blocks}"), file="mix.yaml")
@@ -215,21 +217,7 @@ def test_a_constant_retry_after_is_obeyed() -> None:
         client_draw=np.zeros(2),
         server_draw=np.zeros(2),
     )
-    traffic = parse_traffic(
-        POOL.format(
-            seqs=4,
-            is_async="false",
-            replicas=1,
-            blocks=100,
-            seed=3,
-            rate=1,
-            arrivals="poisson",
-            client="httpx",
-            cancel=0.0,
-            timeout="60s",
-        ),
-        file="mix.yaml",
-    )
+    traffic = parse_traffic(POOL.format(**USUAL | {"seqs": 4, "is_async": "false"}), file="mix.yaml")
     front = FrontDoor(capacity=8, retry_after=RetryAfter(seconds=3.0))
     rule = ClientRule(tries=3, honours_retry_after=True)
     run = run_kernel(asked, engine_setup(build_plant(traffic)), front, [rule], compiled=False)
