@@ -13,8 +13,8 @@ from kvplan.admission import (
     Ledger,
     charge,
     effective_cap,
+    promised_blocks,
     retry_after_s,
-    usable_blocks,
     whole_seconds,
 )
 
@@ -115,9 +115,14 @@ def test_effective_cap(asked: int | None, default: int | None, cap: int) -> None
     assert effective_cap(100, asked, 1_000, default) == cap
 
 
-def test_usable_blocks_reads_the_fraction_as_written() -> None:
+def test_promised_blocks_reads_the_fraction_as_written() -> None:
     # floor(26,568 × 0.90) = floor(23,911.2); 10 × 0.7 = 7 exactly
-    assert [usable_blocks(26_569, 0.9), usable_blocks(11, 0.7), usable_blocks(11, 1.0), usable_blocks(1, 1.0)] == [
+    assert [
+        promised_blocks(26_569, 0.9),
+        promised_blocks(11, 0.7),
+        promised_blocks(11, 1.0),
+        promised_blocks(1, 1.0),
+    ] == [
         23_911,
         7,
         10,

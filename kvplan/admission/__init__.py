@@ -14,7 +14,7 @@ from kvplan.admission.policies import (
     charge,
     effective_cap,
     permanent_refusal,
-    usable_blocks,
+    promised_blocks,
 )
 from kvplan.admission.retry_after import DrainEstimate, retry_after_s, whole_seconds
 
@@ -30,7 +30,7 @@ __all__ = [
     "charge",
     "effective_cap",
     "permanent_refusal",
+    "promised_blocks",
     "retry_after_s",
-    "usable_blocks",
     "whole_seconds",
 ]

@@ -7,13 +7,13 @@ PROMPT_EXCEEDS_WINDOW = "prompt_exceeds_window"
 RESERVATION_EXCEEDS_POOL = "reservation_exceeds_pool"
 
 
-def usable_blocks(blocks: int, safety_fraction: float, reserved_blocks: int = 1) -> int:
+def promised_blocks(blocks: int, safety_fraction: float, reserved_blocks: int = 1) -> int:
     """Blocks that the front door may promise: floor((blocks − reserved) × safety_fraction).
 
     The engine always has the whole pool; only the ledger is held below it. The fraction is read as the decimal it was
     written as, so 0.9 of 26,568 is not spoilt by binary rounding.
 
-    >>> usable_blocks(26_569, 0.90), usable_blocks(11, 0.3)
+    >>> promised_blocks(26_569, 0.90), promised_blocks(11, 0.3)
     (23911, 3)
     """
     scaled = round(safety_fraction * 10**9)

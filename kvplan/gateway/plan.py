@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvplan.admission import STRATEGIES, usable_blocks
+from kvplan.admission import STRATEGIES
 from kvplan.gateway.admit import Promise
 from kvplan.simulation.plant import Plant
 from kvplan.traffic.kinds import Traffic
@@ -31,7 +31,7 @@ def gateway_plan(traffic: Traffic, plant: Plant, *, media_tokens: Mapping[str, i
     strategy = STRATEGIES[admission.policy]
     capacity = _NO_LIMIT
     if strategy.counts == "blocks":
-        capacity = usable_blocks(plant.blocks, admission.safety_fraction, plant.layout.reserved_blocks)
+        capacity = plant.promised_blocks(admission.safety_fraction)
     elif strategy.counts == "requests":
         capacity = admission.concurrency or plant.settings.max_num_seqs
     answers = [group.output_tokens for group in traffic.classes if group.output_tokens is not None]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvplan.admission import STRATEGIES, Strategy, usable_blocks
+from kvplan.admission import STRATEGIES, Strategy
 from kvplan.simulation.doors import Door, charged_blocks
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import ReservationRow
@@ -87,7 +87,7 @@ def _row(
     cap_tokens = room if cap is None else min(cap, room)
     tokens = prompt + cap_tokens
     blocks = plant.layout.request_blocks(tokens) * answers
-    usable = usable_blocks(plant.blocks, traffic.admission.safety_fraction, plant.layout.reserved_blocks)
+    usable = plant.promised_blocks(traffic.admission.safety_fraction)
     return ReservationRow(
         name=label,
         class_name=class_name,

@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 
-from kvplan.admission import Ask, Strategy, usable_blocks
+from kvplan.admission import Ask, Strategy
 from kvplan.engines.base import CacheLayout
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.types import UNLIMITED, Floats, FrontDoor, Integers, Requests, RetryAfter, Router
@@ -49,7 +49,7 @@ def door(strategy: Strategy, plant: Plant, admission: AdmissionPlan, deployment:
     seqs = plant.settings.max_num_seqs
     capacity, inside, queued_tokens = UNLIMITED, UNLIMITED, UNLIMITED
     if strategy.counts == "blocks":
-        capacity = usable_blocks(plant.blocks, admission.safety_fraction, plant.layout.reserved_blocks)
+        capacity = plant.promised_blocks(admission.safety_fraction)
     elif strategy.counts == "requests":
         capacity = admission.concurrency or seqs
     if strategy.engine_caps:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kvplan.admission import promised_blocks
 from kvplan.calibration_file import load_calibration
 from kvplan.capacity import CANNOT_TELL, Fit, fit, longest_window, usable_blocks
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
@@ -52,6 +53,10 @@ class Plant:
     def usable(self) -> int:
         """Blocks of one replica that requests may hold."""
         return usable_blocks(self.layout, self.blocks)
+
+    def promised_blocks(self, safety_fraction: float) -> int:
+        """Blocks of one replica that the front door's ledger may promise."""
+        return promised_blocks(self.blocks, safety_fraction, self.layout.reserved_blocks)
 
     @property
     def band_share(self) -> float:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvplan.admission import usable_blocks
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.recovery import Recovery
 from kvplan.simulation.request_lines import StrategyRows
@@ -254,7 +253,7 @@ class Simulation:
     @property
     def promised_blocks(self) -> int:
         """Blocks that the ledger of one replica may promise."""
-        return usable_blocks(self.plant.blocks, self.inputs.safety_fraction, self.plant.layout.reserved_blocks)
+        return self.plant.promised_blocks(self.inputs.safety_fraction)
 
     @property
     def best_default_tokens(self) -> int:

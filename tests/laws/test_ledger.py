@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from kvplan.admission import Ledger, usable_blocks
+from kvplan.admission import Ledger, promised_blocks
 
 CAPACITY = 20
 
@@ -57,5 +57,5 @@ TestLedgerAgainstDictionary = LedgerAgainstDictionary.TestCase
 
 
 @given(st.integers(1, 10**7), st.integers(1, 100))
-def test_usable_blocks_is_the_exact_floor(blocks: int, percent: int) -> None:
-    assert usable_blocks(blocks, percent / 100) == (blocks - 1) * percent // 100
+def test_promised_blocks_is_the_exact_floor(blocks: int, percent: int) -> None:
+    assert promised_blocks(blocks, percent / 100) == (blocks - 1) * percent // 100
