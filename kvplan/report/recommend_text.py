@@ -60,7 +60,7 @@ def _headline(advice: Advice) -> Iterator[Part]:
             yield labelled("fails", _failure(failed), style=ACTION)
         yield labelled("replicas", _replicas(advice), style=ACTION)
     yield labelled("for", _setting(advice))
-    yield labelled("fraction", f"binds: {advice.binds}")
+    yield labelled("fraction", f"bound by {advice.binds}")
     yield labelled("default", advice.knee)
     if len(advice.per_class) > 1:
         caps = [

@@ -46,7 +46,7 @@ def columns_said(advice: Advice) -> str:
     ]
     if advice.default_max_tokens is not None:
         said += ["then set: the cap that would keep the constraints, - none near"]
-    return "; ".join([*said, "done tokens/s: of completed answers"])
+    return "; ".join([*said, "done tokens/s: output delivered each second"])
 
 
 def next_commands(advice: Advice, written_to: str | None) -> tuple[str, ...]:
