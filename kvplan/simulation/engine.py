@@ -15,6 +15,7 @@ from kvplan.simulation.memory import (
     door_numbers,
     engine_rows,
     identities,
+    is_one_number,
     layout_numbers,
     no_identities,
     offsets,
@@ -108,7 +109,6 @@ def run_kernel(
         places.ANSWER: answer,
         places.CAP: cap,
         places.SLOT_OF: -1,
-        places.REPLICA: -1,
     }
     row = memory.columns(places.ROW_COLUMNS, count, starts, np.int32)
     del starts, cap, answer  # of millions of requests, that is much
@@ -144,9 +144,11 @@ def run_kernel(
             memory.of(requests.arrival_s, np.float64),
             memory.of(requests.charge),
             memory.of(requests.refused_for_good | (requests.prompt_tokens >= engine.max_model_len), np.int8),
-            memory.of(requests.client, np.int32),
-            *memory.both(requests.time_out_s, requests.cancel_s),
-            *memory.both(requests.client_draw, requests.server_draw),
+            memory.read_only(requests.client, np.int32),
+            memory.read_only(requests.time_out_s, np.float64),
+            memory.read_only(requests.cancel_s, np.float64),
+            memory.of(requests.client_draw, np.float64),
+            memory.of(requests.server_draw, np.float64),
             memory.of([] if requests.parent is None else requests.parent),
             memory.of([] if requests.parent is None else np.bincount(requests.parent, minlength=count)),
         ),
@@ -170,7 +172,7 @@ def run_kernel(
         totals,
     )
     return Run(
-        rows=_rows(np.asarray(row, np.int32), np.asarray(time, np.float64), count, watch.stop_s),
+        rows=_rows(np.asarray(row, np.int32), np.asarray(time, np.float64), requests, watch.stop_s),
         totals=_totals(states, clocks, since, watch, float(end_s), int(totals[0])),
         samples=_samples(np.asarray(samples, np.int64), int(totals[1]), watch.sample_every_s),
         kernel="identities" if named else "counts",
@@ -178,13 +180,22 @@ def run_kernel(
     )
 
 
-def _rows(row: Counts, time: Floats, count: int, stop_s: float) -> RequestRows:
-    """The kernel's columns; what would have happened after ``stop_s`` did not."""
-    columns = row.reshape(places.ROW_COLUMNS, count)
+def _rows(row: Counts, time: Floats, requests: Requests, stop_s: float) -> RequestRows:
+    """The kernel's columns; what would have happened after ``stop_s`` did not. The table is cut to those that are kept:
+    of millions of requests, a copy beside it is much."""
+    count = len(requests.arrival_s)
+    outcome = row[places.OUTCOME * count : (places.OUTCOME + 1) * count].astype(np.int8)
+    row.resize(places.KEPT_COLUMNS * count, refcheck=False)
+    columns = row.reshape(places.KEPT_COLUMNS, count)
     moments = time.reshape(places.TIME_COLUMNS, count)
+    entered = moments[places.ADMITTED] >= 0.0
+    columns[places.REPLICA][~entered] = -1
+    tried = entered | (outcome == Outcome.REJECTED_PERMANENTLY)
+    if requests.parent is not None:
+        tried &= requests.parent == np.arange(count)
+    attempts = columns[places.REFUSALS] + tried
     moments[(moments < 0.0) | (moments > stop_s)] = np.nan
     moments[places.FIRST][moments[places.FIRST] > moments[places.FINISH]] = np.nan  # the client had left by then
-    outcome = columns[places.OUTCOME].astype(np.int8)
     ended = (outcome == Outcome.COMPLETED) | (outcome == Outcome.CANCELLED)
     outcome[ended & np.isnan(moments[places.FINISH])] = Outcome.UNFINISHED
     columns[places.GENERATED][outcome == Outcome.UNFINISHED] = 0
@@ -194,25 +205,19 @@ def _rows(row: Counts, time: Floats, count: int, stop_s: float) -> RequestRows:
         gave_up_s = np.where(gave_up, moments[places.FINISH], np.nan)
         moments[places.FINISH][gave_up] = np.nan
     return RequestRows(
-        attempts=_kept(columns[places.ATTEMPTS]),
-        refusals=_kept(columns[places.REFUSALS]),
+        attempts=np.broadcast_to(attempts[0], count) if count and is_one_number(attempts) else attempts,
+        refusals=columns[places.REFUSALS],
         outcome=outcome,
         admitted_s=moments[places.ADMITTED],
         scheduled_s=moments[places.SCHEDULED],
         first_token_s=moments[places.FIRST],
         finish_s=moments[places.FINISH],
         gave_up_s=gave_up_s,
-        output_tokens=_kept(columns[places.GENERATED]),
-        preemptions=_kept(columns[places.PREEMPTIONS]),
-        recomputed_tokens=_kept(columns[places.RECOMPUTED]),
-        replica=_kept(columns[places.REPLICA]),
+        output_tokens=columns[places.GENERATED],
+        preemptions=columns[places.PREEMPTIONS],
+        recomputed_tokens=columns[places.RECOMPUTED],
+        replica=columns[places.REPLICA],
     )
-
-
-def _kept(column: Counts) -> Counts:
-    """The column, so that the table it stands in can go: one number where it is the same in every row."""
-    alike = len(column) > 0 and bool((column == column[0]).all())
-    return np.broadcast_to(column[0], len(column)) if alike else column.copy()
 
 
 def _totals(states: Any, clocks: Any, since: Any, watch: Watch, end_s: float, reserved_peak: int) -> Totals:

@@ -21,24 +21,21 @@ class Memory:
     compiled: bool
 
     def of(self, values: Any, dtype: Any = np.int64) -> Any:
-        """The values of an array or sequence."""
-        array = np.ascontiguousarray(values, dtype)
+        """The values of an array or sequence; writable, for a read-only one is another type, and compiled anew."""
+        array = np.require(values, dtype, ("C", "W"))
         return array if self.compiled else array.tolist()
 
     def columns(self, columns: int, count: int, starts: Mapping[int, Any], dtype: Any = np.int64) -> Any:
         """One row of columns of ``count`` entries each, one behind the other: each begins with a number or an array's
         values; those that are not named with zeros, which take no memory until they are written."""
-        table = np.zeros((columns, count), dtype)
+        row = np.zeros(columns * count, dtype)
         for column, start in starts.items():
-            table[column] = start
-        return self.of(table.ravel(), dtype)
+            row[column * count : (column + 1) * count] = start
+        return self.of(row, dtype)
 
-    def both(self, first: Floats, second: Floats) -> tuple[Any, Any]:
-        """Two columns that are only read; one list or array where both say the same number in every row."""
-        values = self.of(first, np.float64)
-        alike = _is_one_number(first) and _is_one_number(second) and bool((first[:1] == second[:1]).all())
-        same = first is second or alike
-        return values, values if same else self.of(second, np.float64)
+    def read_only(self, values: Floats | Integers, dtype: Any) -> Any:
+        """A column, or its first entry where all are alike."""
+        return self.of(values[:1] if is_one_number(values) else values, dtype)
 
     def table(self) -> Any:
         """An empty table from integers to integers."""
@@ -50,9 +47,9 @@ class Memory:
         return Dict.empty(types.int64, types.int64)
 
 
-def _is_one_number(values: Floats) -> bool:
-    """Whether the array is one number, seen as many."""
-    return values.strides == (0,)
+def is_one_number(values: Floats | Integers) -> bool:
+    """Whether an array says the same in every row."""
+    return values.strides == (0,) or (len(values) > 0 and bool((values == values[0]).all()))
 
 
 def offsets(columns: int, count: int) -> tuple[int, ...]:

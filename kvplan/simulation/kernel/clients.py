@@ -6,7 +6,6 @@ from kvplan.simulation.kernel.door import release
 from kvplan.simulation.kernel.places import (
     ADMITTED,
     ANSWER,
-    ATTEMPTS,
     BASE_S,
     CANCELLED,
     CLIENT_JITTER,
@@ -28,6 +27,7 @@ from kvplan.simulation.kernel.places import (
     OUTCOME,
     PROMPT,
     QUIET_S,
+    REFUSALS,
     SLOT_OF,
     TRACKS,
     TRIES,
@@ -109,7 +109,7 @@ def next_try_s(
 ) -> float:
     """When the refused client of ``i``, told to wait ``told_s``, tries again; −1 where it never does."""
     row, time, column, moment = rows
-    wait_s = back_off_s(row[column[ATTEMPTS] + i], rule, told_s, draw)
+    wait_s = back_off_s(row[column[REFUSALS] + i], rule, told_s, draw)
     if wait_s < 0.0:
         row[column[OUTCOME] + i] = GAVE_UP
         time[moment[FINISH] + i] = now_s

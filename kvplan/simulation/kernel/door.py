@@ -157,7 +157,8 @@ def let_in(
     for j in range(i, i + sequences):
         if conf[TRACKS]:
             doors[IN_READING] += row[column[PROMPT] + j]
-        row[column[REPLICA] + j] = r
+        if r:
+            row[column[REPLICA] + j] = r
         time[moment[ADMITTED] + j] = now_s
         if leave_s < inf:
             heappush(leaves, (leave_s, j))

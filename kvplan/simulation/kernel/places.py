@@ -68,23 +68,23 @@ Offsets = tuple[int, ...]
 
 # Columns of ``row``: a request.
 (
+    GENERATED,  # up to ``KEPT_COLUMNS``: what is told of it in the end
+    PREEMPTIONS,
+    RECOMPUTED,
+    REFUSALS,
+    REPLICA,  # once it was let in
+    OUTCOME,
     PROMPT,
     ANSWER,  # tokens at which it ends
     CAP,
-    GENERATED,
     HIGH,  # the most tokens that were ever computed for it
     LINK,  # the next one in its queue
     SLOT_OF,  # its slot; −1 outside, −2 once it ended, −3 − batch where that batch still brings it a token
-    PREEMPTIONS,
-    RECOMPUTED,
-    OUTCOME,
     LEFT_LINK,
     READ_LINK,
-    ATTEMPTS,
-    REFUSALS,
-    REPLICA,
     ROW_COLUMNS,
-) = range(16)
+) = range(15)
+KEPT_COLUMNS = OUTCOME
 
 # Columns of ``time``: its moments, negative until they happen.
 ADMITTED, SCHEDULED, FIRST, FINISH, TIME_COLUMNS = range(5)

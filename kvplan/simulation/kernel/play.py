@@ -12,7 +12,6 @@ from kvplan.simulation.kernel.clients import fraction, next_try_s, walk_away
 from kvplan.simulation.kernel.door import choose, has_room, header_s, let_in, note_reserved, settle_door
 from kvplan.simulation.kernel.places import (
     ADMITTED,
-    ATTEMPTS,
     CANCELLED,
     CAPACITY,
     COMPLETED,
@@ -115,6 +114,10 @@ def play(
     sizes, fixed, kinds, lag, kinds_at = shape_numbers
     replicas, stop_s = door[REPLICAS], watch[STOP_S]
     count = len(arrival_s)
+    # A column that says the same of all requests has one entry.
+    of_client = 1 if len(client) == count else 0
+    of_time_out = 1 if len(time_out_s) == count else 0
+    of_cancel = 1 if len(cancel_s) == count else 0
 
     heaps = [[LAST_KEY] for _ in range(replicas)]
     retries = [(inf, 0)]
@@ -176,7 +179,8 @@ def play(
             if row[outcome + i] == UNFINISHED or (row[outcome + i] == COMPLETED and time[finish + i] > next_s):
                 now_s = next_s
                 r = row[column[REPLICA] + i]
-                how = TIMED_OUT if time[admitted + i] + time_out_s[i] <= arrival_s[i] + cancel_s[i] else CANCELLED
+                out_s = time[admitted + i] + time_out_s[i * of_time_out]
+                how = TIMED_OUT if out_s <= arrival_s[i] + cancel_s[i * of_cancel] else CANCELLED
                 walk_away(i, now_s, how, states[r], clocks[r], doors[r], since[r], conf, rows, held, watch)
             continue
 
@@ -188,7 +192,6 @@ def play(
             if len(parent) > 0:
                 arrived += left[i] - 1
         now_s = next_s
-        row[column[ATTEMPTS] + i] += 1
         if barred[i] or charge[i] > door[CAPACITY]:
             row[outcome + i] = REJECTED
             continue
@@ -197,9 +200,9 @@ def play(
             r = choose(turn, door, doors)
             turn += 1
         sequences = left[i] if len(parent) > 0 else 1
-        away_s = arrival_s[i] + cancel_s[i]
+        away_s = arrival_s[i] + cancel_s[i * of_cancel]
         if has_room(i, sequences, door, doors[r], held):
-            leave_s = min(now_s + time_out_s[i], away_s)
+            leave_s = min(now_s + time_out_s[i * of_time_out], away_s)
             let_in(i, r, sequences, now_s, leave_s, states[r], doors[r], since[r], leaves, conf, rows, held, watch)
             clocks[r][QUIET_S] = now_s
             reserved = 0
@@ -209,12 +212,12 @@ def play(
             continue
         refused += 1
         row[column[REFUSALS] + i] += 1
-        spread = (row[column[ATTEMPTS] + i] - 1) * GOLDEN
+        spread = (row[column[REFUSALS] + i] - 1) * GOLDEN
         lacking = max(0, doors[r][RESERVED] + charge[i] - door[CAPACITY])
         draw = fraction(server_draw[i] + spread)
         told_s = header_s(lacking, doors[r][RESERVED], now_s, draw, since[r], waits)
         draw = fraction(client_draw[i] + spread)
-        again_s = next_try_s(i, told_s, now_s, rules[client[i]], draw, away_s, waits[ROUND_TRIP_S], rows)
+        again_s = next_try_s(i, told_s, now_s, rules[client[i * of_client]], draw, away_s, waits[ROUND_TRIP_S], rows)
         if again_s >= 0.0:
             heappush(retries, (again_s, i))
 
