@@ -7,15 +7,15 @@ published model (``configs``). Its weights are counted, and engines refuse it by
 
 from collections.abc import Callable, Mapping
 
-from kvplan.hf_config import encoder_decoder, hybrid, latent, recurrent, standard, varying
+from kvplan.hf_config import encoder_decoder, hybrid, latent, linear, recurrent, standard, varying
 from kvplan.hf_config.described import Described, LayerStack
 
 Reader = Callable[[Described], LayerStack]
 
 READERS: Mapping[str, Reader] = {
-    "alice_ai": hybrid.read_flat_kda,
-    "bailing_hybrid": hybrid.read_grouped_lightning,
-    "bailing_hybrid_v3": hybrid.read_grouped_kda,
+    "alice_ai": linear.read_flat_kda,
+    "bailing_hybrid": linear.read_grouped_lightning,
+    "bailing_hybrid_v3": linear.read_grouped_kda,
     "bamba": hybrid.read_bamba,
     "bart": encoder_decoder.read_bart,
     "decilm": varying.read_blocks,
@@ -32,7 +32,7 @@ READERS: Mapping[str, Reader] = {
     "gemma4_text": varying.read_wide_full,
     "gemma4_unified_text": varying.read_wide_full,
     "glm4_moe_lite": latent.read_latent,
-    "glm5_next_text": hybrid.read_pooled_sparse,
+    "glm5_next_text": linear.read_pooled_sparse,
     "glm_moe_dsa": latent.read_sparse_latent,
     "granitemoehybrid": hybrid.read_granite_hybrid,
     "hrm_text": varying.read_cycles,
@@ -42,7 +42,7 @@ READERS: Mapping[str, Reader] = {
     "hy_v4": latent.read_listed_sparse,
     "iquestloopcoder": varying.read_looped,
     "jamba": hybrid.read_jamba,
-    "kimi_linear": hybrid.read_kda,
+    "kimi_linear": linear.read_kda,
     "lfm2": hybrid.read_short_conv,
     "lfm2_moe": hybrid.read_short_conv,
     "longcat_flash": latent.read_double_latent,
@@ -50,17 +50,17 @@ READERS: Mapping[str, Reader] = {
     "mamba2": recurrent.read_mamba2,
     "mimo_v2_flash": varying.read_asymmetric,
     "minicpm3": latent.read_expanded_latent,
-    "minimax": hybrid.read_lightning,
+    "minimax": linear.read_lightning,
     "minimax_m3_vl_text": latent.read_indexed_heads,
     "mllama_text_model": encoder_decoder.read_vision_cross,
     "nemotron_h": hybrid.read_nemotron_hybrid,
-    "olmo_hybrid": hybrid.read_gated_delta,
+    "olmo_hybrid": linear.read_gated_delta,
     "openelm": varying.read_listed_heads,
     "phi4flash": varying.read_yoco,
     "plamo2": hybrid.read_plamo2,
-    "qwen3_5_moe_text": hybrid.read_gated_delta,
-    "qwen3_5_text": hybrid.read_gated_delta,
-    "qwen3_next": hybrid.read_gated_delta,
+    "qwen3_5_moe_text": linear.read_gated_delta,
+    "qwen3_5_text": linear.read_gated_delta,
+    "qwen3_next": linear.read_gated_delta,
     "recurrent_gemma": hybrid.read_rg_lru,
     "rwkv5": recurrent.read_rwkv,
     "step3p5": varying.read_sliding_override,
