@@ -193,6 +193,20 @@ def test_one_seed_says_that_it_has_no_interval() -> None:
     assert over_seeds([0.25], "mean", "max") == Reading(value=0.25, how="of 1 seed")
 
 
+def test_who_can_never_fit_is_refused_too() -> None:
+    """Of 399 usable blocks a safety fraction of 0.3 promises 119; no cap sent means the window, 2,048 / 16 = 128
+    blocks, which never fit: such requests must not make a pool look emptier than it is."""
+    text = POOL.replace("{default_max_tokens: 256}", "{policy: worst_case, safety_fraction: 0.3}")
+    text = text.replace("rate: 4/s", "rate: 15/m").replace("duration: 2m", "duration: 10m")
+    for_now_or_good, for_good = check(
+        _traffic("refused_share: {max: 0.01}\n  rejected_permanently_share: {max: 0.01}", text), seeds=1, workers=1
+    ).limits
+    assert for_good.reading.value is not None
+    assert for_now_or_good.reading.value is not None
+    assert 0.05 < for_good.reading.value <= for_now_or_good.reading.value < 0.2
+    assert not for_now_or_good.passed
+
+
 def test_a_file_without_limits_is_refused() -> None:
     with pytest.raises(InputError, match="nothing to check") as caught:
         check(parse_traffic(POOL, file="traffic.yaml"))

@@ -85,14 +85,17 @@ def _of_simulation(document: Any) -> dict[str, Any]:
         for time in ("queue", "ttft", "e2e")
         for point in ("mean", "p50", "p90", "p99")
     }
-    worst = _part(strategy, "worst_seed")
+    worst, shares = _part(strategy, "worst_seed"), dict(_part(strategy, "shares"))
+    for_now, for_good = shares.get("refused_share"), shares.get("rejected_permanently_share")
+    if isinstance(for_now, int | float) and isinstance(for_good, int | float):
+        shares["refused_share"] = for_now + for_good  # as a check counts them
     found = {
         "max_model_len": pool.get("max_model_len"),
         "kv_pool_bytes": pool.get("kv_bytes"),
         "longest_window_tokens": pool.get("longest_window_tokens"),
         "sustainable_per_s": stability.get("sustainable_per_s"),
         "offered_per_s": stability.get("offered_per_s"),
-        **_part(strategy, "shares"),
+        **shares,
         **times,
         "output_tokens_per_s": strategy.get("output_tokens_per_s"),
         "amplification": strategy.get("amplification"),

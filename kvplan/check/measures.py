@@ -47,6 +47,12 @@ def _share(figures: Figures, *, name: str) -> float | None:
     return figures.requests.share(name) if figures.requests.offered else None
 
 
+def _refused(figures: Figures) -> float | None:
+    """Refused for now or for good: who can never fit is refused, too, and no share of the others shows it."""
+    requests = figures.requests
+    return (requests.refused + requests.rejected_permanently) / requests.offered if requests.offered else None
+
+
 def _time(figures: Figures, *, time: str, point: str) -> float | None:
     found: float | None = getattr(getattr(figures, time), point)
     return found
@@ -54,6 +60,7 @@ def _time(figures: Figures, *, time: str, point: str) -> float | None:
 
 SEED_MEASURES: Mapping[str, SeedMeasure] = {
     **{f"{name}_share": SeedMeasure(of_requests=partial(_share, name=name)) for name in SHARES},
+    "refused_share": SeedMeasure(of_requests=_refused),
     "preemptions": SeedMeasure(of_requests=lambda figures: figures.preemptions, over_seeds="worst"),
     "refusals": SeedMeasure(of_requests=lambda figures: figures.refusals, over_seeds="worst"),
     "over_capacity_events": SeedMeasure(of_run=lambda result: result.over_capacity_events, over_seeds="worst"),
