@@ -224,6 +224,7 @@ def test_what_is_random() -> None:
     assert is_random(parse(fixed.replace("arrivals: constant, ", "")))
     assert is_random(parse(fixed.replace("prompt_tokens: 1", "prompt_tokens: {uniform: {min: 1, max: 2}}")))
     assert is_random(parse(fixed.replace("output_tokens: 1", "output_tokens: 1, client: httpx")))
+    assert is_random(parse(fixed.replace("rate: 1/s", "rate: 1/s, shared_prefix: {tokens: 1, groups: 2}")))
 
 
 def test_the_judged_strategy_fills_in_a_default_that_the_file_has() -> None:

@@ -22,7 +22,7 @@ from kvplan.simulation.tasks import Task, TaskResult, run_tasks
 from kvplan.simulation.workers import Progress
 from kvplan.traffic.arrivals import Evenly
 from kvplan.traffic.distributions import Constant
-from kvplan.traffic.kinds import Arrivals, Traffic
+from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
 from kvplan.traffic.sample import enough, sample
 
 DEFAULT_SEEDS = 10
@@ -63,9 +63,7 @@ def simulate(
         raise InputError(f"a scale of {scale:g} is not above zero", key="scale")
     first_seed, count = seed_numbers(traffic, seeds=seeds, seed=seed)
     plant = build_plant(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
-    arrivals = sample(traffic, first_seed, scale=scale)
-    if not len(arrivals):
-        raise InputError("no request arrives in this run", hint="raise the rate or the duration", file=traffic.file)
+    arrivals = _drawn(traffic, first_seed, scale)
     clients, timeouts_s = client_table(arrivals.clients, profiles_folder=profiles_folder)
     drawings = enough(traffic, arrivals, seed=first_seed, seeds=count, scale=scale)
     cap, cap_source = _default_cap(traffic, drawings, plant)
@@ -101,18 +99,17 @@ def simulate(
     classes, requests = arrivals.classes, len(arrivals)
     watched_s = (traffic.duration_s or arrivals.duration_s) - warmup_s
     del arrivals, drawings  # each task draws its own: a large drawing is not kept twice
-    groups: list[list[Task]] = [
+    played = [
         [task(opened=opened, seed=first_seed + turn, takes_samples=turn == 0) for turn in range(count)]
         for opened in doors.values()
     ]
-    factors = _band_factors(plant)
-    band_tasks = groups[names.index(bound)][:BAND_SEEDS]
-    groups += [[_at_another_speed(one, factor) for one in band_tasks] for factor in factors]
+    place, factors = names.index(bound), _band_factors(plant)
+    groups = [*played, *([_at_another_speed(one, factor) for one in played[place][:BAND_SEEDS]] for factor in factors)]
     done = _run_groups(groups, requests=requests, workers=workers, executor=executor, progress=progress, say=say)
     gathered = [
         gather(group[0].opened, runs, classes, watched_s=watched_s) for group, runs in zip(groups, done, strict=True)
     ]
-    found = gathered[names.index(bound)]
+    found = gathered[place]
     return Simulation(
         traffic=traffic,
         plant=plant,
@@ -122,7 +119,7 @@ def simulate(
             strategy=bound,
             offered_per_s=float(np.mean([one.offered_per_s for one in found.seeds])),
             sustainable_per_s=found.sustainable_per_s,
-            binds=done[names.index(bound)][0].binds,
+            binds=done[place][0].binds,
         ),
         strategies=tuple(gathered[: len(names)]),
         band=tuple(
@@ -131,6 +128,14 @@ def simulate(
         ),
         rows=tuple(run.rows for runs in zip(*done[: len(names)], strict=True) for run in runs if run.rows is not None),
     )
+
+
+def _drawn(traffic: Traffic, seed: int, scale: float) -> Arrivals:
+    """The first seed's requests, from which the assumptions are described; InputError where there are none."""
+    arrivals = sample(traffic, seed, scale=scale)
+    if not len(arrivals):
+        raise InputError("no request arrives in this run", hint="raise the rate or the duration", file=traffic.file)
+    return arrivals
 
 
 def _run_groups(
@@ -190,15 +195,16 @@ def seed_numbers(traffic: Traffic, *, seeds: int | None, seed: int | None) -> tu
 
 
 def is_random(traffic: Traffic) -> bool:
-    """Whether anything is drawn: arrivals or lengths of a class, caps of a trace, clients' back-off, cancellation."""
-    for entry in traffic.classes:
-        lengths = (entry.max_tokens, entry.prompt_tokens, entry.output_tokens)
-        drawn = any(law is not None and not isinstance(law, Constant) for law in lengths)
-        steady = entry.trace is not None or isinstance(entry.arrivals, Evenly)
-        drawn = drawn or not isinstance(entry.answers, Constant)
-        if drawn or not steady or entry.client or entry.cancel_share > 0:
-            return True
-    return False
+    """Whether anything is drawn: arrivals or lengths of a class, caps of a trace, prefixes, back-off, cancellation."""
+
+    def draws(entry: TrafficClass) -> bool:
+        laws = (entry.max_tokens, entry.prompt_tokens, entry.output_tokens, entry.answers)
+        is_steady = entry.trace is not None or isinstance(entry.arrivals, Evenly)
+        is_fixed = all(law is None or isinstance(law, Constant) for law in laws)
+        acts_by_chance = bool(entry.client) or entry.cancel_share > 0 or entry.shared_prefix is not None
+        return not (is_steady and is_fixed) or acts_by_chance
+
+    return any(map(draws, traffic.classes))
 
 
 def _default_cap(traffic: Traffic, drawings: Sequence[Arrivals], plant: Plant) -> tuple[int, str]:
