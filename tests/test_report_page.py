@@ -85,3 +85,17 @@ def test_a_drawing_goes_where_there_is_no_room() -> None:
     table = columns(("cap", "refused", "95%", ""), [("192", "0.4%", "0-3.8%", "#" * 30)], last_is_drawn=True)
     assert "#" in render([table], width=60)
     assert render([table], width=40) == "  cap  refused     95%\n  192     0.4%  0-3.8%\n"
+
+
+def test_names_from_foreign_files_do_not_steer_the_terminal() -> None:
+    foreign = "\x1b[2J\x1b]0;title\x07a\nb"
+    parts: list[Part] = [
+        answer(foreign),
+        headline(foreign, foreign),
+        labelled(foreign, foreign),
+        columns(("", ""), [(foreign, "1")]),
+    ]
+    shown = render(parts, colour=True).replace("\x1b[1;36m", "").replace("\x1b[1m", "").replace("\x1b[2m", "")
+    assert shown.replace("\x1b[0m", "").replace("\n", "").isprintable()
+    assert r"\x1b[2J" in shown
+    assert len(render([columns(("", ""), [(foreign, "1")])]).splitlines()) == 1

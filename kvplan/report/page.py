@@ -127,9 +127,35 @@ def columns(
 def render(parts: Iterable[Part], *, width: int = 80, colour: bool = False) -> str:
     """``parts``, one under the other, as text with or without ANSI colours."""
     usable = max(40, min(width, WIDEST))
-    lines = [line for part in parts for line in _set(part, usable)]
+    lines = [line for part in parts for line in _set(_harmless(part), usable)]
     text = "".join(f"{line.rstrip()}\n" for line in lines)
     return text if colour else _ANSI.sub("", text)
+
+
+_STEERING = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def _harmless(part: Part) -> Part:
+    """``part`` with the characters that steer a terminal written out: names come from foreign files."""
+    if isinstance(part, Verbatim):
+        return Verbatim(text="\n".join(map(_written_out, part.text.split("\n"))))
+    if isinstance(part, Columns):
+        rows = tuple(tuple(map(_written_out, row)) for row in part.rows)
+        return replace(part, headings=tuple(map(_written_out, part.headings)), rows=rows)
+    if isinstance(part, Headline):
+        return Headline(title=_written_out(part.title), aside=_written_out(part.aside))
+    if isinstance(part, Labelled):
+        return replace(part, label=_written_out(part.label), text=_written_out(part.text.replace("\n", " ")))
+    return replace(part, text=_written_out(part.text.replace("\n", " ")))
+
+
+def _written_out(text: str) -> str:
+    r"""As an escape sequence reads in a program.
+
+    >>> print(_written_out("a\x1b[2Jb"))
+    a\x1b[2Jb
+    """
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 _ANSI = re.compile("\x1b\\[[0-9;]*m")
