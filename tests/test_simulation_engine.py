@@ -303,7 +303,7 @@ def test_a_refused_client_waits_and_comes_again() -> None:
 def test_the_compiled_source_is_the_kernel_s() -> None:
     source = numba_kernel.joined_source()
     assert "kvplan.simulation" not in source
-    for name in ("advance", "form_batch", "play", "remember", "clock", *numba_kernel._PARTS):
+    for name in ("advance", "form_batch", "play", "remember", "clock", *numba_kernel._PARTS, *numba_kernel._COUNTED):
         assert f"\ndef {name}(" in source
     compile(source, "kernel", "exec")
 
@@ -382,6 +382,15 @@ def test_a_client_that_leaves_with_its_first_token_was_read_once() -> None:
     run = let_in(rows, small_engine(max_num_seqs=1, step=step), FrontDoor(max_queued_tokens=31))
     assert run.rows.outcome[0] == Outcome.CANCELLED
     assert run.rows.refusals.tolist() == [0, 0, 0, 1]
+
+
+def test_an_answer_that_ends_as_its_client_leaves_is_complete() -> None:
+    """Four steps of 0.25 s end when the client would leave: releases come first, though nobody looked since 0.3 s."""
+    rows = asks((0.0, 10, 4, 4), (0.3, 10, 1, 1), cancel_s=[1.0, inf])
+    step = replace(STEP, base_s=0.25, prefill_token_s=0.0, kv_token_s=0.0, decode_sequence_s=0.0)
+    run = let_in(rows, small_engine(step=step), FrontDoor(max_inside=1))
+    assert run.rows.outcome.tolist() == [Outcome.COMPLETED, Outcome.GAVE_UP]
+    assert run.rows.finish_s[0] == 1.0
 
 
 def test_without_chunked_prefill_a_prompt_waits_for_a_whole_step() -> None:

@@ -164,7 +164,7 @@ def advance(
             if lag and st[LATE] == 0:
                 st[LATE] = 1
             elif change_s >= until_s:
-                ck[QUIET_S] = inf
+                ck[QUIET_S] = change_s
                 return
             else:
                 stand_idle(change_s, st, ck)

@@ -134,7 +134,7 @@ def play(
 
         # What the engines release until then.
         for r in range(replicas):
-            if next_s > clocks[r][QUIET_S] or sort >= SAMPLES:
+            if next_s >= clocks[r][QUIET_S] or sort >= SAMPLES:
                 shape = (sizes, fixed, kinds, lag, kinds_at, form, ring_rows[r])
                 pool = (
                     cell_rows[r],
