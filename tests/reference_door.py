@@ -69,7 +69,7 @@ class ReferenceDoor:
                         prompt=prompt,
                         answer=int(requests.output_tokens[i]),
                         cap=min(int(requests.cap_tokens[i]), setup.max_model_len - prompt),
-                        content=tuple(int(link) for link in shared),
+                        content=tuple(int(link) for link in shared[: -(-prompt // requests.chain_tokens)]),
                         parent=-1 if requests.parent is None else self.parent[i],
                     )
                 )
