@@ -1,5 +1,6 @@
 """What holds for every traffic and every pool: conservation, the ledger's bound, no eviction, queueing theory."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
@@ -12,10 +13,9 @@ from kvplan.admission import STRATEGIES
 from kvplan.simulation.doors import door, requests_for
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.plant import Plant, build_plant
-from kvplan.simulation.run import simulate
 from kvplan.simulation.statistics import mean_interval
 from kvplan.simulation.tasks import engine_setup
-from kvplan.simulation.types import ClientRule, FrontDoor, Outcome, Requests, RetryAfter, Run
+from kvplan.simulation.types import ClientRule, Flags, FrontDoor, Outcome, Requests, RetryAfter, Run
 from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import sample
@@ -189,16 +189,65 @@ traffic: {duration: 1000s, classes: [{name: a, rate: 7/s, prompt_tokens: 16, out
     assert 0.15 < expected < 0.35
 
 
-def test_more_room_never_refuses_more() -> None:
-    text = POOL.format(**USUAL).replace("20s", "120s")
-    shares = []
-    for blocks in (60, 120, 240, 480, 2000):
-        traffic = parse_traffic(text.replace("blocks: 100", f"blocks: {blocks}"), file="mix.yaml")
-        (result,) = simulate(traffic, strategies=["worst_case"], seeds=3, workers=1).strategies
-        shares.append(result.shares["refused_share"])
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] > 0.3
-    assert shares[-1] == 0.0
+EVEN_STEPS = """\
+deployment:
+  max_model_len: 512
+  max_num_seqs: 64
+  async_scheduling: false
+  kv_pool: {blocks: 4000, block_tokens: 16}
+  service: {base_s: 0.125, prefill_token_s: 0, decode_sequence_s: 0, kv_token_s: 0}
+traffic: {duration: 1s, classes: [{name: a, rate: 1/s, prompt_tokens: 1, output_tokens: 1, max_tokens: 1}]}
+"""
+
+
+def who_enters(arrivals: Sequence[int], answers: Sequence[int], charges: Sequence[int], capacity: int) -> Flags:
+    """Which requests are let in, that arrive at these steps, write these answers and never try twice."""
+    answer = np.array(answers)
+    asked = Requests(
+        arrival_s=np.array(arrivals) / 8,
+        prompt_tokens=np.ones_like(answer),
+        output_tokens=answer,
+        cap_tokens=answer,
+        charge=np.array(charges),
+        refused_for_good=np.zeros(len(answer), np.bool_),
+        client=np.zeros_like(answer),
+        time_out_s=np.full(len(answer), inf),
+        cancel_s=np.full(len(answer), inf),
+        client_draw=np.zeros(len(answer)),
+        server_draw=np.zeros(len(answer)),
+    )
+    setup = engine_setup(build_plant(parse_traffic(EVEN_STEPS, file="even.yaml")))
+    run = run_kernel(asked, setup, FrontDoor(capacity=capacity), [ClientRule()], compiled=False)
+    entered: Flags = run.rows.outcome == Outcome.COMPLETED
+    return entered
+
+
+@given(
+    arrivals=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 60)), min_size=1, max_size=40),
+    seats=st.integers(0, 8),
+    more=st.integers(1, 4),
+)
+@several
+def test_whoever_enters_a_ledger_enters_a_larger_one(arrivals: list[tuple[int, int]], seats: int, more: int) -> None:
+    """Equal charges, clients that never retry, and stays that are the same in any company (arrivals on the grid of
+    steps that cost their base alone): those inside are then always among those inside with one seat more, where at most
+    one is beside them; so whoever finds room in the smaller ledger finds it in the larger.
+
+    None of the conditions can go. A large charge that only the larger ledger takes keeps small ones out; one more
+    inside slows the others, or moves a retry, into the way of somebody else.
+    """
+    gaps, lengths = zip(*arrivals, strict=True)
+    entered = [
+        who_enters(np.cumsum(gaps).tolist(), lengths, [5] * len(lengths), 5 * room + 4)
+        for room in (seats, seats + more)
+    ]
+    assert (entered[1] >= entered[0]).all()
+
+
+def test_a_larger_ledger_may_refuse_more_unequal_requests() -> None:
+    """Six units are too few for the charge of 7, so all six small ones enter; seven take it, and refuse those six."""
+    for capacity, entered in ((6, 6), (7, 1)):
+        assert who_enters(range(7), [40] * 7, [7, 1, 1, 1, 1, 1, 1], capacity).sum() == entered
 
 
 def test_a_constant_retry_after_is_obeyed() -> None:
