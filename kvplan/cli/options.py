@@ -160,14 +160,14 @@ def parse_ratio(value: float | None, option: str) -> Fraction | None:
 
 
 def parse_counts(text: str | None, option: str) -> tuple[int, ...]:
-    """Comma-separated token counts, such as ``1024,8192``."""
+    """Whole numbers from 1 on, separated by commas, such as ``1024,8192``."""
     if text is None:
         return ()
     counts = []
     for word in text.split(","):
         number = word.strip().replace("_", "")
         if not number.isdecimal() or int(number) < 1:
-            raise InputError(f"{option} {text!r}: {word!r} is not a number of tokens", hint=f"{option} 1024,8192")
+            raise InputError(f"{option} {text!r}: {word!r} is not a whole number from 1 on", hint=f"{option} 8,16")
         counts.append(int(number))
     return tuple(counts)
 

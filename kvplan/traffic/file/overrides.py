@@ -1,6 +1,7 @@
 """Keys that replace what the file says, written into its values before these are judged."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from kvplan.errors import InputError
@@ -18,13 +19,20 @@ def override(values: dict[str, Any], overrides: Mapping[str, object]) -> None:
             places = (place for place in _SECTIONS if name in known_keys(FileShape, (place,) if place else ()))
             section = next(places, "unknown")
             if section == "unknown":
-                raise InputError(f"{name!r} is no key of a traffic file", key=name)
+                raise _no_key(name)
         block: Any = values
         for part in filter(None, section.split(".")):
             block = _inside(block, part, name)
         if not isinstance(block, dict):
             raise _no_block(block, key, name)
         block[key] = value
+
+
+def _no_key(name: str) -> InputError:
+    keys = [key for place in _SECTIONS for key in known_keys(FileShape, (place,) if place else ())]
+    near = " or ".join(get_close_matches(name, keys, n=2))
+    hint = f"did you mean {near}?" if near else "kvplan explain traffic shows the keys"
+    return InputError(f"{name!r} is no key of a traffic file", hint=hint)
 
 
 def _inside(block: Any, part: str, name: str) -> Any:

@@ -64,7 +64,7 @@ def _rows(stream: io.TextIOBase, file: str, name: str, notes: TraceNotes) -> Ite
     records = _records(stream, file, notes)
     head = next(records, None)
     if head is None:
-        raise InputError(f"{file} has a header and no rows", file=file)
+        raise InputError(f"{file} has a header and no rows", hint=_PLAIN_HINT, file=file)
     chosen = recognise(head[1]) if name == "auto" else FORMATS[name]
     if chosen is None:
         raise InputError(
@@ -85,7 +85,10 @@ def _records(stream: io.TextIOBase, file: str, notes: TraceNotes) -> Iterator[tu
     yield from _json_records(first, lines, notes) if first.lstrip().startswith("{") else _csv_records(first, lines)
 
 
-_PLAIN_HINT = "the plain form is arrival_s,prompt_tokens,output_tokens[,max_tokens][,class][,client][,hash_ids]"
+_PLAIN_HINT = (
+    "the plain form is arrival_s,prompt_tokens,output_tokens[,max_tokens][,class][,client][,hash_ids], as CSV or as "
+    "one JSON object a line"
+)
 
 
 def _checked(
