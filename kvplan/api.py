@@ -12,6 +12,7 @@ from kvplan.check import check
 from kvplan.compare import compare
 from kvplan.engines import parse_engine
 from kvplan.engines.base import Deployment, EngineVersion, Finding
+from kvplan.engines.devices import check_pool
 from kvplan.errors import InputError, KvplanError, ModelUnavailableError, UnsupportedModelError
 from kvplan.flags import engine_flags
 from kvplan.model import ModelSpec
@@ -89,7 +90,7 @@ def deploy(
 ) -> Deployment:
     """A deployment from the words that the command line takes; ``Deployment`` itself has every option.
 
-    Raises InputError for a GPU or an engine that is not known.
+    Raises InputError for a GPU or an engine that is not known, and for a pool larger than the GPU.
 
     >>> model = read_model("meta-llama/Llama-3.1-8B-Instruct", offline=True)
     >>> chat = RequestShape(name="chat", prompt_tokens=4000)
@@ -97,7 +98,7 @@ def deploy(
     >>> planned.plan.blocks, planned.verdict, planned.reservations[0].sequences
     (20480, 'fits', 9)
     """
-    return Deployment(
+    deployment = Deployment(
         engine=parse_engine(engine),
         gpu=None if gpu is None else load_gpu(gpu, extra_folder=profiles_folder),
         gpu_memory_bytes=None if gpu_memory is None else (parse_bytes(gpu_memory),),
@@ -122,3 +123,5 @@ def deploy(
         lora_slots=lora_slots,
         lora_rank=lora_rank,
     )
+    check_pool(deployment)
+    return deployment

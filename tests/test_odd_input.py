@@ -175,11 +175,23 @@ def test_a_window_that_nobody_says_is_vllms_own_with_a_finding(capsys: pytest.Ca
     assert "window-not-said" not in codes
 
 
-def test_a_pool_larger_than_the_device_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    fit = ["fit", LLAMA, "--kv-memory", "100GiB"]
-    assert "kv-memory-above-device" in _findings([*fit, "--gpu", "h100"], capsys)[1]
-    assert "kv-memory-above-device" not in _findings(fit, capsys)[1]
-    assert "kv-memory-above-device" not in _findings([*fit, "--gpu", "h200"], capsys)[1]
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "tgi", "llama.cpp"])
+def test_a_pool_larger_than_the_device_is_refused(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An H100-80 reports 79.18 GiB, an H200 139.8 (profiles/gpus)."""
+    fit = ["fit", LLAMA, "--engine", engine, "--kv-memory", "100GiB", "--max-model-len", "8192", "--offline"]
+    assert main([*fit, "--gpu", "h100"]) == 3
+    assert "100 GiB is more than the device has: 79.2 GiB" in capsys.readouterr().err
+    assert main(fit) == main([*fit, "--gpu", "h200"]) == 0
+
+
+def test_flags_alone_still_warn(capsys: pytest.CaptureFixture[str]) -> None:
+    """Data is the flags; what they would break goes to stderr. vLLM wants a state block for each sequence."""
+    asked = ["fit", "Qwen/Qwen3.5-9B", "--kv-memory", "10GiB", "--max-model-len", "32768", "--offline"]
+    assert main([*asked, "--flags", "k8s"]) == 0
+    out, err = capsys.readouterr()
+    assert "error" not in out
+    assert err.startswith("error: max_num_seqs 1,024 is above the ")
+    assert "try: --max-num-seqs " in err
 
 
 def test_an_error_of_a_key_names_its_file_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import typer
 from kvplan.cli import options
 from kvplan.cli.failures import tell
 from kvplan.cli.grouped import grouped
-from kvplan.cli.output import show_report, write_data
+from kvplan.cli.output import show_report, talk, write_data
 from kvplan.errors import InputError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def run(
     from kvplan.capacity import fit
     from kvplan.engines import parse_engine
     from kvplan.engines.base import Deployment
+    from kvplan.engines.devices import check_pool
     from kvplan.sources import read_model
 
     folder = options.profiles_folder(profiles)
@@ -175,6 +176,7 @@ def run(
         state_pool_ratio=options.parse_ratio(state_pool_ratio, "--mamba-full-memory-ratio"),
         weight_bytes=None if weights_bytes is None else options.parse_amount(weights_bytes, "--weights-bytes"),
     )
+    check_pool(deployment)
     fraction = options.parse_share(safety_fraction, "--safety-fraction")
     try:
         spec = read_model(model, offline=offline, profiles_folder=folder)
@@ -230,6 +232,9 @@ def _print(result: "Fit", flags: str | None, format: str, command: str) -> None:
         from kvplan.flags import command_words
         from kvplan.report.flags_text import text as flags_text
 
+        for finding in result.findings:
+            if finding.severity != "info":
+                talk(f"{finding.severity}: {finding.message}" + (f"\n  try: {finding.hint}" if finding.hint else ""))
         write_data(flags_text(command_words(result), engine_flags(result), flags))
     else:
         show_report("fit", "text", result, smallest_changes(result), command)

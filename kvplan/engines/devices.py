@@ -3,6 +3,7 @@
 from kvplan.engines.base import Deployment
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
+from kvplan.units import format_bytes
 
 DEFAULT_WINDOW = 2048
 """Tokens that vLLM assumes where neither the config nor the user says a length (Mamba)."""
@@ -16,6 +17,17 @@ def device_bytes(deployment: Deployment) -> int:
     if deployment.gpu_memory_bytes:
         return min(deployment.gpu_memory_bytes)
     return deployment.gpu.memory_bytes if deployment.gpu is not None else H100_BYTES
+
+
+def check_pool(deployment: Deployment) -> None:
+    """InputError where the KV pool that was given is more than the device that was named has."""
+    pool, named = deployment.kv_memory_bytes, deployment.gpu is not None or bool(deployment.gpu_memory_bytes)
+    if pool is not None and named and pool > device_bytes(deployment):
+        raise InputError(
+            f"a KV pool of {format_bytes(pool)} is more than the device has: {format_bytes(device_bytes(deployment))}",
+            hint="leave the pool out, and it is what the budget leaves",
+            key="kv_memory",
+        )
 
 
 def capability_of(deployment: Deployment) -> tuple[int, int]:

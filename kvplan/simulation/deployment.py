@@ -8,6 +8,7 @@ from typing import Any
 from kvplan.calibration_file import apply_calibration, load_calibration
 from kvplan.engines import parse_engine
 from kvplan.engines.base import Deployment
+from kvplan.engines.devices import check_pool
 from kvplan.model import ModelSpec
 from kvplan.profiles.loader import load_gpu
 from kvplan.traffic.kinds import PlannedDeployment
@@ -43,6 +44,7 @@ def plan_deployment(
         window_pool_ratio=None if windows is None else Fraction(str(windows)),
         state_pool_ratio=None if states is None else Fraction(str(states)),
     )
+    check_pool(deployment)
     if wanted.calibration is None:
         return deployment
     found = load_calibration(Path(wanted.calibration))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from kvplan.engines.base import Budget, CacheLayout, Deployment, Finding, Settings
-from kvplan.engines.devices import DEFAULT_WINDOW, device_bytes
+from kvplan.engines.devices import DEFAULT_WINDOW
 from kvplan.engines.graphs import inside_finding
 from kvplan.engines.vllm.lora import check_rank
 from kvplan.engines.vllm.removed import last_release
@@ -11,7 +11,7 @@ from kvplan.engines.vllm.settings import release_of
 from kvplan.errors import UnsupportedModelError
 from kvplan.layers import RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
-from kvplan.units import MIB, format_bytes
+from kvplan.units import MIB
 
 _ALL_OR_NO_WINDOWS = frozenset(
     {
@@ -153,7 +153,7 @@ def _parallel_findings(deployment: Deployment) -> Iterator[Finding]:
 
 
 def _asked_findings(model: ModelSpec, deployment: Deployment) -> Iterator[Finding]:
-    """What the model's source leaves open, a window that nobody said, and a pool that the device cannot hold."""
+    """What the model's source leaves open, and a window that nobody said."""
     for note in model.notes:
         yield Finding(code="model-note", severity="info", message=note)
     if model.max_context_tokens is None and deployment.max_model_len is None:
@@ -162,15 +162,6 @@ def _asked_findings(model: ModelSpec, deployment: Deployment) -> Iterator[Findin
             severity="warning",
             message=f"neither the config nor the command says a window: vLLM then takes {DEFAULT_WINDOW:,} tokens",
             hint="say how long requests may become: --max-model-len N",
-        )
-    pool, known = deployment.kv_memory_bytes, deployment.gpu is not None or deployment.gpu_memory_bytes is not None
-    if pool is not None and known and pool > device_bytes(deployment):
-        yield Finding(
-            code="kv-memory-above-device",
-            severity="warning",
-            message=f"a KV pool of {format_bytes(pool)} is more than the device has: "
-            f"{format_bytes(device_bytes(deployment))}",
-            hint="without --kv-memory the pool is what the budget leaves",
         )
 
 
