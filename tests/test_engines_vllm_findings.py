@@ -1,5 +1,6 @@
 """What a vLLM plan warns about, and the options that it refuses rather than ignores."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,8 @@ from kvplan.layers import FLOAT32, FullAttention, Mamba2State, SlidingAttention
 from kvplan.model import Shape
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.profiles.loader import load_gpu
+from kvplan.report.fit_text import text
+from kvplan.report.page import render
 from kvplan.sources import read_model
 from kvplan.units import GIB
 from tests.models import model_of
@@ -61,6 +64,16 @@ def test_sequences_that_can_never_run_together_are_said() -> None:
 
 def test_a_hybrids_charge_is_explained() -> None:
     assert codes(fit(HYBRID, Deployment(kv_memory_bytes=200 * GIB)))["hybrid-charges-more-than-stored"] == "info"
+
+
+def test_a_window_hybrids_charge_is_explained_and_stands_beside_what_is_stored() -> None:
+    """gemma-3-27b of 5,000 tokens stores (10 × 5,000 + 52 × 1,024) × 2 × 16 × 128 × 2 B."""
+    gemma = read_model("google/gemma-3-27b-it", offline=True)
+    shape = RequestShape(name="chat", prompt_tokens=4000, max_output_tokens=1000)
+    answer = fit(gemma, Deployment(kv_memory_bytes=200 * GIB), [shape])
+    assert codes(answer)["hybrid-charges-more-than-stored"] == "info"
+    assert answer.reservations[0].logical_bytes == (10 * 5000 + 52 * 1024) * 2 * 16 * 128 * 2
+    assert re.search(r"chat +5,000 .* 807 MiB", render(text(answer, (), "kvplan fit")))
 
 
 def test_expert_parallelism_is_not_ignored() -> None:

@@ -9,7 +9,19 @@ from kvplan.engines.base import Budget, Finding, Settings
 from kvplan.remedies import MOST_GPUS, Remedy
 from kvplan.report.model_text import provenance
 from kvplan.report.numbers import count, format_bytes, ratio
-from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
+from kvplan.report.page import (
+    ACTION,
+    BLANK,
+    QUIET,
+    Columns,
+    Part,
+    answer,
+    columns,
+    headline,
+    labelled,
+    next_steps,
+    paragraph,
+)
 from kvplan.units import GIB
 
 _POOL, _LEFT = "KV pool", "left for KV"
@@ -35,22 +47,31 @@ def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
     yield from _pool(fit)
     if fit.reservations:
         yield BLANK
-        yield columns(
-            ("worst case of", "tokens", "blocks", "of each GPU" if fit.deployment.gpus > 1 else "memory", "at once"),
-            [
-                (
-                    each.name,
-                    count(each.reserved_tokens),
-                    count(each.blocks),
-                    format_bytes(each.reserved_bytes),
-                    count(each.sequences),
-                )
-                for each in fit.reservations
-            ],
-        )
+        yield _reservations(fit)
     yield BLANK
     yield from findings(fit.findings)
     yield from next_steps(*_next(fit, command))
+
+
+def _reservations(fit: Fit) -> Columns:
+    """What a request of each shape is charged; where layers form several groups, also what they store of it."""
+    is_mixed = len(fit.plan.layout.groups) > 1
+    charged = "of each GPU" if fit.deployment.gpus > 1 else "memory"
+    stored = ("stored",) if is_mixed else ()
+    return columns(
+        ("worst case of", "tokens", "blocks", charged, *stored, "at once"),
+        [
+            (
+                each.name,
+                count(each.reserved_tokens),
+                count(each.blocks),
+                format_bytes(each.reserved_bytes),
+                *((format_bytes(each.logical_bytes),) if is_mixed else ()),
+                count(each.sequences),
+            )
+            for each in fit.reservations
+        ],
+    )
 
 
 def _hardware(fit: Fit) -> str:

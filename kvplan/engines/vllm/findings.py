@@ -104,6 +104,7 @@ def layout_findings(
     yield from _asked_findings(model, deployment)
     yield from _sequence_findings(model, deployment, settings, layout, blocks)
     yield from _class_findings(model, release_of(deployment))
+    yield from _charge_findings(model, layout)
     yield from _parallel_findings(deployment)
     if deployment.gpu is not None and deployment.gpu.compute_capability not in _CHECKED_CAPABILITIES:
         yield Finding(
@@ -115,7 +116,7 @@ def layout_findings(
 
 
 def _class_findings(model: ModelSpec, release: tuple[int, ...]) -> Iterator[Finding]:
-    """Whether the release still has the model's class, and what its mix of layers does to a request's charge."""
+    """Whether the release still has the model's class."""
     last = last_release(model.architecture, release)
     if last is not None:
         yield Finding(
@@ -125,14 +126,22 @@ def _class_findings(model: ModelSpec, release: tuple[int, ...]) -> Iterator[Find
             "generic Transformers class can run the model",
             hint=f"--engine vllm@{last}",
         )
+
+
+def _charge_findings(model: ModelSpec, layout: CacheLayout) -> Iterator[Finding]:
+    """Why a request of several groups is charged more than its layers store."""
     if _mixes_kinds(model):
-        yield Finding(
-            code="hybrid-charges-more-than-stored",
-            severity="info",
-            message="a request of this hybrid is charged whole blocks of every group, and states and windows share "
-            "the page of the largest; what is stored is less",
-            hint="plan with the charged bytes; the logical ones say what the model itself would need",
-        )
+        why = "whole blocks of every group, and states and windows share the page of the largest"
+    elif any(group.rule == "sliding" for group in layout.groups) and len(layout.groups) > 1:
+        why = "whole blocks of every group, and of a window also the tokens in flight and one block more"
+    else:
+        return
+    yield Finding(
+        code="hybrid-charges-more-than-stored",
+        severity="info",
+        message=f"a request of this hybrid is charged {why}; what is stored is less",
+        hint="plan with the charged bytes; --prompt N shows beside them what the layers store",
+    )
 
 
 def _parallel_findings(deployment: Deployment) -> Iterator[Finding]:
