@@ -5,12 +5,11 @@ A command that was not asked for is a name with a line of help; its module stays
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from textwrap import indent
 from typing import Annotated
 
 import typer
 
-from kvplan.cli.grouped import with_groups
+from kvplan.cli.grouped import epilog_width, with_groups
 
 COMMANDS: dict[str, str] = {
     "model": "What one token and one sequence of a model cost.",
@@ -61,7 +60,17 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
 
 def _epilog(example: str, more: str = "") -> str:
     """What ends a help text: the names of the rarer options, and an example; the sign before each keeps its lines."""
-    return "\n\n".join(f"\b\n{part}" for part in (more, f"Example:\n{indent(example, '  ')}") if part)
+    return "\n\n".join(f"\b\n{part}" for part in (more, _shown(example)) if part)
+
+
+def _shown(example: str) -> str:
+    """The commands of ``example``, a line each; one too long for the terminal over several, for a shell to join."""
+    width, lines = epilog_width() - 2, example.split("\n")
+    if any(len(line) > width for line in lines):
+        from kvplan.report.page import wrap_command
+
+        lines = [part for line in lines for part in wrap_command(line, width)]
+    return "\n  ".join(["Example:", *lines])
 
 
 def _unloaded(name: str) -> Callable[[], None]:

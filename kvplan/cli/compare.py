@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from kvplan.traffic.kinds import Traffic
 
 NEEDS_ARGUMENTS = True
-EXAMPLE = """\
-kvplan compare Qwen/Qwen3-32B --gpu h100 --gpu l40s --prompt 4000 \\
-    --max-tokens 1024 --concurrency 40"""
+EXAMPLE = "kvplan compare Qwen/Qwen3-32B --gpu h100 --gpu l40s --prompt 4000 --max-tokens 1024 --concurrency 40"
 
 
 def run(

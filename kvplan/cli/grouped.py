@@ -14,6 +14,10 @@ from typing import Annotated, Any, get_args
 import typer
 
 ALL = "--help-all"
+_WIDEST = 80
+"""Typer sets no help wider, whatever the terminal."""
+_MARGIN = 2
+"""How far Typer indents what ends a help text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +86,12 @@ def with_groups(run: Callable[..., int], arguments: Sequence[str] | None) -> tup
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     if everything or not groups:
         return command, ""
-    return command, _paragraph(groups, min(get_terminal_size().columns, 80) - 2)
+    return command, _paragraph(groups, epilog_width())
+
+
+def epilog_width() -> int:
+    """Columns for what ends a help text."""
+    return min(get_terminal_size().columns, _WIDEST) - _MARGIN
 
 
 def _paragraph(groups: dict[str, list[str]], width: int) -> str:

@@ -176,7 +176,7 @@ def _set(part: Part, width: int) -> list[str]:
             return _set_headline(part, width)
         case Labelled():
             start = max(8, len(part.label)) + _GAP
-            set_lines = _wrap_command if part.is_command else _wrap
+            set_lines = wrap_command if part.is_command else _wrap
             lines = set_lines(part.text, width - _MARGIN - start)
             label = _styled(part.label, QUIET) + " " * (start - len(part.label))
             heads = [label, *[" " * start] * (len(lines) - 1)]
@@ -212,10 +212,10 @@ def _wrap(text: str, width: int, *, hanging: int = 0) -> list[str]:
 _ARGUMENT = re.compile(r"(?:-\S+ (?!-))?(?:[^\s']|'[^']*')+")
 
 
-def _wrap_command(text: str, width: int) -> list[str]:
+def wrap_command(text: str, width: int) -> list[str]:
     r"""A command line over several, for a shell to join; an option stays beside its value.
 
-    >>> for line in _wrap_command("kvplan check 'my traffic.yaml' --seeds 40", 24): print(line)
+    >>> for line in wrap_command("kvplan check 'my traffic.yaml' --seeds 40", 24): print(line)
     kvplan check \
       'my traffic.yaml' \
       --seeds 40
