@@ -227,17 +227,22 @@ def test_sglang_is_asked_in_its_own_words(traffic: str, sglang_tokens: int | Non
     asyncio.run(whole())
 
 
-def test_the_demo_shows_one_policy_running_out_and_the_other_holding(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_shows_one_policy_running_out_and_the_other_holding(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
     assert main(["gateway", "--demo", "--demo-time", "12s"]) == 0
     out = capsys.readouterr().out
-    assert all(len(line) <= 80 for line in out.splitlines())
+    assert all(len(line) <= 60 for line in out.splitlines())
     last = {words[1]: words for words in map(str.split, out.splitlines()) if words and words[0].endswith("s")}
     assert int(last["prompt_only"][-1]) > 0, out
     assert int(last["worst_case"][-1]) == 0, out
     assert int(last["worst_case"][-3]) > 0, "refused instead"
 
 
-def test_the_demo_s_table_fits_80_columns() -> None:
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_demo_s_table_fits_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
     side = SideFigures(
         policy="worst_case",
         elapsed_s=1.0,
@@ -252,7 +257,7 @@ def test_the_demo_s_table_fits_80_columns() -> None:
         preemptions=999,
         recomputed_tokens=999_999,
     )
-    console = Console(width=80, file=io.StringIO(), legacy_windows=False)
+    console = Console(width=width, file=io.StringIO(), legacy_windows=False)
     console.print(table_of([replace(side, policy="prompt_only"), side], 30.0))
     assert isinstance(console.file, io.StringIO)
     assert len(console.file.getvalue().splitlines()) == 11, "a title, a head and nine rows"

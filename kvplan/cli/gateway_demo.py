@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from kvplan.cli.output import wants_colour, write_data
+from kvplan.cli.output import terminal_width, wants_colour, write_data
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from kvplan.gateway.demo import SideFigures
 
-_BAR = 16
-"""Wide enough to see, narrow enough for two of them in 80 columns."""
+_WIDEST = 80
+_BESIDE_BARS = 47
+"""Columns that the live table needs beside its two bars."""
 
 _LINE_EVERY_S = 2.0
 
@@ -51,7 +52,11 @@ def _play(seconds: float, last: "list[Sequence[SideFigures]]") -> None:
         asyncio.run(run_demo(_lines(last), seconds=seconds))
 
 
-_HEADER = f"{'time':>5} {'policy':<12} {'reserved':>9} {'used':>9} {'refused':>8} {'done':>5} {'preempted':>10}\n"
+_HEADER = f"{'time':>5} {'policy':<11} {'reserved':>8} {'used':>8} {'refused':>7} {'done':>5} {'preempted':>9}\n"
+
+
+def _width() -> int:
+    return min(terminal_width(), _WIDEST)
 
 
 def _scene() -> str:
@@ -64,7 +69,8 @@ def _scene() -> str:
         f"same {RATE_PER_S * len(CLIENTS):.1f} requests/s, more than they can serve, from clients that retry like "
         f"{', '.join(CLIENTS[:-1])} and {CLIENTS[-1]}. prompt_only admits by what a request is now, worst_case by "
         "prompt + max_tokens. Watch the blocks: reserved by the gateway, used in the engine.",
-        80,
+        _width(),
+        break_on_hyphens=False,
     )
 
 
@@ -78,26 +84,26 @@ def _lines(last: "list[Sequence[SideFigures]]") -> "Callable[[Sequence[SideFigur
             due_s += _LINE_EVERY_S
             for side in sides:
                 write_data(
-                    f"{side.elapsed_s:4.0f}s {side.policy:<12} {side.reserved_blocks:>4}/{side.capacity_blocks:<4} "
-                    f"{side.used_blocks:>4}/{side.capacity_blocks:<4} {side.refusals:>8} {side.completed:>5} "
-                    f"{side.preemptions:>10}\n"
+                    f"{side.elapsed_s:4.0f}s {side.policy:<11} {_of(side.reserved_blocks, side):>8} "
+                    f"{_of(side.used_blocks, side):>8} {side.refusals:>7} {side.completed:>5} {side.preemptions:>9}\n"
                 )
 
     return tell
 
 
 def table_of(sides: "Sequence[SideFigures]", seconds: float) -> "Table":
-    """The figures of both policies, side by side in 80 columns."""
+    """The figures of both policies, side by side in 60 to 80 columns, as the terminal has."""
     from rich.table import Table
 
+    bar = max(1, (_width() - _BESIDE_BARS) // 2)
     left_s = max(0.0, seconds - sides[0].elapsed_s)
     table = Table(title=f"the same traffic, two policies · {left_s:.0f} s left (Ctrl-C ends it)", box=None)
     table.add_column("blocks")
     for side in sides:
         table.add_column(side.policy, justify="right")
     rows: tuple[tuple[str, Callable[[SideFigures], str]], ...] = (
-        ("reserved by the gateway", lambda side: _bar(side.reserved_blocks, side.capacity_blocks)),
-        ("used in the engine", lambda side: _bar(side.used_blocks, side.capacity_blocks)),
+        ("reserved by the gateway", lambda side: _bar(side.reserved_blocks, side, bar)),
+        ("used in the engine", lambda side: _bar(side.used_blocks, side, bar)),
         ("running", lambda side: f"{side.running}"),
         ("waiting in the engine", lambda side: f"{side.waiting}"),
         ("refused (429)", lambda side: f"{side.refusals}"),
@@ -111,23 +117,30 @@ def table_of(sides: "Sequence[SideFigures]", seconds: float) -> "Table":
     return table
 
 
-def _bar(part: int, whole: int) -> str:
-    filled = min(_BAR, round(_BAR * part / whole))
-    return f"{'█' * filled}{'·' * (_BAR - filled)} {part:>4}/{whole}"
+def _of(blocks: int, side: "SideFigures") -> str:
+    return f"{blocks}/{side.capacity_blocks}"
+
+
+def _bar(blocks: int, side: "SideFigures", length: int) -> str:
+    filled = min(length, round(length * blocks / side.capacity_blocks))
+    return f"{'█' * filled}{'·' * (length - filled)} {_of(blocks, side):>8}"
 
 
 def _verdict(sides: "Sequence[SideFigures]") -> str:
     told = [
-        f"{side.policy}: {side.completed} answers, {side.refusals} refusals, {side.preemptions} preemptions"
-        f" ({side.recomputed_tokens:,} tokens redone)\n"
+        fill(
+            f"{side.policy}: {side.completed} answers, {side.refusals} refusals, {side.preemptions} preemptions"
+            f" ({side.recomputed_tokens:,} tokens redone)",
+            _width(),
+            subsequent_indent="  ",
+        )
         for side in sides
     ]
     hidden = "answers stop midway and start over" if any(side.preemptions for side in sides) else "requests wait there"
     why = fill(
         f"prompt_only takes the overload into the engine: {hidden}. worst_case refuses it at the door, at once, with a "
         "time to come back; memory kept for answers that end early is its price (kvplan simulate weighs the two).",
-        80,
+        _width(),
     )
-    return "".join(
-        ["\n", *told, f"\n{why}\n", "Next: kvplan gateway --upstream URL --traffic FILE · kvplan explain ledger\n"]
-    )
+    steps = "Next: kvplan gateway --upstream URL --traffic FILE\n      kvplan explain ledger"
+    return "\n".join(["", *told, "", why, steps, ""])
