@@ -1,14 +1,55 @@
 """A small run of ``tests.gateway_chaos``: nothing is left, and the promise held at every instant."""
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
-from tests.gateway_chaos import run_chaos
+import pytest
+
+from kvplan.gateway.command import loop_factory
+from tests.gateway_chaos import GROWTH_LIMIT_BYTES, Leftovers, run_chaos
+
+CLEAN = Leftovers(
+    outcomes={"200": 10, "429": 5},
+    elapsed_s=1.0,
+    capacity=100,
+    peak_reserved=100,
+    reserved=0,
+    holders=0,
+    engine_running=0,
+    tasks_before=7,
+    tasks_after=7,
+    sockets_before=7,
+    sockets_after=7,
+    warm_bytes=2**20,
+    end_bytes=2**20 + GROWTH_LIMIT_BYTES,
+)
 
 
-def test_nothing_is_left_after_random_misfortune() -> None:
-    found = asyncio.run(run_chaos(2000, 100, 60))
-    assert found.reserved == found.holders == found.engine_running == 0
-    assert found.capacity / 2 < found.peak_reserved <= found.capacity
-    assert found.tasks_after <= found.tasks_before
-    assert found.sockets_after <= found.sockets_before
+@pytest.mark.parametrize("loop", ["the gateway's", "asyncio's"])
+def test_nothing_is_left_after_random_misfortune(loop: str) -> None:
+    with asyncio.Runner(loop_factory=loop_factory() if loop == "the gateway's" else None) as runner:
+        found = runner.run(run_chaos(2000, 200, 60))
+    assert found.complaints() == []
     assert {"200", "429", "400", "503", "left", "broken off", "cut", "half", "timed out"} <= set(found.outcomes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reserved": 1},
+        {"holders": 1},
+        {"engine_running": 1},
+        {"tasks_after": 8},
+        {"sockets_after": 8},
+        {"warm_bytes": 0},
+        {"end_bytes": 2**20 + GROWTH_LIMIT_BYTES + 1},
+        {"outcomes": {"200": 10, "429": 0}},
+        {"peak_reserved": 101},
+        {"peak_reserved": 89},
+    ],
+    ids=str,
+)
+def test_whatever_is_left_is_told(change: dict[str, Any]) -> None:
+    assert CLEAN.complaints() == []
+    assert len(replace(CLEAN, **change).complaints()) == 1

@@ -352,42 +352,61 @@ SMUGGLED = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 INNER = b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}'
 
 
+GRANIAN_RESOLVES = (
+    b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n" % (len(INNER) + 10),
+    b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+)
+"""Heads with both lengths: granian reads the chunks and hands on no Content-Length, so nobody behind it can refuse."""
+
+
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize(
     "head",
     [
-        b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n" % (len(INNER) + 10),
-        b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+        *GRANIAN_RESOLVES,
         b"Content-Length: 4\r\nContent-Length: 66\r\n",
+        b"Content-Length: 4\r\nContent-Length: 66\r\nTransfer-Encoding: chunked\r\n",
         b"Content-Length: 4, 66\r\n",
         b"Content-Length: +66\r\n",
         b"Content-Length: 66\r\n X-Folded: 1\r\n",
         b"Transfer-Encoding: xchunked\r\n",
         b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
         b"Transfer-Encoding : chunked\r\n",
         b"Content-Length: 66\r\nX: a\x00b\r\n",
     ],
-    ids=["cl-te", "te-cl", "two-cl", "list-cl", "plus-cl", "obs-fold", "odd-te", "te-list", "space-te", "nul"],
+    ids=[
+        *("cl-te", "te-cl", "two-cl", "two-cl-te", "list-cl", "plus-cl"),
+        *("obs-fold", "odd-te", "te-list", "two-te", "space-te", "nul"),
+    ],
 )
 def test_a_request_with_two_lengths_reaches_no_engine(server: str, head: bytes) -> None:
-    """Whatever the server makes of it, at most an error is answered, and nothing is forwarded as a second request."""
+    """It is answered 400; where granian resolves the conflict, one request is read, and the connection ends with it.
+
+    So what follows it, a request to one server and a body to another, is never taken for a request.
+    """
+    is_resolved = server == "granian" and head in GRANIAN_RESOLVES
 
     async def case(gateway: Served) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         chunked = b"%x\r\n" % len(INNER) + INNER + b"\r\n0\r\n\r\n"
         body = chunked if b"chunked" in head else INNER
         writer.write(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n" + body + SMUGGLED)
-        answer = b""
+        answer, is_closed = b"", False
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(1.0):
                 while piece := await reader.read(65536):
                     answer += piece
+                is_closed = True
         writer.close()
         statuses = [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]]
-        assert b"kvplan_admitted" not in answer or statuses[0] == b"400", (statuses, answer[:300])
-        forwarded = gateway.engine.headers
-        for headers in forwarded:  # a server that resolves the conflict itself hands on one length, never two
+        if is_resolved:
+            assert (statuses, is_closed) == ([b"200"], True)
+            assert [body["messages"] for body in gateway.engine.bodies] == [json.loads(INNER)["messages"]]
+            (headers,) = gateway.engine.headers
             assert ("Content-Length" in headers) != ("Transfer-Encoding" in headers)
-        assert len(forwarded) <= (1 if server == "granian" else 0), statuses
+        else:
+            assert statuses[0] == b"400"
+            assert not gateway.engine.headers
 
     run(case, server=server)

@@ -187,7 +187,7 @@ REQUEST = {"prompt": [1] * 16, "max_tokens": 16, "stream": True, "fake": {"token
 
 
 async def _flood(client: aiohttp.ClientSession, urls: list[str], seconds: float) -> dict[int, int]:
-    """Sixty clients at each gateway that ask again at once; how often each status was answered (0: no answer)."""
+    """Thirty clients at each gateway that ask again 50 ms later; how often each status was answered (0: no answer)."""
     seen: dict[int, int] = {}
     end_s = time.monotonic() + seconds
 

@@ -159,8 +159,8 @@ def test_a_client_that_leaves_after_any_byte_frees_everything(server: str, strea
     async def case(gateway: Served) -> None:
         request = _request({"stream": stream, "fake": {"tokens": 3, "gap_s": 0.004}})
         _, _, whole = await gateway.chat(max_tokens=8, stream=stream, fake={"tokens": 3})
-        cuts = [(request[:sent], 0) for sent in range(1, len(request) + 1, 2)]
-        cuts += [(request, received) for received in range(1, len(whole) + 300, 4)]
+        cuts = [(request[:sent], 0) for sent in range(1, len(request) + 1)]
+        cuts += [(request, received) for received in range(1, len(whole) + 300)]
         for start in range(0, len(cuts), 40):
             batch = cuts[start : start + 40]
             await asyncio.gather(

@@ -26,7 +26,14 @@ def run(
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Listen here.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", metavar="N", help="Listen on this port.")] = 8080,
     server: Annotated[
-        str, grouped(SERVER, "--server", metavar="NAME", show_default=True, help="uvicorn or granian.")
+        str,
+        grouped(
+            SERVER,
+            "--server",
+            metavar="NAME",
+            show_default=True,
+            help="uvicorn or granian (which reads a request with Content-Length and chunks as chunks; uvicorn: 400).",
+        ),
     ] = "uvicorn",
     ledger: Annotated[
         str | None, typer.Option("--ledger", metavar="redis://HOST:PORT", help="Share one ledger among gateways.")

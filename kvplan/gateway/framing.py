@@ -90,6 +90,12 @@ async def refuse_body(send: Send, error: BadRequestError) -> None:
 
 
 def _check_framing(scope: Scope, limit_bytes: int) -> None:
+    """Refuse two lengths, as far as the server shows them.
+
+    uvicorn refuses a Content-Length beside Transfer-Encoding: chunked itself. granian reads the chunks, removes the
+    Content-Length before the application sees it, and closes the connection after its answer (RFC 9112, section 6.1,
+    allows that); behind it such a request cannot be told from a plain chunked one. It is forwarded with one length.
+    """
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     codings = [value for name, value in scope["headers"] if name == b"transfer-encoding"]
     if len(lengths) > 1 or (lengths and codings) or codings not in ([], [b"chunked"]):
