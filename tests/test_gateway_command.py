@@ -219,8 +219,10 @@ def test_sglang_is_asked_in_its_own_words(traffic: str, sglang_tokens: int | Non
         async with FakeEngine(sglang_tokens=sglang_tokens, blocks=0) as engine:
             async with started("--upstream", engine.url, "--traffic", traffic) as (process, url, said):
                 assert bool(url) == (sglang_tokens == 2064)
-                process.terminate()
-                await process.wait()
+                if url:
+                    process.terminate()
+                code = await process.wait()
+            assert code == (0 if url else 3)
             if sglang_tokens is None:
                 assert "does not say how large its KV pool is" in said[0]
 
