@@ -1,4 +1,4 @@
-"""Configs and GGUF headers that once broke a reader, or would break a careless one; random ones are drawn in tests/laws."""
+"""Configs and GGUF headers that broke a reader once, or would break a careless one; tests/laws draws random ones."""
 
 from pathlib import Path
 
