@@ -27,7 +27,7 @@ def release_in(version: str | None) -> tuple[int, ...] | None:
 def model_id_in(name: str) -> str:
     """The model's id in what an engine was started with: a folder of the Hub's cache names it.
 
-    >>> model_id_in("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/989aa7980e"), model_id_in("org/m")
+    >>> model_id_in("/cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/989aa7980e"), model_id_in("org/m")
     ('Qwen/Qwen3-8B', 'org/m')
     """
     found = _CACHED.search(name)
