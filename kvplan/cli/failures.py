@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from kvplan.cli.output import point_at_nothing, quietly, talk, unwritable, write_data
+from kvplan.cli.output import point_at_nothing, quietly, remark, talk, unwritable, write_data
 from kvplan.errors import InputError, KvplanError
 
 BUG = 70
@@ -142,8 +142,7 @@ def tell(error: KvplanError, *, place: bool = True) -> None:
     """Print where, what and what next to stderr."""
     with quietly(sys.stderr):
         where = _place(error) if place else ""
-        hint = f"\n  try: {error.hint}" if error.hint else ""
-        talk(f"error: {where}{error.message}{hint}")
+        remark("error", f"{where}{error.message}", error.hint)
         sys.stderr.flush()
 
 

@@ -11,7 +11,7 @@ import typer
 from kvplan.cli import options
 from kvplan.cli.failures import tell
 from kvplan.cli.grouped import grouped
-from kvplan.cli.output import show_report, talk, write_data
+from kvplan.cli.output import remark, show_report, write_data
 from kvplan.errors import InputError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _print(result: "Fit", flags: str | None, format: str, command: str) -> None:
 
         for finding in result.findings:
             if finding.severity != "info":
-                talk(f"{finding.severity}: {finding.message}" + (f"\n  try: {finding.hint}" if finding.hint else ""))
+                remark(finding.severity, finding.message, finding.hint)
         write_data(flags_text(command_words(result), engine_flags(result), flags))
     else:
         show_report("fit", "text", result, smallest_changes(result), command)

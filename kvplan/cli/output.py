@@ -92,6 +92,11 @@ def talk(text: str) -> None:
         print(encodable(text, sys.stderr.encoding or "utf-8"), file=sys.stderr)
 
 
+def remark(severity: str, message: str, hint: str | None) -> None:
+    """Say to stderr what is wrong, and what to try."""
+    talk(f"{severity}: {message}" + (f"\n  try: {hint}" if hint else ""))
+
+
 def write_file(path: Path, text: str, *, force: bool) -> None:
     """Write ``text`` to ``path``; InputError where it exists and ``force`` was not given."""
     check_free(path, force=force)
