@@ -34,18 +34,6 @@ def test_help_names_every_command_and_ends_with_an_example(capsys: pytest.Captur
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("command", list(app.COMMANDS))
-def test_help_of_a_command_ends_with_a_worked_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--help"]) == 0
-    lines = capsys.readouterr().out.rstrip().splitlines()
-    assert lines[0].startswith(f"Usage: kvplan {command}")
-    example = next(index for index, line in enumerate(lines) if line.strip() == "Example:")
-    assert lines[example + 1].strip().startswith(f"kvplan {command} ")
-    assert max(map(len, lines)) <= 80
-    wanted = {"--offline", "--profiles"} if command == "gateway" else {"--format", "--offline", "--profiles"}
-    assert wanted <= {word for line in lines for word in line.split()}
-
-
 @pytest.mark.parametrize("name", ["model", "fit", "compare", "list_profiles", "explain", "init"])
 def test_the_worked_example_works(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -14,7 +14,7 @@ from typing import get_args
 import pytest
 
 from kvplan.cli import main
-from kvplan.cli.app import COMMANDS
+from kvplan.cli.app import COMMANDS, EVERYDAY
 from kvplan.cli.grouped import Grouped
 from kvplan.cli.output import encodable
 from kvplan.explain import TOPICS
@@ -80,7 +80,8 @@ WIDTHS = (60, 80, 120, 200)
 OLD_CODE_PAGES = ("ascii", "cp1252", "cp437", "cp850", "cp932")
 FILES = ("trace", "init")
 """What prints a YAML file: data, whose lines keep their form, in 80 columns."""
-MOST_HELP_LINES = 40
+MOST_HELP_LINES = 24
+"""A terminal's rows as it opens."""
 COLOURS = {"0", "1", "2", "33", "1;36"}
 """Reset, bold, faint, yellow and bold cyan: readable on light and on dark. No colour says what the words do not."""
 
@@ -206,13 +207,17 @@ def test_help_fits_a_screen_and_ends_with_an_example(
     assert len(lines) - example <= 3, "the example ends the help"
 
 
+PYTHON_TYPES = re.compile(r"<(str|int|float|bool|path|file|directory|list.*)>|\b(TEXT|INTEGER|FLOAT|PATH|RANGE|None)\b")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_is_named_in_the_help_and_described_in_help_all(
+def test_every_option_is_described_in_help_all_by_what_to_write(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     run = import_module(f"kvplan.cli.{'list_profiles' if command == 'list' else command}").run
     options = []
+    assert set(EVERYDAY.get(command, "").split()) <= set(inspect.signature(run).parameters)
     for parameter in inspect.signature(run).parameters.values():
         if parameter.name == "context":
             continue
@@ -222,14 +227,15 @@ def test_every_option_is_named_in_the_help_and_described_in_help_all(
         options.append([str(name).partition("/")[0] for name in names if str(name).startswith("--")])
     options = [names for names in options if names]
     main([command, "--help"])
-    named = set(capsys.readouterr().out.replace(",", " ").split())
-    assert not [names for names in options if names[0] not in named]
-    if "--help-all" in named:
-        assert main([command, "--help-all"]) == 0
-        described = capsys.readouterr().out
-        assert "More (" not in described
-        named = set(described.replace(",", " ").split())
+    everyday = capsys.readouterr().out
+    assert main([command, "--help-all"]) == 0
+    described = capsys.readouterr().out
+    assert set(everyday.split()) - {"Show"} <= set(described.split())
+    named = set(described.replace(",", " ").split())
     assert not [name for names in options for name in names if name not in named]
+    assert {"--offline", "--profiles"} | ({"--format"} if command != "gateway" else set()) <= named
+    assert max(map(len, described.splitlines())) <= 80
+    assert not PYTHON_TYPES.search(everyday + described)
 
 
 def _no_json(constant: str) -> None:

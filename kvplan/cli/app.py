@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kvplan.cli.grouped import epilog_width, with_groups
+from kvplan.cli.grouped import help_width, with_help
 
 COMMANDS: dict[str, str] = {
     "model": "What one token and one sequence of a model cost.",
@@ -26,6 +26,18 @@ COMMANDS: dict[str, str] = {
     "explain": "One page on a topic.",
 }
 _MODULES = {"list": "list_profiles"}
+EVERYDAY: dict[str, str] = {
+    "model": "engine tensor_parallel kv_dtype max_model_len tokens format offline",
+    "fit": "gpu engine tensor_parallel max_model_len max_num_seqs kv_dtype prompt max_tokens kv_memory calibration "
+    "flags format offline",
+    "simulate": "strategy seeds scale safety_fraction default_max_tokens set_keys requests plot report format offline",
+    "recommend": "max_truncated max_refused max_e2e_p99 observed write output seeds set_keys format",
+    "check": "against baseline strict seeds policy set_keys output format offline",
+    "compare": "gpu traffic prompt max_tokens concurrency tensor_parallel kv_dtype engine price output format",
+    "calibrate": "measured_run traffic model gpu output format offline",
+    "gateway": "upstream traffic host port ledger trust_plan safety_fraction default_max_tokens set_keys demo",
+}
+"""The options of which ``--help`` tells, so that it fits a screen; ``--help-all`` tells of all. Without a line: all."""
 
 HELP = "How much work can this model take on these GPUs, and what happens when more arrives?"
 EXAMPLE = "kvplan fit meta-llama/Llama-3.1-8B-Instruct --gpu h100"
@@ -36,7 +48,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     app = typer.Typer(
         name="kvplan",
         help=HELP,
-        epilog=_epilog(EXAMPLE),
+        epilog=_shown(EXAMPLE),
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -46,11 +58,12 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     for name, summary in COMMANDS.items():
         if arguments is None or name in arguments:
             module = import_module(f"kvplan.cli.{_MODULES.get(name, name)}")
-            command, more = with_groups(module.run, arguments)
+            command, opening = with_help(module.run, arguments, EVERYDAY.get(name, "").split())
             app.command(
                 name,
+                help=opening,
                 short_help=summary,
-                epilog=_epilog(module.EXAMPLE, more),
+                epilog=_shown(module.EXAMPLE),
                 no_args_is_help=module.NEEDS_ARGUMENTS,
             )(command)
         else:
@@ -58,19 +71,17 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     return app
 
 
-def _epilog(example: str, more: str = "") -> str:
-    """What ends a help text: the names of the rarer options, and an example; the sign before each keeps its lines."""
-    return "\n\n".join(f"\b\n{part}" for part in (more, _shown(example)) if part)
-
-
 def _shown(example: str) -> str:
-    """The commands of ``example``, a line each; one too long for the terminal over several, for a shell to join."""
-    width, lines = epilog_width() - 2, example.split("\n")
+    """The commands of ``example``, a line each; one too long for the terminal over several, for a shell to join.
+
+    The sign before them keeps the lines.
+    """
+    width, lines = help_width() - 2, example.split("\n")
     if any(len(line) > width for line in lines):
         from kvplan.report.page import wrap_command
 
         lines = [part for line in lines for part in wrap_command(line, width)]
-    return "\n  ".join(["Example:", *lines])
+    return "\n  ".join(["\b\nExample:", *lines])
 
 
 def _unloaded(name: str) -> Callable[[], None]:

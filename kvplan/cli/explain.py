@@ -12,12 +12,12 @@ EXAMPLE = "kvplan explain windows"
 
 
 def run(
-    topic: Annotated[str | None, typer.Argument(help="The topic; without one, all topics.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="`kvplan explain` lists them.")] = None,
     format: Format = "text",
     offline: Offline = False,
     profiles: Profiles = None,
 ) -> int:
-    """One page on a topic. Without one: the topics."""
+    """One page on a topic."""
     from kvplan.explain import TOPICS, load_page
 
     show_report("explain", format, None if topic is None else load_page(topic), TOPICS)

@@ -1,10 +1,8 @@
-"""Rarer options in groups: ``--help`` names them, a line a group; ``--help-all`` describes every one.
-
-A command that declares an option with ``grouped`` gets both, so that its everyday help fits a screen.
-"""
+"""What a command's help shows: ``--help`` the everyday options, on one screen; ``--help-all`` every one, by group."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import wraps
 from shutil import get_terminal_size
@@ -17,23 +15,22 @@ ALL = "--help-all"
 _WIDEST = 80
 """Typer sets no help wider, whatever the terminal."""
 _MARGIN = 2
-"""How far Typer indents what ends a help text."""
+"""How far Typer indents what stands above and below the options."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """An option that ``--help`` only names: Typer's own ``Option``, not made before it is known what to show."""
+    """One of the rarer options: Typer's own ``Option``, not made before it is known what to show."""
 
     group: str
     names: tuple[str, ...]
     settings: dict[str, Any]
     help: str
 
-    def option(self, *, hidden: bool) -> Any:
+    def option(self) -> Any:
         """What Typer is told; the group opens the help."""
         option: Callable[..., Any] = typer.Option
-        shown = f"{self.group}: {self.help}"
-        return option(*self.names, help=shown, hidden=hidden, **{"show_default": False, **self.settings})
+        return option(*self.names, help=f"{self.group}: {self.help}", **{"show_default": False, **self.settings})
 
 
 def grouped(group: str, *names: str, help: str, **settings: Any) -> Grouped:
@@ -47,65 +44,62 @@ def _show_help(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-_HELP_ALL = inspect.Parameter(
-    "help_all",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool, typer.Option(ALL, is_eager=True, callback=_show_help, help="Show every option and exit.")
-    ],
-)
+def with_help(
+    run: Callable[..., int], arguments: Sequence[str] | None, everyday: Collection[str]
+) -> tuple[Callable[..., int], str]:
+    """``run`` as Typer understands it, and what opens its help.
 
-
-def with_groups(run: Callable[..., int], arguments: Sequence[str] | None) -> tuple[Callable[..., int], str]:
-    """``run`` as Typer understands it, and the paragraph that names its groups (empty where they are shown).
-
-    With None for the arguments (shell completion) and with ``--help-all`` every option is shown.
+    Only the parameters in ``everyday`` are shown, and all of them where it is empty, with ``--help-all``, or with None
+    for the arguments (shell completion). What an argument stands for is told under the first sentence, without the
+    Python type that Typer would set beside it.
     """
-    everything = arguments is None or ALL in arguments
-    groups: dict[str, list[str]] = {}
+    everything = arguments is None or ALL in arguments or not everyday
+    placed: list[str] = []
+    shown = 0
 
     def typed(parameter: inspect.Parameter) -> inspect.Parameter:
-        note = next((each for each in get_args(parameter.annotation) if isinstance(each, Grouped)), None)
-        if note is None:
+        nonlocal shown
+        if not get_args(parameter.annotation):  # Typer's context
             return parameter
-        groups.setdefault(note.group, []).append(note.names[0].partition("/")[0])
-        kind = get_args(parameter.annotation)[0]
-        return parameter.replace(annotation=Annotated[kind, note.option(hidden=not everything)])
+        kind, note = get_args(parameter.annotation)
+        note = note.option() if isinstance(note, Grouped) else copy(note)
+        if isinstance(note, typer.models.ArgumentInfo):
+            placed.append(f"{note.metavar}: {note.help}")
+            note.hidden = True
+        else:
+            shown += 1
+            note.hidden = not everything and parameter.name not in everyday
+        return parameter.replace(annotation=Annotated[kind, note])
 
     signature = inspect.signature(run)
     parameters = [typed(each) for each in signature.parameters.values()]
+    told = typer.Option(
+        ALL, is_eager=True, callback=_show_help, hidden=not everyday, help=f"Show all {shown} options and exit."
+    )
+    parameters.append(
+        inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, told])
+    )
 
     @wraps(run)
     def command(**given: Any) -> int:
-        given.pop(_HELP_ALL.name, None)
+        del given["help_all"]
         return run(**given)
 
-    if groups:
-        parameters.append(_HELP_ALL)
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    if everything or not groups:
-        return command, ""
-    return command, _paragraph(groups, epilog_width())
+    return command, _opening(inspect.getdoc(run) or "", placed)
 
 
-def epilog_width() -> int:
-    """Columns for what ends a help text."""
+def help_width() -> int:
+    """Columns for what stands above and below the options."""
     return min(get_terminal_size().columns, _WIDEST) - _MARGIN
 
 
-def _paragraph(groups: dict[str, list[str]], width: int) -> str:
-    """A line a group, its names aligned.
-
-    >>> print(_paragraph({"llama.cpp": ["--swa-full"], "tgi": ["--a", "--b"]}, 40))
-    More (--help-all describes them):
-      llama.cpp  --swa-full
-      tgi        --a --b
-    """
-    indent = max(map(len, groups)) + 4
-    lines = []
-    for group, names in groups.items():
-        # Names are broken between, not inside: they are to be copied.
-        first, *rest = wrap(" ".join(names), max(1, width - indent), break_on_hyphens=False, break_long_words=False)
-        lines += [f"  {group.ljust(indent - 2)}{first}", *(f"{' ' * indent}{each}" for each in rest)]
-    return "\n".join([f"More ({ALL} describes them):", *lines])
+def _opening(text: str, placed: Sequence[str]) -> str:
+    """The paragraphs of ``text``, the arguments under the first; the sign before it keeps its lines."""
+    first, *others = text.split("\n\n")
+    lines = [
+        line
+        for part in (first, *placed)
+        for line in wrap(part, help_width(), subsequent_indent="  " * (part in placed))
+    ]
+    return "\n\n".join(["\b\n" + "\n".join(lines), *others])

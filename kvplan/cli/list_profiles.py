@@ -14,10 +14,10 @@ EXAMPLE = "kvplan list gpus h100"
 def run(
     catalogue: Annotated[
         Literal["gpus", "engines", "models", "clients", "traffic"],
-        typer.Argument(metavar="CATALOGUE", help="Which catalogue."),
+        typer.Argument(metavar="CATALOGUE", help="gpus, engines, models, clients or traffic."),
     ],
     search: Annotated[
-        list[str] | None, typer.Argument(metavar="WORD", help="Only names (and aliases) that contain these words.")
+        list[str] | None, typer.Argument(metavar="WORD", help="names (and aliases) must contain each of these.")
     ] = None,
     format: Format = "text",
     offline: Offline = False,

@@ -79,7 +79,7 @@ UtilizationWords = Annotated[
         "--mem-fraction-static",
         "--free-gpu-memory-fraction",
         "--cuda-memory-fraction",
-        metavar="SHARE",
+        metavar="X",
         help="Other engines' words for --gpu-memory-utilization.",
     ),
 ]
