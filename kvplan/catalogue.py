@@ -1,8 +1,8 @@
 """The catalogues as lists that can be searched: what is known by name, each with the figures that tell it apart."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 
@@ -77,12 +77,12 @@ def _models(folder: Path | None) -> tuple[Row, ...]:
 def _engines() -> tuple[Row, ...]:
     from kvplan.engines import ENGINES
 
-    return tuple(EngineRow(name=name, about=_about(engine())) for name, engine in ENGINES.items())
+    return tuple(EngineRow(name=name, about=_about(module)) for name, module in ENGINES.items())
 
 
-def _about(engine: object) -> str:
-    """The first paragraph of the module in which the engine lives."""
-    text = sys.modules[type(engine).__module__].__doc__ or ""
+def _about(module: str) -> str:
+    """The first paragraph of the module that states the engine."""
+    text = import_module(module).__doc__ or ""
     return " ".join(text.strip().split("\n\n")[0].split())
 
 

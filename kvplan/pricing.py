@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from kvplan.engines import engine_of
 from kvplan.engines.base import Deployment
-from kvplan.engines.devices import capability_of
 from kvplan.engines.ranks import rank_stages, sequence_bytes
 from kvplan.layers import CrossAttention, FullAttention, KvTypes, LatentAttention, Layer
 from kvplan.model import ModelSpec
@@ -106,47 +106,7 @@ def price(
 
 def stored_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
     """The types in which the deployment's engine stores keys and values, on its GPU and in its release."""
-    return _STORED[deployment.engine.name](model, deployment)
-
-
-def _vllm(model: ModelSpec, asked: Deployment) -> KvTypes:
-    from kvplan.engines.vllm.storage import kv_types
-
-    return kv_types(model, asked.kv_dtype, capability=capability_of(asked))
-
-
-def _sglang(model: ModelSpec, asked: Deployment) -> KvTypes:
-    from kvplan.engines.sglang.rules import kv_types
-
-    return kv_types(model, asked.kv_dtype, capability_of(asked), asked.engine.release)
-
-
-def _tensorrt_llm(model: ModelSpec, asked: Deployment) -> KvTypes:
-    from kvplan.engines.tensorrt_llm import kv_types
-
-    return kv_types(model, asked.kv_dtype)
-
-
-def _llama_cpp(_: ModelSpec, asked: Deployment) -> KvTypes:
-    from kvplan.engines.ggml_types import cache_types
-
-    return cache_types(asked.cache_type_k, asked.cache_type_v, asked.kv_dtype)
-
-
-def _tgi(model: ModelSpec, asked: Deployment) -> KvTypes:
-    from kvplan.engines.tgi import kv_types
-
-    return kv_types(model, asked.kv_dtype)
-
-
-_STORED: dict[str, Callable[[ModelSpec, Deployment], KvTypes]] = {
-    "vllm": _vllm,
-    "sglang": _sglang,
-    "tensorrt-llm": _tensorrt_llm,
-    "llama.cpp": _llama_cpp,
-    "tgi": _tgi,
-}
-"""Engine → how it stores KV. Only that part of it is imported: a price list needs no budget."""
+    return engine_of(deployment.engine.name).kv_types(model, deployment)
 
 
 def _lengths(context: int | None) -> tuple[int, ...]:

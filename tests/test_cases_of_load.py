@@ -9,10 +9,11 @@ import pytest
 
 from kvplan.admission import RESERVATION_EXCEEDS_POOL, permanent_refusal
 from kvplan.capacity import longest_window
+from kvplan.engines import ENGINES
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.explain import load_page
 from kvplan.profiles.loader import load_client
-from kvplan.recommend.scaling import METRICS
+from kvplan.recommend.scaling import engine_metrics
 from kvplan.simulation.clients import client_rule, client_table
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.kernel.clients import back_off_s
@@ -188,5 +189,5 @@ def test_a_request_longer_than_the_pool_is_never_told_to_come_back() -> None:
 @pytest.mark.parametrize("wrong", ["gpu_cache_usage_perc"])
 def test_scaling_looks_at_the_gauge_s_new_name(wrong: str) -> None:
     """Source: github.com/kubernetes-sigs/gateway-api-inference-extension/pull/1905"""
-    assert METRICS["vllm"].kv_usage == "vllm:kv_cache_usage_perc"
-    assert all(wrong not in (each.kv_usage or "") for each in METRICS.values())
+    assert engine_metrics("vllm").kv_usage == "vllm:kv_cache_usage_perc"
+    assert all(wrong not in (engine_metrics(name).kv_usage or "") for name in ENGINES)

@@ -5,8 +5,8 @@ import pytest
 from kvplan.capacity import fit
 from kvplan.engines.base import Deployment
 from kvplan.engines.stages import stage_layers
-from kvplan.engines.vllm.engine import VLLM
 from kvplan.engines.vllm.pages import stage_layouts
+from kvplan.engines.vllm.plan import plan as plan_of
 from kvplan.errors import InputError
 from kvplan.profiles.loader import load_gpu
 from kvplan.sources import read_model
@@ -50,11 +50,11 @@ def test_a_budget_of_each_stage_decides_with_its_own_pages() -> None:
     """A small first stage with the larger pages against a large last one: the fewest blocks, not the least memory."""
     model = read_model("Qwen/Qwen3-32B", offline=True)
     asked = Deployment(gpu=load_gpu("h100"), pipeline_parallel=2, pipeline_layers=(44, 20), max_model_len=WINDOW)
-    plan = VLLM.plan(model, asked)
+    plan = plan_of(model, asked)
     assert plan.budget is not None
     assert plan.budget.rank == 0
     assert plan.blocks == plan.budget.kv_bytes // (44 * 65_536)
-    even = VLLM.plan(model, Deployment(**{**vars(asked), "pipeline_layers": None}))
+    even = plan_of(model, Deployment(**{**vars(asked), "pipeline_layers": None}))
     assert even.blocks > plan.blocks
 
 

@@ -1,53 +1,24 @@
 """What an engine makes of layers and a GPU: pages, pools, budgets. One file or folder per engine."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 
-from kvplan.engines.base import Deployment, Engine, EnginePlan, EngineVersion
+from kvplan.engines.base import Deployment, EnginePlan, EngineVersion
 from kvplan.engines.options import check_belongs, check_options, unpriced_options
+from kvplan.engines.statement import Engine
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 
-
-def _vllm() -> Engine:
-    from kvplan.engines.vllm.engine import VLLM
-
-    return VLLM
-
-
-def _sglang() -> Engine:
-    from kvplan.engines.sglang import SGLANG
-
-    return SGLANG
-
-
-def _tensorrt_llm() -> Engine:
-    from kvplan.engines.tensorrt_llm import TENSORRT_LLM
-
-    return TENSORRT_LLM
-
-
-def _llama_cpp() -> Engine:
-    from kvplan.engines.llama_cpp import LLAMA_CPP
-
-    return LLAMA_CPP
-
-
-def _tgi() -> Engine:
-    from kvplan.engines.tgi import TGI
-
-    return TGI
-
-
-ENGINES: dict[str, Callable[[], Engine]] = {
-    "vllm": _vllm,
-    "sglang": _sglang,
-    "tensorrt-llm": _tensorrt_llm,
-    "llama.cpp": _llama_cpp,
-    "tgi": _tgi,
+ENGINES: Mapping[str, str] = {
+    "vllm": "kvplan.engines.vllm",
+    "sglang": "kvplan.engines.sglang",
+    "tensorrt-llm": "kvplan.engines.tensorrt_llm",
+    "llama.cpp": "kvplan.engines.llama_cpp",
+    "tgi": "kvplan.engines.tgi",
 }
-"""Name → how to get the engine; each is imported only when asked for."""
+"""Name → the module that states the engine, as ``ENGINE``; it is imported only when it is asked for."""
 
 _ALIASES = {"tensorrt": "tensorrt-llm", "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp"}
 _OLLAMA_HINT = (
@@ -75,10 +46,7 @@ def parse_engine(text: str) -> EngineVersion:
         raise InputError(
             f"{name} is not planned by its own name: it runs models with {runner}", hint=hint, key="engine"
         )
-    if name not in ENGINES:
-        raise InputError(
-            f"{name!r} is not an engine that kvplan knows", hint=f"one of {', '.join(ENGINES)}", key="engine"
-        )
+    _check_name(name)
     if not at:
         return EngineVersion(name=name)
     match = _VERSION.fullmatch(version)
@@ -87,14 +55,29 @@ def parse_engine(text: str) -> EngineVersion:
     return EngineVersion(name=name, release=tuple(int(part) for part in match[1].split(".")))
 
 
-def engine_plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
-    """What the engine of ``deployment`` makes of ``model``."""
-    name = deployment.engine.name
+def _check_name(name: str) -> None:
     if name not in ENGINES:
         raise InputError(
             f"{name!r} is not an engine that kvplan knows", hint=f"one of {', '.join(ENGINES)}", key="engine"
         )
-    check_options(deployment)
+
+
+def engine_of(name: str) -> Engine:
+    """What the engine ``name`` states of itself. Raises InputError for one that is not in the table."""
+    _check_name(name)
+    engine: Engine = import_module(ENGINES[name]).ENGINE
+    return engine
+
+
+def every_engine() -> Iterator[Engine]:
+    """All of them, each imported as it is reached."""
+    return map(engine_of, ENGINES)
+
+
+def engine_plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
+    """What the engine of ``deployment`` makes of ``model``."""
+    engine = engine_of(deployment.engine.name)
+    check_options(deployment, engine, every_engine())
     check_belongs(deployment)
-    plan = ENGINES[name]().plan(model, deployment)
-    return replace(plan, unpriced=(*unpriced_options(deployment), *plan.unpriced))
+    plan = engine.plan(model, deployment)
+    return replace(plan, unpriced=(*unpriced_options(deployment, engine), *plan.unpriced))

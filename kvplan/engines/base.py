@@ -4,7 +4,6 @@
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
-from typing import Protocol
 
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
@@ -259,16 +258,3 @@ class EnginePlan:
     starts: bool = True
     unpriced: tuple[Unpriced, ...] = ()
     loaded: ModelSpec | None = None
-
-
-class Engine(Protocol):
-    """One engine: from a model and a deployment to its own numbers.
-
-    Raises InputError for a deployment that cannot be, UnsupportedModelError for what is not known to kvplan.
-    """
-
-    name: str
-
-    def plan(self, model: ModelSpec, deployment: Deployment) -> EnginePlan:
-        """The engine's settings, layout, budget and pool."""
-        ...

@@ -1,62 +1,59 @@
-"""Which engine has which option of a deployment, and which of those no plan prices: nothing asked for is ignored."""
+"""Options that an engine does not have are refused, and those that its plan leaves out are said: nothing asked for is
+ignored."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
 from kvplan.engines.base import Deployment, Unpriced
+from kvplan.engines.statement import Engine
 from kvplan.errors import InputError
 
-_EXPERTS = ("vllm", "sglang", "tensorrt-llm")
+EVERY_ENGINE_HAS = frozenset(
+    {
+        "engine",
+        "gpu",
+        "gpu_memory_bytes",
+        "tensor_parallel",
+        "pipeline_parallel",
+        "data_parallel",
+        "context_parallel",
+        "kv_dtype",
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enforce_eager",
+        "speculative_tokens",
+        "speculative_method",
+        "draft_model",
+        "lora_slots",
+        "lora_rank",
+        "kv_memory_bytes",
+        "weight_bytes",
+        "corrections",
+    }
+)
+"""Options of every engine, or of the plan itself; any other an engine names where it has one like it
+(``Engine.has``)."""
 
-HAVE: Mapping[str, tuple[str, ...]] = {
-    "expert_parallel": _EXPERTS,
-    "cache_type_k": ("llama.cpp",),
-    "cache_type_v": ("llama.cpp",),
-    "memory_utilization": ("vllm", "sglang", "tensorrt-llm", "tgi"),
-    "async_scheduling": ("vllm", "sglang", "tensorrt-llm"),
-    "prefix_caching": ("vllm", "sglang", "tensorrt-llm", "tgi"),
-    "chunked_prefill": ("vllm", "sglang", "tensorrt-llm"),
-    "hybrid_kv_cache_manager": ("vllm", "sglang"),
-    "block_size": ("vllm", "sglang", "tensorrt-llm", "tgi"),
-    "kv_unified": ("llama.cpp",),
-    "swa_full": ("llama.cpp",),
-    "window_pool_ratio": ("sglang",),
-    "state_pool_ratio": ("sglang",),
-    "pipeline_layers": ("vllm", "sglang", "llama.cpp"),
-    "media_limits": ("vllm", "sglang"),
-    "kv_offload_bytes": ("vllm", "sglang", "tensorrt-llm"),
-}
-"""Option → the engines that have one like it; an option that is not named here all of them have."""
-
-
-_ADAPTERS = Unpriced(
+ADAPTERS = Unpriced(
     option="lora_slots",
     word="max-loras",
     takes="adapter weights, by rank and number of adapters, as this engine books them",
 )
-_OFFLOAD = Unpriced(option="kv_offload_bytes", word="kv-offload", takes="host memory, and staging buffers on the GPU")
-_EAGER = Unpriced(
+OFFLOAD = Unpriced(option="kv_offload_bytes", word="kv-offload", takes="host memory, and staging buffers on the GPU")
+EAGER = Unpriced(
     option="enforce_eager",
     word="enforce-eager",
     takes="another share of the step's memory, which no log was compared with",
 )
-_EXPERT = Unpriced(
+EXPERTS = Unpriced(
     option="expert_parallel", word="expert-parallel", takes="a share of experts and buffers for sending tokens to them"
 )
-_STAGES = Unpriced(option="pipeline_layers", word="pp-layers", takes="an uneven share of the layers on each stage")
-_MEDIA = Unpriced(option="media_limits", word="limit-mm-per-prompt", takes="the encoder's worst case at start-up")
-_CHUNKS = Unpriced(
+STAGES = Unpriced(option="pipeline_layers", word="pp-layers", takes="an uneven share of the layers on each stage")
+MEDIA = Unpriced(option="media_limits", word="limit-mm-per-prompt", takes="the encoder's worst case at start-up")
+CHUNKS = Unpriced(
     option="chunked_prefill", word="chunked-prefill", takes="whole prompts in one step, and the memory of that step"
 )
-
-UNPRICED: Mapping[str, tuple[Unpriced, ...]] = {
-    "vllm": (_OFFLOAD,),
-    "sglang": (_ADAPTERS, _OFFLOAD, _EXPERT, _MEDIA),
-    "tensorrt-llm": (_ADAPTERS, _OFFLOAD, _EAGER, _EXPERT, _CHUNKS),
-    "llama.cpp": (_ADAPTERS, _EAGER, _STAGES),
-    "tgi": (_ADAPTERS, _EAGER),
-}
-"""Engine → the options that it has and that its plan is made without."""
 
 _DEFAULTS = {field.name: field.default for field in fields(Deployment)}
 
@@ -66,16 +63,18 @@ def is_asked(deployment: Deployment, option: str) -> bool:
     return bool(getattr(deployment, option) != _DEFAULTS[option])
 
 
-def check_options(deployment: Deployment) -> None:
-    """Raises InputError for an option that the engine does not have: there it would change nothing."""
-    name = deployment.engine.name
-    for option, owners in HAVE.items():
-        if name not in owners and is_asked(deployment, option):
-            raise InputError(
-                f"{option} is an option of {' and '.join(owners)}; {name} has none like it",
-                hint=f"leave it out, or plan for --engine {owners[0]}",
-                key=option,
-            )
+def check_options(deployment: Deployment, engine: Engine, engines: Iterable[Engine]) -> None:
+    """Raises InputError for an option that ``engine`` does not have: there it would change nothing. ``engines`` are
+    those of which one may have it."""
+    for option in _DEFAULTS:
+        if option in EVERY_ENGINE_HAS | engine.has or not is_asked(deployment, option):
+            continue
+        owners = [each.name for each in engines if option in each.has]
+        raise InputError(
+            f"{option} is an option of {' and '.join(owners)}; {engine.name} has none like it",
+            hint=f"leave it out, or plan for --engine {owners[0]}",
+            key=option,
+        )
 
 
 def check_belongs(deployment: Deployment) -> None:
@@ -87,6 +86,6 @@ def check_belongs(deployment: Deployment) -> None:
         )
 
 
-def unpriced_options(deployment: Deployment) -> Iterator[Unpriced]:
+def unpriced_options(deployment: Deployment, engine: Engine) -> Iterator[Unpriced]:
     """What was asked for and the engine's plan is made without."""
-    return (each for each in UNPRICED[deployment.engine.name] if is_asked(deployment, each.option))
+    return (each for each in engine.unpriced if is_asked(deployment, each.option))

@@ -5,12 +5,27 @@ start-up logs. The pool is exact from the memory that is free; how much is free 
 activations, the context).
 """
 
+import shlex
 from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm, Deployment, EnginePlan, Finding, Settings
 from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import window_of
+from kvplan.engines.flag_values import (
+    EXPERT_RANKS,
+    STAGES,
+    attention_ranks,
+    if_so,
+    kv_word,
+    memory_share,
+    sequences,
+    step_tokens,
+    unless,
+    window,
+)
+from kvplan.engines.options import ADAPTERS, CHUNKS, EAGER, EXPERTS, OFFLOAD
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
+from kvplan.engines.statement import Engine, EngineMetrics
 from kvplan.engines.token_pool import (
     CONTEXT,
     free_memory_estimated,
@@ -63,40 +78,35 @@ def kv_types(model: ModelSpec, kv_dtype: str) -> KvTypes:
     return KvTypes(key=stored, value=stored)
 
 
-class TensorrtLlm:
-    """TensorRT-LLM as an ``Engine``."""
+def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
+    """Blocks of one pool, charged ceil(L / block) and reserved to completion (GUARANTEED_NO_EVICT, the default).
 
-    name = "tensorrt-llm"
-
-    def plan(self, model: ModelSpec, deployment: Deployment) -> EnginePlan:
-        """Blocks of one pool, charged ceil(L / block) and reserved to completion (GUARANTEED_NO_EVICT, the default).
-
-        Windows have pools of their own only where ``max_attention_window`` is given: unasked, one window of
-        ``max_seq_len`` holds for all layers.
-        """
-        _refuse(model, deployment)
-        kv = kv_types(model, deployment.kv_dtype)
-        settings = _settings(model, deployment)
-        block = deployment.block_size or BLOCK_TOKENS
-        stages, windows = [], 0
-        for index, layers in enumerate(rank_stages(model, deployment)):
-            kept = keep(layers, kv)
-            windows += kept.counts[1]
-            layout = one_pool(windows_as_full(kept), block, reserved_blocks=0)
-            budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, settings, index)
-            memory = pool_bytes(deployment, budget)
-            stages.append((max(0, memory // layout.bytes_per_block), budget, layout, memory))
-        blocks, budget, layout, memory = min(stages, key=lambda stage: stage[0])
-        return EnginePlan(
-            settings=settings,
-            kv_types=kv,
-            layout=layout,
-            kv_bytes=memory,
-            blocks=blocks,
-            budget=budget,
-            findings=_findings(model, deployment, windows),
-            tokens=blocks * block,
-        )
+    Windows have pools of their own only where ``max_attention_window`` is given: unasked, one window of
+    ``max_seq_len`` holds for all layers.
+    """
+    _refuse(model, deployment)
+    kv = kv_types(model, deployment.kv_dtype)
+    settings = _settings(model, deployment)
+    block = deployment.block_size or BLOCK_TOKENS
+    stages, windows = [], 0
+    for index, layers in enumerate(rank_stages(model, deployment)):
+        kept = keep(layers, kv)
+        windows += kept.counts[1]
+        layout = one_pool(windows_as_full(kept), block, reserved_blocks=0)
+        budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, settings, index)
+        memory = pool_bytes(deployment, budget)
+        stages.append((max(0, memory // layout.bytes_per_block), budget, layout, memory))
+    blocks, budget, layout, memory = min(stages, key=lambda stage: stage[0])
+    return EnginePlan(
+        settings=settings,
+        kv_types=kv,
+        layout=layout,
+        kv_bytes=memory,
+        blocks=blocks,
+        budget=budget,
+        findings=_findings(model, deployment, windows),
+        tokens=blocks * block,
+    )
 
 
 def _settings(model: ModelSpec, deployment: Deployment) -> Settings:
@@ -204,4 +214,36 @@ def _findings(model: ModelSpec, deployment: Deployment, windows: int) -> tuple[F
     return tuple(findings)
 
 
-TENSORRT_LLM = TensorrtLlm()
+ENGINE = Engine(
+    name="tensorrt-llm",
+    has=frozenset(
+        {
+            "expert_parallel",
+            "memory_utilization",
+            "async_scheduling",
+            "prefix_caching",
+            "chunked_prefill",
+            "block_size",
+            "kv_offload_bytes",
+        }
+    ),
+    unpriced=(ADAPTERS, OFFLOAD, EAGER, EXPERTS, CHUNKS),
+    kv_types=lambda model, deployment: kv_types(model, deployment.kv_dtype),
+    plan=plan,
+    flags=lambda: {
+        "--tp_size": unless(1, attention_ranks),
+        "--pp_size": STAGES,
+        "--enable_attention_dp": if_so(lambda deployment: deployment.data_parallel > 1),
+        "--ep_size": EXPERT_RANKS,
+        "--max_seq_len": window,
+        "--max_batch_size": sequences,
+        "--max_num_tokens": step_tokens,
+        "--kv_cache_free_gpu_memory_fraction": memory_share,
+        "--kv_cache_dtype": kv_word({"bfloat16": None, "float16": None}),
+    },
+    command=lambda served: f"trtllm-serve {shlex.quote(served.model.id)}",
+    metrics=lambda _: EngineMetrics(
+        kv_usage='nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"}',
+        waiting='nv_trt_llm_request_metrics{request_type="waiting"}',
+    ),
+)

@@ -4,12 +4,16 @@ Source: ``flash_causal_lm.py`` (``warmup``: 0.95 of what is free), the router's 
 3.3.
 """
 
+import shlex
 from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm, Deployment, EnginePlan, Finding, Settings
 from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import window_of
+from kvplan.engines.flag_values import TENSOR, asked, kv_word, memory_share, step_tokens, unless, window
+from kvplan.engines.options import ADAPTERS, EAGER
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
+from kvplan.engines.statement import Engine, EngineMetrics
 from kvplan.engines.token_pool import (
     CONTEXT,
     free_memory_estimated,
@@ -65,33 +69,31 @@ def kv_types(model: ModelSpec, kv_dtype: str) -> KvTypes:
     return KvTypes(key=stored, value=stored)
 
 
-class Tgi:
-    """TGI as an ``Engine``: a block is one token (FlashInfer, the default), 16 or 256 with other attention kernels."""
+def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
+    """One pool of tokens (``max_batch_total_tokens``), charged prompt + max_new_tokens.
 
-    name = "tgi"
-
-    def plan(self, model: ModelSpec, deployment: Deployment) -> EnginePlan:
-        """One pool of tokens (``max_batch_total_tokens``), charged prompt + max_new_tokens."""
-        _refuse(model, deployment)
-        kv = kv_types(model, deployment.kv_dtype)
-        settings = _settings(model, deployment)
-        kept = keep(rank_stages(model, deployment)[0], kv)
-        block = deployment.block_size or 1
-        # every layer is paged to the request's full length: a window only masks
-        layout = one_pool(windows_as_full(kept), block, reserved_blocks=0)
-        budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, settings)
-        memory = pool_bytes(deployment, budget)
-        blocks = max(0, memory // layout.bytes_per_block)
-        return EnginePlan(
-            settings=settings,
-            kv_types=kv,
-            layout=layout,
-            kv_bytes=memory,
-            blocks=blocks,
-            budget=budget,
-            findings=_findings(model, deployment, windows=kept.counts[1]),
-            tokens=blocks * block,
-        )
+    A block is one token (FlashInfer, the default), 16 or 256 with other attention kernels.
+    """
+    _refuse(model, deployment)
+    kv = kv_types(model, deployment.kv_dtype)
+    settings = _settings(model, deployment)
+    kept = keep(rank_stages(model, deployment)[0], kv)
+    block = deployment.block_size or 1
+    # every layer is paged to the request's full length: a window only masks
+    layout = one_pool(windows_as_full(kept), block, reserved_blocks=0)
+    budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, settings)
+    memory = pool_bytes(deployment, budget)
+    blocks = max(0, memory // layout.bytes_per_block)
+    return EnginePlan(
+        settings=settings,
+        kv_types=kv,
+        layout=layout,
+        kv_bytes=memory,
+        blocks=blocks,
+        budget=budget,
+        findings=_findings(model, deployment, windows=kept.counts[1]),
+        tokens=blocks * block,
+    )
 
 
 def _settings(model: ModelSpec, deployment: Deployment) -> Settings:
@@ -213,4 +215,20 @@ def _findings(model: ModelSpec, deployment: Deployment, *, windows: int) -> tupl
     return tuple(findings)
 
 
-TGI = Tgi()
+ENGINE = Engine(
+    name="tgi",
+    has=frozenset({"memory_utilization", "prefix_caching", "block_size"}),
+    unpriced=(ADAPTERS, EAGER),
+    kv_types=lambda model, deployment: kv_types(model, deployment.kv_dtype),
+    plan=plan,
+    flags=lambda: {
+        "--num-shard": TENSOR,
+        "--max-total-tokens": window,
+        "--max-batch-prefill-tokens": step_tokens,
+        "--max-concurrent-requests": asked("max_num_seqs"),
+        "--cuda-memory-fraction": unless("1", memory_share),
+        "--kv-cache-dtype": kv_word({"bfloat16": None, "float16": None}),
+    },
+    command=lambda served: f"text-generation-launcher --model-id {shlex.quote(served.model.id)}",
+    metrics=lambda _: EngineMetrics(kv_usage=None, waiting="tgi_queue_size"),
+)

@@ -1,8 +1,7 @@
 """When to add or remove replicas: thresholds on the ledger and on each engine's own gauges."""
 
-from dataclasses import dataclass
-
-from kvplan.engines import parse_engine
+from kvplan.engines import engine_of, parse_engine
+from kvplan.engines.statement import EngineMetrics
 from kvplan.recommend.results import Played, ScalingRule
 from kvplan.simulation.plant import Plant
 
@@ -10,35 +9,10 @@ _LEDGER_FULL_SHARE = 0.80
 """Full enough to act: the last fifth is what can still be promised while another replica starts."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineMetrics:
-    """The names under which an engine shows what scaling looks at; None where it shows no such gauge."""
-
-    kv_usage: str | None
-    waiting: str
-
-
-_RENAMED = (0, 10)
-"""vLLM's V1 engine calls its gauge kv_cache_usage_perc; rules on the old name, gpu_cache_usage_perc, never fire there
-(github.com/kubernetes-sigs/gateway-api-inference-extension/pull/1905)."""
-METRICS: dict[str, EngineMetrics] = {
-    "vllm": EngineMetrics(kv_usage="vllm:kv_cache_usage_perc", waiting="vllm:num_requests_waiting"),
-    "sglang": EngineMetrics(kv_usage="sglang:token_usage", waiting="sglang:num_queue_reqs"),
-    "llama.cpp": EngineMetrics(kv_usage=None, waiting="llamacpp:requests_deferred"),
-    "tgi": EngineMetrics(kv_usage=None, waiting="tgi_queue_size"),
-    "tensorrt-llm": EngineMetrics(
-        kv_usage='nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"}',
-        waiting='nv_trt_llm_request_metrics{request_type="waiting"}',
-    ),
-}
-
-
 def engine_metrics(engine: str) -> EngineMetrics:
     """The names of ``engine``, written ``name`` or ``name@version``."""
     version = parse_engine(engine)
-    if version.name == "vllm" and version.release is not None and version.release < _RENAMED:
-        return EngineMetrics(kv_usage="vllm:gpu_cache_usage_perc", waiting="vllm:num_requests_waiting")
-    return METRICS[version.name]
+    return engine_of(version.name).metrics(version.release)
 
 
 def scaling_rules(plant: Plant, fraction: float, answer: Played) -> tuple[ScalingRule, ...]:

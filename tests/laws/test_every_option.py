@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kvplan.capacity import CANNOT_TELL, FITS, Fit, fit
-from kvplan.engines import ENGINES, parse_engine
+from kvplan.engines import ENGINES, engine_of, every_engine, parse_engine
 from kvplan.engines.base import Deployment, MediaLimit
-from kvplan.engines.options import HAVE, UNPRICED
+from kvplan.engines.options import EVERY_ENGINE_HAS
 from kvplan.errors import InputError, KvplanError
 from kvplan.model import ModelSpec
 from kvplan.profiles.loader import load_gpu
@@ -125,15 +125,15 @@ def test_every_option_is_used_or_refused(engine: str, option: str) -> None:
     assert any(planned) if option in OF_SOME_MODELS else all(planned), answers
 
 
-def test_the_tables_name_options_and_engines_that_exist() -> None:
+def test_engines_state_options_that_exist_and_every_option_is_of_some_engine() -> None:
     known = {field.name for field in fields(Deployment)}
-    assert set(HAVE) <= known
-    assert {each.option for row in UNPRICED.values() for each in row} <= known
-    assert set(UNPRICED) == set(ENGINES)
-    assert {engine for owners in HAVE.values() for engine in owners} <= set(ENGINES)
-    for engine, row in UNPRICED.items():
-        for each in row:
-            assert engine in HAVE.get(each.option, ENGINES), "refused before it could be left out"
+    assert known >= EVERY_ENGINE_HAS
+    assert frozenset().union(*(engine.has for engine in every_engine())) == known - EVERY_ENGINE_HAS
+    for name in ENGINES:
+        engine = engine_of(name)
+        assert engine.name == name
+        for each in engine.unpriced:
+            assert each.option in engine.has | EVERY_ENGINE_HAS, "refused before it could be left out"
 
 
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name != "vllm"])

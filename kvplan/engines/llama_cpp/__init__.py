@@ -1,214 +1,45 @@
-"""llama.cpp (also under Ollama): a static cache per server, shared by its slots or divided among them.
+"""llama.cpp (also under Ollama): a static cache per server, shared by its slots or divided among them."""
 
-Source: ``llama-context.cpp``, ``llama-kv-cache*.cpp``, ``llama-memory-recurrent.cpp`` and ``tools/server`` of the build
-in llama-cpp-python 0.3.36. Buffers are exact; the scratch (compute) buffer and the driver's context are estimates, for
-flash attention (the default where the device has it) and all layers on the GPUs.
-"""
+from collections.abc import Mapping
 
-from fractions import Fraction
-
-from kvplan.engines.base import (
-    Budget,
-    BudgetTerm,
-    CacheGroup,
-    CacheLayout,
-    Deployment,
-    EnginePlan,
-    Settings,
-)
-from kvplan.engines.corrections import corrected
-from kvplan.engines.devices import device_memories
-from kvplan.engines.ggml_types import cache_types
-from kvplan.engines.llama_cpp.findings import cache_findings, slot_findings, weights_findings
-from kvplan.engines.llama_cpp.slots import (
-    UBATCH_TOKENS,
-    Buffers,
-    Slots,
-    buffers,
-    divide_context,
-    ignored_windows,
-    kept_by,
-    logits_bytes,
-)
-from kvplan.engines.ranks import Kept, refuse_options, refuse_other_kinds
-from kvplan.engines.stages import stage_layers
-from kvplan.engines.token_pool import CONTEXT, model_notes, pool_bytes, windows_kept_whole
-from kvplan.engines.weights import rank_weights
-from kvplan.errors import InputError
-from kvplan.layers import (
-    ChunkedAttention,
-    FullAttention,
-    KvTypes,
-    SlidingAttention,
-)
+from kvplan.engines.base import Deployment, EnginePlan
+from kvplan.engines.options import ADAPTERS, EAGER, STAGES
+from kvplan.engines.statement import Engine, EngineMetrics, FlagValue, Served
+from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
-from kvplan.units import MIB
-
-FIRST_BUILD_WITH_FEW_LOGITS = (9400,)
-"""The build of pull request 23861 (June 2026)."""
-_SCRATCH_BAND_BYTES = 256 * MIB
-"""Half width for the compute buffer, which backends size by the operations they run, and the driver's context."""
 
 
-class LlamaCpp:
-    """llama.cpp as an ``Engine``: a block is one cell of the full cache on one device.
+def _kv_types(_: ModelSpec, deployment: Deployment) -> KvTypes:
+    from kvplan.engines.ggml_types import cache_types
 
-    ``--tensor-parallel`` and ``--pipeline-parallel`` both count GPUs over which layers are split, its default mode.
-    """
-
-    name = "llama.cpp"
-
-    def plan(self, model: ModelSpec, deployment: Deployment) -> EnginePlan:
-        """The static cache, where it goes, and whether it fits beside the weights."""
-        _refuse(model, deployment)
-        kv = cache_types(deployment.cache_type_k, deployment.cache_type_v, deployment.kv_dtype)
-        _check_blocks(model, kv)
-        context = deployment.max_model_len or model.max_context_tokens
-        if context is None:
-            raise InputError(f"{model.id} does not say its context", hint="give --context", key="max_model_len")
-        slots = divide_context(context, deployment.max_num_seqs, deployment.kv_unified)
-        ubatch = deployment.max_num_batched_tokens or UBATCH_TOKENS
-        stages = stage_layers(len(model.layers), deployment.tensor_parallel * deployment.pipeline_parallel)
-        parts = [buffers(model, kv, slots, ubatch, swa_full=deployment.swa_full, part=stage) for stage in stages]
-        budget, device = None, max(range(len(stages)), key=lambda index: parts[index].kv_bytes)
-        if deployment.kv_memory_bytes is None:
-            spare = spare_logits_bytes(model, deployment, slots, ubatch)
-            budgets = [_budget(model, deployment, part, index, len(stages), spare) for index, part in enumerate(parts)]
-            device = min(range(len(stages)), key=lambda index: budgets[index].kv_bytes - parts[index].full_bytes)
-            budget = budgets[device]
-        layout, asked = _layout(kept_by(model, kv, stages[device]), slots)
-        memory = pool_bytes(deployment, budget)
-        held = max(0, memory // layout.bytes_per_block)
-        fits = held >= asked
-        blocks = held if budget is None else min(asked, held)
-        return EnginePlan(
-            settings=Settings(
-                max_model_len=slots.window_tokens,
-                max_num_seqs=slots.slots,
-                max_num_batched_tokens=ubatch,
-                memory_utilization=Fraction(1),
-                async_scheduling=False,
-                prefix_caching=True,
-                in_flight_tokens=0,
-            ),
-            kv_types=kv,
-            layout=layout,
-            kv_bytes=memory if budget is None else parts[device].kv_bytes,
-            blocks=blocks,
-            budget=budget,
-            findings=(
-                *model_notes(model),
-                *windows_kept_whole("llama.cpp", ignored_windows(model)),
-                *cache_findings(slots, held, asked, layout, has_budget=budget is not None),
-                *(weights_findings(model) if budget is not None else ()),
-                *slot_findings(slots),
-            ),
-            tokens=blocks * layout.block_tokens,
-            starts=fits,
-        )
+    return cache_types(deployment.cache_type_k, deployment.cache_type_v, deployment.kv_dtype)
 
 
-def _layout(kept: Kept, slots: Slots) -> tuple[CacheLayout, int]:
-    """One block is a cell of every growing layer; where none grows, what one slot keeps. And the blocks asked for."""
-    growing, windows, states = kept.counts
-    if growing:
-        group = CacheGroup(
-            kind="full attention", layers=growing, rule="full", block_tokens=1, page_bytes=int(kept.growing_per_token)
-        )
-        return _pool(group), slots.all_cells
-    group = CacheGroup(
-        kind="recurrent state" if states else "window",
-        layers=states or windows,
-        rule="fixed",
-        block_tokens=slots.window_tokens,
-        page_bytes=max(1, kept.state_bytes),
-        fixed_blocks=1,
-    )
-    return _pool(group), slots.slots
+def _plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
+    from kvplan.engines.llama_cpp.plan import plan
+
+    return plan(model, deployment)
 
 
-def _pool(group: CacheGroup) -> CacheLayout:
-    return CacheLayout(
-        block_tokens=group.block_tokens,
-        bytes_per_block=group.page_bytes,
-        groups=(group,),
-        in_flight_tokens=0,
-        reserved_blocks=0,
-    )
+def _flags() -> Mapping[str, FlagValue]:
+    from kvplan.engines.llama_cpp.flags import FLAGS
+
+    return FLAGS
 
 
-def _refuse(model: ModelSpec, deployment: Deployment) -> None:
-    refuse_other_kinds(model, "llama.cpp")
-    refuse_options(
-        "llama.cpp",
-        (deployment.context_parallel > 1, "decode context parallelism"),
-        (deployment.data_parallel > 1, "attention data parallelism"),
-        (deployment.speculative_tokens > 0, "a draft model or next-token layers"),
-    )
+def _command(served: Served) -> str:
+    from kvplan.engines.llama_cpp.flags import model_words
+
+    return f"llama-server {model_words(served.model.id)}"
 
 
-def _check_blocks(model: ModelSpec, kv: KvTypes) -> None:
-    """Quantised types hold 32 elements a group: a head must be made of whole groups."""
-    widths = {
-        width
-        for kept in model.caches
-        if isinstance(kept, (FullAttention, SlidingAttention, ChunkedAttention))
-        for width in (kept.head_dim, kept.value_head_dim)
-    }
-    for stored in (kv.key, kv.value):
-        for width in widths:
-            if width % stored.elements_per_group:
-                raise InputError(
-                    f"a head of {width} elements is not made of whole groups of {stored.elements_per_group}, as "
-                    f"{stored.name} needs",
-                    hint="use f16 or bf16",
-                    key="cache_type",
-                )
-
-
-def spare_logits_bytes(model: ModelSpec, deployment: Deployment, slots: Slots, ubatch_tokens: int) -> int:
-    """Logits of a micro-batch that the newest builds do not reserve: they keep one row a slot."""
-    release = deployment.engine.release
-    if release is not None and release < FIRST_BUILD_WITH_FEW_LOGITS:
-        return 0
-    return logits_bytes(max(0, ubatch_tokens - slots.slots), model.shape.vocabulary or 0)
-
-
-def _budget(
-    model: ModelSpec, deployment: Deployment, part: Buffers, index: int, devices: int, spare_bytes: int
-) -> Budget:
-    """What one device holds; ``kv_bytes`` is what is left for the full cache, ``spare_bytes`` more at best."""
-    total = device_memories(deployment)[index]
-    weights = rank_weights(
-        model, tensor_parallel=1, pipeline_parallel=devices, stage=index, given_bytes=deployment.weight_bytes
-    )
-    terms = [
-        BudgetTerm(name="weights", bytes=weights.bytes, formula=weights.formula),
-        CONTEXT,
-        BudgetTerm(
-            name="compute_buffer", bytes=part.scratch_bytes, formula="micro-batch × 4 B × (vocabulary + hidden)"
-        ),
-    ]
-    if part.window_bytes:
-        terms.append(
-            BudgetTerm(
-                name="window_cache", bytes=part.window_bytes, formula="(window × slots sharing + micro-batch) cells"
-            )
-        )
-    if part.state_bytes:
-        terms.append(BudgetTerm(name="recurrent_state", bytes=part.state_bytes, formula="slots × state, float32"))
-    left = total - sum(term.bytes for term in terms)
-    half = int(weights.bytes * weights.unsure_share) + _SCRATCH_BAND_BYTES
-    answer = Budget(
-        rank=index,
-        total_bytes=total,
-        requested_bytes=total,
-        terms=tuple(terms),
-        kv_bytes=left,
-        kv_bytes_low=left - half,
-        kv_bytes_high=left + half + spare_bytes,
-    )
-    return corrected(answer, deployment.corrections)
-
-
-LLAMA_CPP = LlamaCpp()
+ENGINE = Engine(
+    name="llama.cpp",
+    has=frozenset({"cache_type_k", "cache_type_v", "kv_unified", "swa_full", "pipeline_layers"}),
+    unpriced=(ADAPTERS, EAGER, STAGES),
+    kv_types=_kv_types,
+    plan=_plan,
+    flags=_flags,
+    command=_command,
+    metrics=lambda _: EngineMetrics(kv_usage=None, waiting="llamacpp:requests_deferred"),
+)

@@ -70,7 +70,8 @@ def _as_full(specs: Sequence[PageSpec]) -> Group:
         if len({spec.token_demand for spec in full}) == 1:
             return list(full)
     raise UnsupportedModelError(
-        "vLLM refuses this model: the pages of its latent layers do not divide the largest page and cannot be padded"
+        "vLLM refuses this model: the pages of its latent layers do not divide the largest page and cannot be padded",
+        hint="try another --kv-dtype, or --no-hybrid-kv-cache-manager",
     )
 
 

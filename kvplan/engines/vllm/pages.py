@@ -16,7 +16,7 @@ from kvplan.engines.vllm.blocks import (
     kernel_block,
 )
 from kvplan.engines.vllm.groups import make_groups
-from kvplan.engines.vllm.settings import release_of
+from kvplan.engines.vllm.settings import release_of, reserved_blocks
 from kvplan.engines.vllm.specs import (
     FULL,
     LATENT,
@@ -73,6 +73,7 @@ def stage_layouts(
             bytes_per_block=padded(max(1, *(_page_bytes(group, stage) for group in groups)), stride),
             groups=tuple(_cache_group(group, stage, deployment.context_parallel) for group in groups),
             in_flight_tokens=settings.in_flight_tokens,
+            reserved_blocks=reserved_blocks(release_of(deployment)),
         )
         for stage in stages
     )

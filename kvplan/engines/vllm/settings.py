@@ -101,6 +101,15 @@ def prints_plain_tokens(release: tuple[int, ...]) -> bool:
     return release[:2] <= _LAST_PLAIN_TOKENS
 
 
+def reserved_blocks(release: tuple[int, ...]) -> int:
+    """Blocks that no request may take: the first engine (V0) had none, the second keeps one that stands for no block.
+
+    229 blocks of 16 hold 3,664 tokens in 0.2.7 ("larger than the maximum number of tokens that can be stored in KV
+    cache (3664)", vllm-project/vllm issue 2418); 0.33 refuses a charge above blocks − 1.
+    """
+    return 0 if release < _FIRST_V1 else 1
+
+
 def is_attention_free(model: ModelSpec) -> bool:
     """Whether the class knows no attention; a hybrid's class without attention layers is not of that sort.
 

@@ -1,0 +1,59 @@
+"""llama.cpp's flags for a plan. Source: ``common/arg.cpp`` of the build in llama-cpp-python 0.3.36."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvplan.engines.flag_values import asked, if_so, sequences
+from kvplan.engines.ggml_types import cache_types
+from kvplan.engines.statement import FlagValue, Served
+
+ALL_LAYERS = 999
+"""More layers than any model has. It says what the plan takes for granted: every layer is on the GPUs, whatever
+``--fit`` would choose, or an older build's default of none."""
+
+
+def _is_unified(served: Served) -> bool:
+    """Whether slots share one cache: unless it is said, when their number is left to the server."""
+    said = served.deployment.kv_unified
+    return served.deployment.max_num_seqs is None if said is None else said
+
+
+def _context(served: Served) -> int:
+    """The whole context of a server: one slot's window, for each slot where the cache is divided."""
+    return served.window_tokens * (1 if _is_unified(served) else served.settings.max_num_seqs)
+
+
+def _cache_type(option: str) -> FlagValue:
+    """The word for K's or V's type: its own, else that of both."""
+
+    def read(served: Served) -> object:
+        own, both = getattr(served.deployment, option), served.deployment.kv_dtype
+        return own or (None if both == "auto" else cache_types(None, None, both).key.name)
+
+    return read
+
+
+FLAGS: Mapping[str, FlagValue] = {
+    "--n-gpu-layers": lambda _: ALL_LAYERS,
+    "--ctx-size": _context,
+    "--parallel": sequences,
+    "--kv-unified": lambda served: _is_unified(served) or None,
+    "--no-kv-unified": lambda served: not _is_unified(served) or None,
+    "--swa-full": if_so(lambda deployment: deployment.swa_full),
+    "--ubatch-size": asked("max_num_batched_tokens"),
+    "--predict": lambda served: served.largest_cap_tokens,
+    "--cache-type-k": _cache_type("cache_type_k"),
+    "--cache-type-v": _cache_type("cache_type_v"),
+}
+
+
+def model_words(model_id: str) -> str:
+    """Which GGUF file is loaded: the one named, a repository's, or one of the name that a conversion makes."""
+    if not model_id.endswith(".gguf"):
+        return f"--model {shlex.quote(model_id.rsplit('/', 1)[-1])}.gguf"
+    repository, _, file = model_id.partition("/")
+    name, _, path = file.partition("/")
+    if not path or Path(model_id).exists():
+        return f"--model {shlex.quote(model_id)}"
+    return f"--hf-repo {shlex.quote(f'{repository}/{name}')} --hf-file {shlex.quote(path)}"

@@ -1,0 +1,71 @@
+"""vLLM's flags for a plan. Source: the argument parser of vLLM 0.33."""
+
+import json
+from collections.abc import Mapping
+
+from kvplan.engines.flag_values import (
+    EAGER,
+    NO_PREFIX_CACHE,
+    ONE_POOL,
+    REPLICAS,
+    STAGES,
+    TENSOR,
+    asked,
+    if_so,
+    memory_share,
+    sequences,
+    step_tokens,
+    unless,
+    window,
+)
+from kvplan.engines.statement import FlagValue, Served
+from kvplan.engines.vllm.drafting import drafter_of
+
+
+def _speculation(served: Served) -> str | None:
+    """The one flag for what guesses ahead, and how far."""
+    drafter = drafter_of(served.model, served.deployment)
+    if drafter is None:
+        return None
+    said: dict[str, object] = {"method": drafter.engine_word, "num_speculative_tokens": drafter.tokens}
+    return json.dumps(said if drafter.model is None else {"model": drafter.model.id, **said})
+
+
+def _media_limits(served: Served) -> str | None:
+    """Items by sort."""
+    limits = served.deployment.media_limits
+    return None if limits is None else json.dumps({limit.sort: limit.items for limit in limits})
+
+
+def _default_cap(served: Served) -> str | None:
+    """The generation config, by which vLLM caps every request, also one that asks for more (0.33, get_max_tokens)."""
+    cap = served.largest_cap_tokens
+    return None if cap is None else json.dumps({"max_new_tokens": cap})
+
+
+FLAGS: Mapping[str, FlagValue] = {
+    "--tensor-parallel-size": TENSOR,
+    "--pipeline-parallel-size": STAGES,
+    "--data-parallel-size": REPLICAS,
+    "--decode-context-parallel-size": unless(1, asked("context_parallel")),
+    "--max-model-len": window,
+    "--max-num-seqs": sequences,
+    "--max-num-batched-tokens": step_tokens,
+    "--gpu-memory-utilization": memory_share,
+    "--kv-cache-memory-bytes": asked("kv_memory_bytes"),
+    "--kv-cache-dtype": unless("auto", asked("kv_dtype")),
+    "--block-size": asked("block_size"),
+    "--no-enable-chunked-prefill": if_so(lambda deployment: deployment.chunked_prefill is False),
+    "--enforce-eager": EAGER,
+    "--speculative-config": _speculation,
+    "--limit-mm-per-prompt": _media_limits,
+    "--enable-expert-parallel": if_so(lambda deployment: deployment.expert_parallel),
+    "--enable-lora": if_so(lambda deployment: deployment.lora_slots > 0),
+    "--max-loras": unless(0, asked("lora_slots")),
+    "--max-lora-rank": lambda served: served.deployment.lora_rank if served.deployment.lora_slots else None,
+    "--no-async-scheduling": if_so(lambda deployment: deployment.async_scheduling is False),
+    "--enable-prefix-caching": if_so(lambda deployment: bool(deployment.prefix_caching)),
+    "--no-enable-prefix-caching": NO_PREFIX_CACHE,
+    "--disable-hybrid-kv-cache-manager": ONE_POOL,
+    "--override-generation-config": _default_cap,
+}
