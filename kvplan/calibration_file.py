@@ -6,12 +6,13 @@ from fractions import Fraction
 from pathlib import Path
 
 from kvplan.engines.base import Deployment, EngineVersion
-from kvplan.errors import InputError
+from kvplan.errors import InputError, unreadable
 
 PARALLELISM = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
 SETTINGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "weight_bytes")
 FLAGS = ("async_scheduling", "prefix_caching", "enforce_eager", "kv_unified")
 WORDS = ("kv_dtype", "cache_type_k", "cache_type_v")
+_HOW = "kvplan calibrate LOG writes one anew"
 _FASTEST = 1.5
 """The largest efficiency: cards boost above the clock that their data sheet's peak is of."""
 _OPTIONAL = {
@@ -59,13 +60,13 @@ def load_calibration(path: Path) -> CalibrationFile:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}", file=str(path)) from error
+        raise unreadable(path, error) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
-        raise InputError(f"{path} is not YAML", file=str(path), line=line) from error
+        raise InputError(f"{path} is not YAML", hint=_HOW, file=str(path), line=line) from error
     if not isinstance(document, dict):
-        raise InputError(f"{path} is not a calibration", hint="kvplan calibrate LOG writes one", file=str(path))
+        raise InputError(f"{path} is not a calibration", hint=_HOW, file=str(path))
     for key in document:
         if key not in _KNOWN:
             raise InputError(
@@ -102,7 +103,7 @@ class _Reader:
     file: str
 
     def wrong(self, key: str, value: object, wanted: str) -> InputError:
-        return InputError(f"{key} is {value!r}, not {wanted}", file=self.file, key=key)
+        return InputError(f"{key} is {value!r}, not {wanted}", hint=_HOW, file=self.file, key=key)
 
     def whole(self, key: str) -> int | None:
         value = self.document.get(key)

@@ -109,7 +109,11 @@ def reserved_tokens(shape: RequestShape, max_model_len: int) -> int:
     Raises InputError where the prompt alone fills the window, or is not a length.
     """
     if shape.prompt_tokens < 1 or (shape.max_output_tokens is not None and shape.max_output_tokens < 1):
-        raise InputError(f"{shape.name}: a request has at least one token of prompt and of output", key="prompt")
+        raise InputError(
+            f"{shape.name}: a request has at least one token of prompt and of output",
+            hint="such as --prompt 4000 --max-tokens 1024",
+            key="prompt",
+        )
     if shape.prompt_tokens >= max_model_len:
         raise InputError(
             f"{shape.name}: a prompt of {shape.prompt_tokens:,} tokens leaves no room for an answer in a window of "

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvplan.errors import InputError
+from kvplan.errors import InputError, unreadable
 
-ACCESS_HINT = "check that it is there and that you may read it"
 _CONFIG_HINT = "give the config.json that the model's publisher ships"
 # A config.json is kilobytes; the largest published one (module lists of a quantised mixture) is 3 MB.
 LARGEST_JSON_BYTES = 16 * 2**20
@@ -62,11 +61,7 @@ def read_json_object(path: Path) -> dict[str, object]:
             size = path.stat().st_size
             body = b"" if size > LARGEST_JSON_BYTES else file.read(LARGEST_JSON_BYTES + 1)
     except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror or error}",
-            hint=ACCESS_HINT,
-            file=str(path),
-        ) from error
+        raise unreadable(path, error) from error
     if max(size, len(body)) > LARGEST_JSON_BYTES:
         raise InputError(
             f"{max(size, len(body)):,} bytes are too many for a model's config",

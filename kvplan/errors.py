@@ -34,6 +34,15 @@ class InputError(KvplanError):
     exit_code = 3
 
 
+def unreadable(path: object, error: Exception) -> InputError:
+    """What to say of a file or folder that the operating system keeps, or that ends before its packing says."""
+    return InputError(
+        f"cannot be read: {getattr(error, 'strerror', None) or error}",
+        hint="check that it is there and that you may read it",
+        file=str(path),
+    )
+
+
 class ModelUnavailableError(KvplanError):
     """The model's facts cannot be had: not found, gated, offline and not cached."""
 

@@ -4,8 +4,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from kvplan.checkpoint import ACCESS_HINT, Checkpoint, read_folder, read_json_object
-from kvplan.errors import InputError, ModelUnavailableError, UnsupportedModelError
+from kvplan.checkpoint import Checkpoint, read_folder, read_json_object
+from kvplan.errors import InputError, ModelUnavailableError, UnsupportedModelError, unreadable
 from kvplan.hub import HubUnavailableError, fetch_facts, fetch_gguf, split_gguf_reference
 from kvplan.model import ModelSpec, Source
 from kvplan.profiles.kinds import BundledModel
@@ -92,9 +92,7 @@ def _read_local(path: Path, reference: str) -> ModelSpec:
         error.file = error.file or str(path / "config.json" if path.is_dir() else path)
         raise
     except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror or error}", hint=ACCESS_HINT, file=error.filename or str(path)
-        ) from error
+        raise unreadable(error.filename or path, error) from error
 
 
 def _read_path(path: Path, reference: str) -> ModelSpec:

@@ -361,7 +361,9 @@ def test_an_entry_of_a_list_is_overridden_by_its_number() -> None:
         with pytest.raises(InputError, match=message) as caught:
             parse_traffic(MINIMAL, file="m", overrides={key: 3})
         assert caught.value.key == key
-        assert caught.value.hint == ("give an entry by its number: 0 chat" if "classes" in key else None)
+        assert caught.value.hint == (
+            "give an entry by its number: 0 chat" if "classes" in key else "kvplan explain traffic"
+        )
 
 
 NOT_THE_DEPLOYMENT_S = {"prompt", "max_tokens", "tokens", "safety_fraction", "flags", "format", "offline", "profiles"}

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from kvplan.errors import InputError
+from kvplan.errors import InputError, unreadable
 
 _REQUESTS, _META = "_requests.", "_meta.json"
 _ARGUMENTS = {
@@ -43,7 +43,7 @@ def _read(path: Path) -> Mapping[str, object]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             document = json.loads(stream.read(_LARGEST_BYTES))
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}", file=str(path)) from error
+        raise unreadable(path, error) from error
     except (ValueError, EOFError, zlib.error) as error:
         raise InputError(
             f"{path} is not JSON", hint="mend it, or move it away and give options", file=str(path)

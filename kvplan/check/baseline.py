@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.engines.base import term_sort
-from kvplan.errors import InputError
+from kvplan.errors import InputError, unreadable
 
 _LARGEST_BYTES = 64 * 2**20
 _HOW = "kvplan check TRAFFIC --format json --output plan.json writes one"
@@ -18,12 +18,12 @@ def read_baseline(path: Path) -> tuple[dict[str, float | None], bool]:
     file = str(path)
     try:
         if path.stat().st_size > _LARGEST_BYTES:
-            raise InputError(f"{file} is far too large for an answer of kvplan", file=file)
+            raise InputError(f"{file} is far too large for an answer of kvplan", hint=_HOW, file=file)
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise InputError(f"there is no file {file}", hint=_HOW, file=file) from error
     except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}", file=file) from error
+        raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is not JSON: {error}", hint=_HOW, file=file) from error
     schema = document.get("schema") if isinstance(document, dict) else None

@@ -95,7 +95,9 @@ def run(
         misplaced = next((name for name, value in {"traffic": traffic, "set": set_keys, **told}.items() if value), None)
         if misplaced is not None:
             option = f"--{misplaced.replace('_', '-')}"
-            raise InputError(f"{option} belongs to --run; a log says its own settings", key=misplaced)
+            raise InputError(
+                f"{option} belongs to --run; a log says its own settings", hint=f"leave {option} out", key=misplaced
+            )
         learnt = _from_log(
             log, start, model=model, engine=engine, gpu=gpu, weights_bytes=weights_bytes, offline=offline, folder=folder
         )
@@ -198,7 +200,12 @@ def _choose(starts: "list[EngineStart]", number: int | None, engine: str | None,
     """The start asked for; by itself the last one that says something of memory."""
     if number is not None:
         if not 1 <= number <= len(starts):
-            raise InputError(f"--start {number}: the log holds {len(starts)}", file=str(log), key="start")
+            raise InputError(
+                f"--start {number}: the log holds {len(starts)}",
+                hint="without --start, the last that says something of memory",
+                file=str(log),
+                key="start",
+            )
         chosen = starts[number - 1]
     else:
         telling = [each for each in starts if each.kv_bytes or each.weight_bytes or each.blocks or each.kv_tokens]

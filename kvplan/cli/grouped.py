@@ -14,6 +14,7 @@ import typer
 ALL = "--help-all"
 _WIDEST = 80
 """Typer sets no help wider, whatever the terminal."""
+_NARROWEST = 12
 _MARGIN = 2
 """How far Typer indents what stands above and below the options."""
 
@@ -91,7 +92,7 @@ def with_help(
 
 def help_width() -> int:
     """Columns for what stands above and below the options."""
-    return min(get_terminal_size().columns, _WIDEST) - _MARGIN
+    return max(_NARROWEST, min(get_terminal_size().columns, _WIDEST) - _MARGIN)
 
 
 def _opening(text: str, placed: Sequence[str]) -> str:

@@ -155,7 +155,7 @@ def parse_ratio(value: float | None, option: str) -> Fraction | None:
     if value is None:
         return None
     if not 0 < value < inf:
-        raise InputError(f"{option} {value:g} is not above zero", key=option)
+        raise InputError(f"{option} {value:g} is not above zero", hint=f"such as {option} 0.8", key=option)
     return Fraction(str(value))
 
 

@@ -66,15 +66,17 @@ def overrides(pairs: list[str] | None, **named: object) -> dict[str, object]:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise InputError(f"--set {pair!r} is not KEY=VALUE", hint="--set admission.safety_fraction=0.8", key="set")
-        found[key] = _value(pair, text)
+        found[key] = _value(key, text)
     return found
 
 
-def _value(pair: str, text: str) -> object:
+def _value(key: str, text: str) -> object:
     import yaml
 
     try:
         value: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise InputError(f"--set {pair!r}: the value is not YAML", key="set") from error
+        raise InputError(
+            f"--set {key}={text}: the value is not YAML", hint=f"--set '{key}=VALUE', one value", key="set"
+        ) from error
     return value

@@ -131,7 +131,11 @@ def _check_the_load(load: ShapeLoad | Traffic, found: Sequence[Candidate]) -> No
     """What stands in the way of every candidate alike is a mistake in the file, no answer."""
     details = {one.detail for one in found if one.verdict == "impossible"}
     if isinstance(load, Traffic) and len(details) == 1 and all(one.verdict == "impossible" for one in found):
-        raise InputError(f"no candidate can be played: {details.pop()}", file=load.file)
+        raise InputError(
+            f"no candidate can be played: {details.pop()}",
+            hint=f"mend {load.file}, or name another with --traffic",
+            file=load.file,
+        )
 
 
 def _window(load: ShapeLoad | Traffic) -> int | None:

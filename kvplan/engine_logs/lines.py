@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kvplan.checkpoint import require_file
-from kvplan.errors import InputError
+from kvplan.errors import InputError, unreadable
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 16
@@ -69,9 +69,7 @@ def read_lines(path: Path) -> Iterator[LogLine]:
             else:
                 yield from clean_lines(raw)
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        hint = "check the path" if isinstance(error, FileNotFoundError) else None
-        raise InputError(f"{path} cannot be read: {reason}", hint=hint, file=str(path)) from error
+        raise unreadable(path, error) from error
 
 
 def clean_lines(stream: _Stream) -> Iterator[LogLine]:

@@ -72,7 +72,9 @@ def window_of(model: ModelSpec, deployment: Deployment) -> int:
     if asked is None:
         return DEFAULT_WINDOW if native is None else native
     if asked < 1:
-        raise InputError(f"a window of {asked} tokens is not possible", hint="give 1 token or more", key="max_model_len")
+        raise InputError(
+            f"a window of {asked} tokens is not possible", hint="give 1 token or more", key="max_model_len"
+        )
     if native is not None and asked > native and model.context_is_said:
         raise InputError(
             f"a window of {asked:,} tokens is longer than the {native:,} that {model.id} was made for",

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvplan.checkpoint import ACCESS_HINT
-from kvplan.errors import InputError
+from kvplan.errors import InputError, unreadable
 from kvplan.gguf.header import GgufHeader, Reader, read_header
 from kvplan.gguf.metadata import read_gguf_metadata
 from kvplan.model import ModelSpec, Source
@@ -73,11 +72,7 @@ def _read_local(path: Path) -> GgufHeader:
 
             return read_header(read, file=str(path), size_bytes=size)
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be read: {error.strerror or error}",
-            hint=ACCESS_HINT,
-            file=str(path),
-        ) from error
+        raise unreadable(path, error) from error
 
 
 def _other_shards(path: Path) -> list[Path]:

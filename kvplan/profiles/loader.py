@@ -10,8 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
-from kvplan.checkpoint import ACCESS_HINT
-from kvplan.errors import InputError
+from kvplan.errors import InputError, unreadable
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 
 Profile = TypeVar("Profile", GpuProfile, ClientProfile, BundledModel)
@@ -125,9 +124,7 @@ def _files(folder: Path, sort: str) -> list[Path]:
     try:
         return sorted((folder / sort).glob("*.yaml"))
     except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror or error}", hint=ACCESS_HINT, file=str(folder / sort)
-        ) from error
+        raise unreadable(folder / sort, error) from error
 
 
 def _is_file(path: Path) -> bool:
@@ -135,9 +132,7 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror or error}", hint=ACCESS_HINT, file=str(path.parent)
-        ) from error
+        raise unreadable(path.parent, error) from error
 
 
 def _aliases(folder: Path, sort: str) -> dict[str, str]:
@@ -169,7 +164,7 @@ def _read(kind: type[Profile], path: Path) -> Profile:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", hint=ACCESS_HINT, file=str(path)) from error
+        raise unreadable(path, error) from error
     profile = read_profile(kind, text, str(path))
     if isinstance(profile, BundledModel):
         key, own_name = "id", profile.id.replace("/", "--")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
 
-from kvplan.errors import InputError
+from kvplan.errors import InputError, unreadable
 
 LARGEST_FILE_BYTES = 64 * 2**20
 _LINE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
@@ -97,7 +97,7 @@ def read_metrics(path: Path) -> Metrics:
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not text", hint=_HOW, file=file) from error
     except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}", file=file) from error
+        raise unreadable(path, error) from error
     samples = tuple(_samples(text))
     if not samples:
         raise InputError(f"{file} holds no Prometheus metrics", hint=_HOW, file=file)

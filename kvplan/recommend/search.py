@@ -59,9 +59,11 @@ def recommend(
         {"truncated_share": max_truncated_share, "refused_share": max_refused_share, "e2e_p99_s": max_e2e_p99_s},
     )
     if not 0 <= count_error_share < 1:
-        raise InputError(f"a counting error of {count_error_share:g} is no share below 1", key="count_error")
+        raise InputError(
+            f"a counting error of {count_error_share:g} is no share below 1", hint="such as 5%", key="count_error"
+        )
     if not (scale > 0 and isfinite(scale)):
-        raise InputError(f"a scale of {scale:g} is not above zero", key="scale")
+        raise InputError(f"a scale of {scale:g} is not above zero", hint="--scale 1 is the file's traffic", key="scale")
     plant = build_plant(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
     first_seed, count = seed_numbers(traffic, seeds=seeds, seed=seed)
     drawings = [sample(traffic, first_seed + turn, scale=scale) for turn in range(count)]

@@ -67,7 +67,11 @@ def read_measured_run(path: str | Path) -> MeasuredRun:
         said = ", ".join(f"{count:,} × {reason}" for reason, count in reasons.items())
         raise InputError(f"{path} holds too few requests with their times ({said})", hint=_HINT, file=str(path))
     if offsets and len(offsets) < len(rows):
-        raise InputError(f"{path}: some requests have arrival_time and queued_ts, some do not", file=str(path))
+        raise InputError(
+            f"{path}: some requests have arrival_time and queued_ts, some do not",
+            hint="take the others out",
+            file=str(path),
+        )
     table = np.array(sorted(rows), np.float64)
     table[:, 0] += min(offsets, default=0.0)
     start_s = table[0, 0]

@@ -60,7 +60,7 @@ def simulate(
     """
     names = _strategy_names(strategies, traffic)
     if not 0 < scale < inf:
-        raise InputError(f"a scale of {scale:g} is not above zero", key="scale")
+        raise InputError(f"a scale of {scale:g} is not above zero", hint="--scale 1 is the file's traffic", key="scale")
     first_seed, count = seed_numbers(traffic, seeds=seeds, seed=seed)
     plant = build_plant(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
     arrivals = _drawn(traffic, first_seed, scale)
@@ -188,7 +188,7 @@ def seed_numbers(traffic: Traffic, *, seeds: int | None, seed: int | None) -> tu
     if first < 0:
         raise InputError(f"a seed of {first} is below zero", hint="--seed 0 or more", key="seed")
     if count < 1:
-        raise InputError("at least one seed is needed", key="seeds")
+        raise InputError("at least one seed is needed", hint="--seeds 1 or more", key="seeds")
     if count > MOST_SEEDS:
         raise InputError(f"{count:,} seeds are more than {MOST_SEEDS:,}", hint="10 are enough for most", key="seeds")
     return first, count

@@ -204,7 +204,9 @@ def hybrid_block(
         alignment = math.lcm(alignment, state_alignment(states, capability, release))
     per_token = attention.growing_bytes_per_token(kv) or attention.windowed_bytes_per_token(kv)
     if per_token.denominator != 1:
-        raise UnsupportedModelError("cannot tell: attention bytes per token of this hybrid are not whole", hint="give --kv-dtype auto")
+        raise UnsupportedModelError(
+            "cannot tell: attention bytes per token of this hybrid are not whole", hint="give --kv-dtype auto"
+        )
     state_bytes = max(layer.fixed_bytes(kv) for layer in states)
     block = alignment * math.ceil(state_bytes / (alignment * per_token))
     block = max(block_tokens, block)

@@ -71,7 +71,7 @@ def _as_full(specs: Sequence[PageSpec]) -> Group:
             return list(full)
     raise UnsupportedModelError(
         "vLLM refuses this model: the pages of its latent layers do not divide the largest page and cannot be padded",
-        hint="try another --kv-dtype, or --no-hybrid-kv-cache-manager",
+        hint="kvplan model prices it without an engine",
     )
 
 

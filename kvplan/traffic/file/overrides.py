@@ -46,7 +46,9 @@ def _inside(block: Any, part: str, name: str) -> Any:
 
 def _no_block(block: Any, part: str, name: str) -> InputError:
     if not isinstance(block, list):
-        return InputError(f"{name}: there is no {part!r} inside a single value", key=name)
+        return InputError(
+            f"{name}: there is no {part!r} inside a single value", hint="kvplan explain traffic", key=name
+        )
     called = [entry.get("name", "") if isinstance(entry, dict) else "" for entry in block]
     entries = ", ".join(f"{index} {word}".strip() for index, word in enumerate(called))
     return InputError(

@@ -11,10 +11,11 @@ from typing import Any
 import yaml
 
 from kvplan.checkpoint import require_file
-from kvplan.errors import InputError
+from kvplan.errors import InputError, unreadable
 
 LARGEST_FILE_BYTES = 4 * 2**20
 MOST_VALUES = 200_000
+_HOW = "kvplan init writes a file to begin with; kvplan explain traffic names every key"
 """Aliases of aliases make more out of a few lines than a memory holds; a file written by people has hundreds."""
 KeyPath = tuple[str | int, ...]
 
@@ -56,9 +57,9 @@ def read_text(path: Path) -> str:
     except FileNotFoundError as error:
         raise InputError(f"there is no file {file}", hint="kvplan init writes one that runs", file=file) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 text", file=file) from error
+        raise InputError(f"{file} is not UTF-8 text", hint="save it as UTF-8", file=file) from error
     except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}", file=file) from error
+        raise unreadable(path, error) from error
 
 
 def parse_mapping(text: str, file: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
@@ -79,7 +80,7 @@ def parse_mapping(text: str, file: str) -> tuple[dict[str, Any], dict[KeyPath, i
     except yaml.YAMLError as error:
         raise _unreadable(error, text, file) from error
     except RecursionError as error:
-        raise InputError("the file is nested too deeply", file=file) from error
+        raise InputError("the file is nested too deeply", hint=_HOW, file=file) from error
     if values is None:
         raise InputError(
             "the file is empty", hint="kvplan init writes a traffic file that runs as it stands", file=file
@@ -94,13 +95,18 @@ _TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", 
 
 def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], file: str) -> Any:
     if node.tag not in _TAGS:
-        raise InputError(f"the tag {node.tag} is not understood", file=file, line=node.start_mark.line + 1)
+        raise InputError(
+            f"the tag {node.tag} is not understood",
+            hint="write the value alone",
+            file=file,
+            line=node.start_mark.line + 1,
+        )
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise InputError("a key must be a word", file=file, line=line)
+                raise InputError("a key must be a word", hint=_HOW, file=file, line=line)
             key = str(key_node.value)
             if key in found:
                 raise InputError(
@@ -124,20 +130,18 @@ def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyP
         value = int(node.value) if node.tag.endswith(":int") else loader.construct_object(node)
     except ValueError as error:  # a tag that the text does not fit, or thousands of digits
         key, shown = ".".join(map(str, path)), f"{node.value:.40}"
-        raise InputError(
-            f"{key}: {shown} is not a number", file=file, line=node.start_mark.line + 1, key=key
-        ) from error
+        line = node.start_mark.line + 1
+        raise InputError(f"{key}: {shown} is not a number", hint=_HOW, file=file, line=line, key=key) from error
     if isinstance(value, float) and not math.isfinite(value):
         key = ".".join(map(str, path))
-        raise InputError(
-            f"{key}: {node.value} is not a finite number", file=file, line=node.start_mark.line + 1, key=key
-        )
+        line = node.start_mark.line + 1
+        raise InputError(f"{key}: {node.value} is not a finite number", hint=_HOW, file=file, line=line, key=key)
     return value
 
 
 def _place(lines: dict[KeyPath, int], path: KeyPath, line: int, file: str) -> None:
     if len(lines) == MOST_VALUES:
-        raise InputError(f"more than {MOST_VALUES:,} values: that is no traffic file", file=file, line=line)
+        raise InputError(f"more than {MOST_VALUES:,} values: that is no traffic file", hint=_HOW, file=file, line=line)
     lines[path] = line
 
 
@@ -150,4 +154,4 @@ def _unreadable(error: yaml.YAMLError, text: str, file: str) -> InputError:
     shown = "".join(text.splitlines()[line - 1 : line]) if line is not None else ""
     if "\t" in shown[: len(shown) - len(shown.lstrip())] or "'\\t'" in str(problem):
         return InputError("a tab is used for indentation", hint="YAML wants spaces", file=file, line=line)
-    return InputError(f"not valid YAML: {problem}", file=file, line=line)
+    return InputError(f"not valid YAML: {problem}", hint=_HOW, file=file, line=line)

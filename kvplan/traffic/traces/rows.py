@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from kvplan.checkpoint import require_file
-from kvplan.errors import InputError
+from kvplan.errors import InputError, unreadable
 from kvplan.traffic.traces.formats import FORMATS, TraceFormat, TraceRow, recognise
 
 _BAD_SHARE = 0.5
@@ -34,6 +34,14 @@ class TraceNotes:
     unsorted: int = 0
     equal_stamps: int = 0
     ends_without_newline: bool = False
+
+    @property
+    def odd_rows(self) -> tuple[str, ...]:
+        """What was not replayed as it stands in the file, in words."""
+        found = [f"{count:,} rows skipped: {reason}" for reason, count in self.skipped.items()]
+        if self.unsorted:
+            found.append(f"{self.unsorted:,} rows come before the row above them: sorted for replay")
+        return tuple(found)
 
 
 def read_trace(path: str | Path, *, format: str = "auto", notes: TraceNotes | None = None) -> Iterator[TraceRow]:  # noqa: A002
@@ -125,7 +133,7 @@ def _counted(stream: io.TextIOBase, notes: TraceNotes) -> Iterator[str]:
     last = "\n"
     while line := stream.readline(_LONGEST_LINE):
         if len(line) == _LONGEST_LINE:
-            raise InputError(f"a line has {_LONGEST_LINE:,} characters and more: that is no trace")
+            raise InputError(f"a line has {_LONGEST_LINE:,} characters and more: that is no trace", hint=_PLAIN_HINT)
         last = line
         yield line
     notes.ends_without_newline = not last.endswith("\n")
@@ -158,7 +166,7 @@ def _json_records(first: str, lines: Iterator[str], notes: TraceNotes) -> Iterat
 def _opened(path: Path) -> Iterator[io.TextIOBase]:
     """A text stream of the file, unpacked where it starts with gzip's magic number."""
     if path.is_dir():
-        raise InputError(f"{path} is a folder, not a trace", file=str(path))
+        raise InputError(f"{path} is a folder, not a trace", hint="name a file in it", file=str(path))
     try:
         require_file(path)
         with path.open("rb") as raw:
@@ -169,10 +177,10 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
     except FileNotFoundError as error:
         raise InputError(f"there is no trace {path}", hint="check the path", file=str(path)) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path} is a truncated or damaged gzip file", file=str(path)) from error
+        raise InputError(f"{path} is a truncated or damaged gzip file", hint="fetch it anew", file=str(path)) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text", file=str(path)) from error
+        raise InputError(f"{path} is not UTF-8 text", hint=_PLAIN_HINT, file=str(path)) from error
     except csv.Error as error:
-        raise InputError(f"{path} is not CSV: {error}", file=str(path)) from error
+        raise InputError(f"{path} is not CSV: {error}", hint=_PLAIN_HINT, file=str(path)) from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}", file=str(path)) from error
+        raise unreadable(path, error) from error

@@ -26,7 +26,9 @@ def traffic_text(description: TraceDescription, *, name: str = "recorded") -> st
     """
     if description.rate_per_s <= 0:
         raise InputError(
-            f"{description.file}: all stamps are equal, so there is no rate to write", file=description.file
+            f"{description.file}: all stamps are equal, so there is no rate to write",
+            hint="name it as the trace: of a class, with a scale",
+            file=description.file,
         )
     model, window, remark = _model_and_window(description)
     span_s = round(description.span_s)
