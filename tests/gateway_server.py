@@ -1,7 +1,6 @@
 """A gateway on a real server in front of a fake engine, for tests: at the end nothing may be reserved or running."""
 
 import asyncio
-import functools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -105,16 +104,14 @@ async def served(
     async with FakeEngine(blocks=engine_blocks) as engine, aiohttp.ClientSession() as client:
         ledger, drain = CheckedLedger(given.capacity), Drain()
         values = {"trust_plan": True, "media_tokens": {}, "body_limit_bytes": 65536, "overrides": {}, **wishes}
-        wish = Wish(upstream=upstream or engine.url, traffic="", count=count, **values)
+        wish = Wish(upstream=upstream or engine.url, traffic="", server=server, count=count, **values)
         plan = GatewayPlan(promise=given, blocks=given.capacity, block_tokens=16)
         gateway = Gateway(wish, plan, ledger, drain)
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
         stop = asyncio.Event()
-        run_on = (
-            run_on_granian if server == "granian" else functools.partial(run_on_uvicorn, head_timeout_s=head_timeout_s)
-        )
-        running = asyncio.create_task(run_on(gateway.app, listener, stop))
+        run_on = run_on_granian if server == "granian" else run_on_uvicorn
+        running = asyncio.create_task(run_on(gateway.app, listener, stop, head_timeout_s=head_timeout_s))
         url = f"http://127.0.0.1:{port}"
         await _until_up(client, url)
         try:

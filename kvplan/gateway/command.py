@@ -182,7 +182,10 @@ class Gateway:
         self._ledger = ledger
         self._counter = EngineCounter(wish.upstream) if wish.count else None
         self.bodies = Bodies(
-            limit_bytes=wish.body_limit_bytes, memory_bytes=wish.body_memory_bytes, timeout_s=wish.body_timeout_s
+            limit_bytes=wish.body_limit_bytes,
+            memory_bytes=wish.body_memory_bytes,
+            timeout_s=wish.body_timeout_s,
+            takes_chunks=wish.server != "granian",
         )
         self._proxy = UpstreamProxy(
             wish.upstream,

@@ -18,7 +18,8 @@ class Bodies:
     """Reads bodies: each of at most ``limit_bytes``, within ``timeout_s``; all that are held at once, of at most
     ``memory_bytes``, for two hundred clients that each send the most allowed would fill a machine.
 
-    What counts is what has come, not what was announced: a slow client holds only what it has sent.
+    What counts is what has come, not what was announced: a slow client holds only what it has sent. Without
+    ``takes_chunks`` a body must come with its length.
     """
 
     def __init__(
@@ -27,8 +28,10 @@ class Bodies:
         limit_bytes: int = BODY_LIMIT_BYTES,
         memory_bytes: int = BODY_MEMORY_BYTES,
         timeout_s: float = BODY_TIMEOUT_S,
+        takes_chunks: bool = True,
     ) -> None:
         self.held_bytes = 0
+        self._takes_chunks = takes_chunks
         self._limit_bytes = limit_bytes
         self._memory_bytes = memory_bytes
         self._timeout_s = timeout_s
@@ -38,7 +41,7 @@ class Bodies:
 
         Refuses a size over the limit, announced or real, and lengths that contradict each other (a smuggled request).
         """
-        _check_framing(scope, self._limit_bytes)
+        _check_framing(scope, self._limit_bytes, takes_chunks=self._takes_chunks)
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._joined(receive)
@@ -76,7 +79,7 @@ class Bodies:
 
 async def refuse_body(send: Send, error: BadRequestError) -> None:
     """Answer ``error``; where part of the body may still come, the connection ends with it."""
-    headers: Headers = [(b"connection", b"close")] if error.status in (408, 413, 503) else []
+    headers: Headers = [(b"connection", b"close")] if error.status in (408, 411, 413, 503) else []
     retry_after_s = 1.0 if error.status == 503 else None
     await send_error(
         send,
@@ -89,17 +92,20 @@ async def refuse_body(send: Send, error: BadRequestError) -> None:
     )
 
 
-def _check_framing(scope: Scope, limit_bytes: int) -> None:
+def _check_framing(scope: Scope, limit_bytes: int, *, takes_chunks: bool) -> None:
     """Refuse two lengths, as far as the server shows them.
 
-    uvicorn refuses a Content-Length beside Transfer-Encoding: chunked itself. granian reads the chunks, removes the
-    Content-Length before the application sees it, and closes the connection after its answer (RFC 9112, section 6.1,
-    allows that); behind it such a request cannot be told from a plain chunked one. It is forwarded with one length.
+    uvicorn refuses a Content-Length beside Transfer-Encoding: chunked itself. granian (2.8.9: hyper) removes the
+    Content-Length before the application sees it, so behind it no chunked body can be trusted to have had one length.
     """
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
-    codings = [value for name, value in scope["headers"] if name == b"transfer-encoding"]
-    if len(lengths) > 1 or (lengths and codings) or codings not in ([], [b"chunked"]):
+    codings = [value.lower() for name, value in scope["headers"] if name == b"transfer-encoding"]
+    is_chunked = codings == [b"chunked"] and scope["http_version"] != "1.0"
+    if len(lengths) > 1 or (lengths and codings) or (codings and not is_chunked):
         raise BadRequestError("the request states its length in two ways", code="invalid_framing")
+    if is_chunked and not takes_chunks:
+        message = "send a Content-Length: chunked bodies are read with --server uvicorn, not granian (it hides a second"
+        raise BadRequestError(f"{message} length)", code="length_required", status=411)
     encodings = [value for name, value in scope["headers"] if name == b"content-encoding"]
     if any(value.lower() != b"identity" for value in encodings):
         raise BadRequestError("a compressed body is not read here", code="unsupported_encoding", status=415)

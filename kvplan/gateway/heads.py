@@ -1,4 +1,4 @@
-"""What uvicorn's fast parser lacks: limits for the head of a request, in bytes and in time."""
+"""What uvicorn's fast parser lacks: limits for the head of a request, in bytes and in time, and for what it may say."""
 
 import asyncio
 
@@ -12,11 +12,13 @@ HEAD_TIMEOUT_S = 30.0
 class LimitedHeads(HttpToolsProtocol):
     """Refuses a head over the limit, complete or not; ``head_since_s``: since when one is being waited for.
 
-    Between two requests on one connection uvicorn's own limit of idle time holds.
+    Also one that asks for another protocol, because the parser would take its body for the next request. Between two
+    requests on one connection uvicorn's own limit of idle time holds.
     """
 
     head_since_s: float | None = None
     _head_bytes = 0
+    _refusal = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A new connection: its first head is due."""
@@ -43,9 +45,20 @@ class LimitedHeads(HttpToolsProtocol):
         if self._head_bytes > HEAD_LIMIT_BYTES:
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > HEAD_LIMIT_BYTES:
-                raise ValueError("the head is too long")  # the parser's error, which is answered with 400
+                self._refuse("The head of this request is too long.")
+        if self.parser.should_upgrade():
+            self._refuse("No Upgrade is served here (a client of plain HTTP, version 1.1, sends none).")
         self.head_since_s, self._head_bytes = None, 0
         super().on_headers_complete()
+        self.headers = []  # what is still added are trailers, and those are no headers of the request
+
+    def _refuse(self, reason: str) -> None:
+        self._refusal = reason
+        raise ValueError(reason)  # the parser's error, which is answered with 400
+
+    def send_400_response(self, msg: str) -> None:
+        """Say what is wrong, where that is known."""
+        super().send_400_response(self._refusal or msg)
 
 
 async def close_slow_heads(server: uvicorn.Server, timeout_s: float = HEAD_TIMEOUT_S) -> None:

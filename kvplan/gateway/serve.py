@@ -161,9 +161,11 @@ async def run_on_uvicorn(
         log.removeFilter(quiet)
 
 
-async def run_on_granian(app: AsgiApp, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Serve on granian until ``stop``."""
-    from granian.constants import Interfaces
+async def run_on_granian(
+    app: AsgiApp, listener: socket.socket, stop: asyncio.Event, *, head_timeout_s: float = HEAD_TIMEOUT_S
+) -> None:
+    """Serve on granian until ``stop``. Only HTTP/1.1: while it looks for HTTP/2, no limit of time would hold."""
+    from granian.constants import HTTPModes, Interfaces
     from granian.http import HTTP1Settings
     from granian.log import LogLevels
     from granian.server.embed import Server
@@ -175,10 +177,11 @@ async def run_on_granian(app: AsgiApp, listener: socket.socket, stop: asyncio.Ev
         address=host,
         port=port,
         interface=Interfaces.ASGI,
+        http=HTTPModes.http1,
         websockets=False,
         log_level=LogLevels.critical,
         backlog=_BACKLOG,
-        http1_settings=HTTP1Settings(header_read_timeout=int(HEAD_TIMEOUT_S * 1000), max_buffer_size=HEAD_LIMIT_BYTES),
+        http1_settings=HTTP1Settings(header_read_timeout=int(head_timeout_s * 1000), max_buffer_size=HEAD_LIMIT_BYTES),
     )
     serving = asyncio.get_running_loop().create_task(server.serve())
     await _first(serving, stop.wait())
