@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from math import inf
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -217,6 +218,43 @@ def test_ends_in_one_batch_are_seen_in_order_of_admission() -> None:
     assert_equal(run, requests, setup, door, Watch())
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_client_that_leaves_during_a_batch_is_freed_before_what_the_batch_ends(is_async: bool) -> None:
+    """Two requests are read in one batch, and the client of the second leaves meanwhile. A third takes all other blocks
+    and two of theirs: the second's only block and the first's last, so that twelve of its thirteen are found again."""
+    count = 4
+    layout = CacheLayout(block_tokens=1, bytes_per_block=1, groups=(group("full", 1),), in_flight_tokens=96)
+    setup = EngineSetup(
+        blocks=97,
+        layout=layout,
+        max_model_len=WINDOW_TOKENS,
+        max_num_seqs=3,
+        max_num_batched_tokens=96,
+        step=StepCost(base_s=0.01, prefill_token_s=0.003, decode_sequence_s=0.0, kv_token_s=0.0),
+        prefix_caching=True,
+        async_scheduling=is_async,
+    )
+    requests = Requests(
+        arrival_s=np.array([0.0, 0.0, 0.1, 1.0]),
+        prompt_tokens=np.array([13, 1, 84, 13]),
+        output_tokens=np.ones(count, np.int64),
+        cap_tokens=np.ones(count, np.int64),
+        charge=np.zeros(count, np.int64),
+        refused_for_good=np.zeros(count, np.bool_),
+        client=np.zeros(count, np.int64),
+        time_out_s=np.full(count, inf),
+        cancel_s=np.array([inf, 0.05, inf, inf]),
+        client_draw=np.zeros(count),
+        server_draw=np.zeros(count),
+        chain=np.array([7, 7]),
+        chain_start=np.array([0, 1, 1, 1, 2]),
+        chain_tokens=16,
+    )
+    run = run_kernel(requests, setup, FrontDoor(), CLIENTS)
+    assert run.rows.first_token_s[3] == pytest.approx(1.0 + 0.01 + 0.003)
+    assert_equal(run, requests, setup, FrontDoor(), Watch())
+
+
 @given(setup=setups(caching=True), requests=traffic())
 @settings(max_examples=150, deadline=None)
 def test_cached_prefixes_equal_the_reference(setup: EngineSetup, requests: Requests) -> None:
@@ -262,6 +300,20 @@ def test_doors_and_clients_equal_the_reference(
     )
     watch = Watch(stop_s=stop_s)
     assert_equal(run_kernel(charged, setup, door, CLIENTS, watch=watch), charged, setup, door, watch)
+
+
+@given(
+    setup=setups(caching=True),
+    requests=st.one_of(traffic(patient=False), traffic(patient=False, shared=True)),
+    door=doors(),
+)
+@settings(max_examples=150, deadline=None)
+def test_clients_that_leave_cached_prefixes_equal_the_reference(
+    setup: EngineSetup, requests: Requests, door: FrontDoor
+) -> None:
+    """Blocks of a client that left during a batch are freed before those of what that batch ends: it shows in who is
+    evicted first."""
+    assert_equal(run_kernel(requests, setup, door, CLIENTS), requests, setup, door, Watch())
 
 
 @given(

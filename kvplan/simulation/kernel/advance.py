@@ -1,7 +1,8 @@
 """An engine through time: it jumps from event to event, and forms one by one only the batches that are special.
 
 A batch is formed when the last one has returned, or, where scheduling is asynchronous, when the last one starts. Order:
-what returned, who walked away, then the batch, which sees whatever arrived until then.
+who walked away while a batch was in flight, what that batch ended, who walks away at that instant, then the next batch,
+which sees whatever arrived until then. Source: vLLM 0.33's engine core, which aborts before it reads what returned.
 """
 
 from math import inf
@@ -144,10 +145,15 @@ def advance(
     for later, unless ``exact``: nobody sees the difference before ``QUIET_S``."""
     lag = shape[LAG]
     while True:
-        see_ends(st, ck, heap, conf, shape, slots, rows, pool)
         now_s = ck[START_S] if lag and st[LATE] == 0 else ck[END_S]
         if st[LEFT_HEAD] >= 0:
-            let_go(now_s, st, conf, shape, slots, rows, pool)
+            let_go(now_s, 1, st, conf, shape, slots, rows, pool)
+        if now_s > until_s:
+            ck[QUIET_S] = ck[END_S]
+            return
+        see_ends(st, ck, heap, conf, shape, slots, rows, pool)
+        if st[LEFT_HEAD] >= 0:
+            let_go(now_s, 0, st, conf, shape, slots, rows, pool)
         if now_s >= until_s:
             ck[QUIET_S] = ck[END_S]
             return

@@ -90,8 +90,8 @@ def release_slot(s: int, st: Ints, conf: Conf, shape: Shape, slots: Slots, rows:
             blocks -= shape[FORM][shape[KINDS] + KIND_ROW * k + 3] * slot[field[SLID] + s * kinds + k]
         slot[field[HELD] + s] = blocks
     elif phase == CERTAIN:
-        if slot[field[END_AT] + s] < 0:
-            unsure = 0
+        last = slot[field[END_AT] + s] - 2
+        unsure = 1 if slot[field[FIRST_BATCH] + s] < last else 0
     else:
         computed += batch
         leave_batches(s, st, shape, slots)
@@ -173,12 +173,17 @@ def see_end(s: int, end_s: float, st: Ints, heap: Ints, shape: Shape, slots: Slo
     return False
 
 
-def let_go(now_s: float, st: Ints, conf: Conf, shape: Shape, slots: Slots, rows: Rows, pool: Pool) -> None:
-    """Clients that walked away until ``now_s`` leave the running list; those in the queue are passed over later."""
+def let_go(
+    now_s: float, strictly: int, st: Ints, conf: Conf, shape: Shape, slots: Slots, rows: Rows, pool: Pool
+) -> None:
+    """Clients that walked away until ``now_s``, or ``strictly`` before, leave the running list; those in the queue are
+    passed over later."""
     slot, field = slots
     row, time, column, moment = rows
     while st[LEFT_HEAD] >= 0 and time[moment[FINISH] + st[LEFT_HEAD]] <= now_s:
         i = st[LEFT_HEAD]
+        if strictly and time[moment[FINISH] + i] == now_s:
+            return
         st[LEFT_HEAD] = row[column[LEFT_LINK] + i]
         s = row[column[SLOT_OF] + i] + 0  # compiled, rows have narrower numbers than slots; this widens one
         if s == -1 or s <= -3:
