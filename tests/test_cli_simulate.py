@@ -265,6 +265,48 @@ def test_what_the_table_does_not_show_is_said(capsys: pytest.CaptureFixture[str]
     assert "no request arrives after the first 12 s" in " ".join(_run(capsys, "--strategy", "none").split())
 
 
+def test_rows_that_were_not_replayed_as_they_stand_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = "0,10,5\n2,10,0\n5,10,5\n3,10,5\nx,1,1\n40,10,5\n"
+    (tmp_path / "t.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
+    replay = TRAFFIC[: TRAFFIC.index("    - name")] + "    - {name: r, trace: t.csv}\n"
+    (tmp_path / "traffic.yaml").write_text(replay, encoding="utf-8")
+    shown = " ".join(_run(capsys, "--strategy", "none").split())
+    assert "Trace r: 1 rows skipped: no output (a failed request)" in shown
+    assert "Trace r: 1 rows skipped: a figure that is no number" in shown
+    assert "Trace r: 1 rows come before the row above them: sorted for replay" in shown
+
+
+def test_every_figure_has_its_interval_and_every_strategy_its_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(_run(capsys, "--strategy", "worst_case", "--strategy", "none", "--format", "json"))
+    shown = _run(capsys, "--strategy", "worst_case", "--strategy", "none").splitlines()
+    for strategy in document["strategies"]:
+        place = next(number for number, line in enumerate(shown) if line.split()[:1] == [strategy["name"]])
+        figures, reaches = shown[place].split()[1:], shown[place + 1].split()
+        assert len(figures) == len(reaches) == 8
+        assert all(reach.startswith("±") for reach in reaches)
+        low, high = strategy["intervals"]["sustainable_per_s"]
+        assert low <= strategy["sustainable_per_s"] <= high
+        assert (figures[-1], reaches[-1]) == (
+            f"{strategy['sustainable_per_s']:.2f}",
+            f"±{(high - low) / 2:.2f}" if high - low < 2 else f"±{(high - low) / 2:.1f}",
+        )
+        low, high = strategy["intervals"]["preemptions"]
+        mean = strategy["preemptions"] / document["inputs"]["seeds"]
+        assert reaches[3] == f"±{round(2 * max(mean - low, high - mean)):,}"  # two seeds
+    assert "±" not in _run(capsys, "--seeds", "1").partition("Columns")[0]
+
+
+def test_an_endless_queue_and_a_limit_above_the_worst_case_are_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    heavy = TRAFFIC.replace("rate: 4/s", "rate: 40/s")
+    assert heavy != TRAFFIC
+    (tmp_path / "traffic.yaml").write_text(heavy, encoding="utf-8")
+    shown = " ".join(_run(capsys, "--strategy", "none", "--strategy", "concurrency").split())
+    assert "no 429 or 503 is ever sent, so the wait grows without bound" in shown
+    assert re.search(r"\d+ at once is [\d.]+ × the safe concurrency \(worst cases that fit of", shown)
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [("--seed", "-5", "a seed of -5 is below zero"), ("--seeds", "1000000000", "more than 10,000")],

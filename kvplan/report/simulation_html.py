@@ -25,7 +25,7 @@ from kvplan.report.simulation_text import (
     seeds_line,
     service_band_line,
     setting_line,
-    strategy_row,
+    strategy_rows,
 )
 from kvplan.report.simulation_text import recommendation as recommendation_parts
 from kvplan.simulation.results import Simulation
@@ -82,11 +82,16 @@ def _budget(planned: Fit | None) -> Iterator[str]:
 
 def _strategies(result: Simulation) -> Iterator[str]:
     inputs = result.inputs
-    names = [strategy.name for strategy in result.strategies]
+    rows = [
+        (*row, "" if turn else strategy.summary)
+        for strategy in result.strategies
+        for turn, row in enumerate(strategy_rows(strategy, inputs))
+    ]
+    names = [row[0] for row in rows]
     yield html.heading("Strategies")
     yield html.table(
         (*STRATEGIES, SUMMARY),
-        [(*strategy_row(strategy, inputs.concurrency), strategy.summary) for strategy in result.strategies],
+        rows,
         texts=frozenset({0, len(STRATEGIES)}),
         marked=names.index(inputs.judged) if inputs.judged in names else None,
     )

@@ -20,7 +20,7 @@ from kvplan.report.simulation_text import (
     seeds_line,
     service_band_line,
     setting_line,
-    strategy_row,
+    strategy_rows,
 )
 from kvplan.simulation.results import Recommendation, Simulation
 
@@ -46,7 +46,7 @@ def _lines(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint]) ->
     yield from table(
         (RESERVATIONS[0], f"prompt p{inputs.reservation_quantile * 100:g}", *RESERVATIONS[2:]), reservation_rows(result)
     )
-    yield from table(STRATEGIES, (strategy_row(strategy, inputs.concurrency) for strategy in result.strategies))
+    yield from table(STRATEGIES, (row for one in result.strategies for row in strategy_rows(one, inputs)))
     if caps:
         yield from table(CAPS, cap_rows(caps))
     for label, remark in remarks(result):

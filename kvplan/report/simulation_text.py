@@ -1,6 +1,6 @@
 """``kvplan simulate`` as text: the pool, the worst cases, the strategies side by side, what to set."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ from kvplan.report.numbers import count, format_bytes, percent, plain_seconds, r
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.report.traffic_file import file_name, write_step
 from kvplan.simulation.plant import Plant
-from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
+from kvplan.simulation.results import Burst, Inputs, Recommendation, Simulation, StrategyResult
 from kvplan.traffic.kinds import PlannedDeployment
 from kvplan.units import GIB
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from kvplan.recommend.results import CapPoint
 
 RESERVATIONS = ("worst-case reservations", "prompt", "cap", "blocks", "fit")
-STRATEGIES = ("strategy", "done", "refused", "gave up", "preempts", "KV", "p50 s", "p99 s")
+STRATEGIES = ("strategy", "done", "refused", "gave up", "preempts", "KV", "p50 s", "p99 s", "bound/s")
 CAPS = ("default cap", "cuts off", "refused", "95% interval", "gave up", "p99 s")
 
 COLUMNS = (
     "done … gave up: shares of requests, mean over seeds (refused: at least once, many come back); preempts: "
     "sum over seeds; KV: mean share of the pool in use; "
-    "p50 s, p99 s: from a client's first attempt to the last token"
+    "p50 s, p99 s: from a client's first attempt to the last token; bound/s: requests per second that the strategy can "
+    "carry for ever, in closed form; ±: the figure's 95% interval over seeds, in points of a share"
 )
 
 
@@ -37,11 +38,11 @@ def text(result: Simulation) -> Iterator[Part]:
         list(reservation_rows(result)),
     )
     yield BLANK
-    names = [strategy.name for strategy in result.strategies]
+    rows = [(strategy.name, row) for strategy in result.strategies for row in strategy_rows(strategy, result.inputs)]
     yield columns(
         STRATEGIES,
-        [strategy_row(strategy, result.inputs.concurrency) for strategy in result.strategies],
-        marked=[index for index, name in enumerate(names) if name == result.inputs.judged],
+        [row for _, row in rows],
+        marked=[place for place, (name, _) in enumerate(rows) if name == result.inputs.judged],
     )
     yield BLANK
     yield from _unsteady(result)
@@ -121,19 +122,50 @@ def cap_rows(caps: "Sequence[CapPoint]") -> list[tuple[str, ...]]:
     ]
 
 
-def strategy_row(strategy: StrategyResult, concurrency: int) -> tuple[str, ...]:
-    """One strategy in the columns of ``STRATEGIES``."""
-    name = f"{strategy.name} ({concurrency:,})" if strategy.name == "concurrency" else strategy.name
-    return (
-        name,
-        percent(strategy.shares["completed_share"]),
-        percent(strategy.shares["refused_share"]),
-        percent(strategy.shares["gave_up_share"]),
+def strategy_rows(strategy: StrategyResult, inputs: Inputs) -> Iterator[tuple[str, ...]]:
+    """One strategy in the columns of ``STRATEGIES``; under it how far its figures may be off, where there are seeds."""
+    yield (
+        f"{strategy.name} ({inputs.concurrency:,})" if strategy.name == "concurrency" else strategy.name,
+        *(percent(strategy.shares[name]) for name in _ENDS),
         count(strategy.preemptions),
         percent(strategy.kv.used_mean_share),
         plain_seconds(strategy.e2e_s.p50),
         plain_seconds(strategy.e2e_s.p99),
+        ratio(strategy.sustainable_per_s),
     )
+    if len(strategy.seeds) > 1:
+        yield (
+            "",
+            *(spread(strategy, name, strategy.shares[name]) for name in _ENDS),
+            spread(strategy, "preemptions", strategy.preemptions / inputs.seeds, times=inputs.seeds),
+            spread(strategy, "kv_used_mean_share", strategy.kv.used_mean_share),
+            spread(strategy, "e2e_p50_s", strategy.e2e_s.p50),
+            spread(strategy, "e2e_p99_s", strategy.e2e_s.p99),
+            spread(strategy, "sustainable_per_s", strategy.sustainable_per_s),
+        )
+
+
+_ENDS = ("completed_share", "refused_share", "gave_up_share")
+
+
+def spread(
+    strategy: StrategyResult,
+    name: str,
+    mean: float | None,
+    *,
+    times: int = 1,
+    show: Callable[[float], str] = plain_seconds,
+) -> str:
+    """± how far the 95 % interval reaches from the mean, in the figure's unit: points of a share, ``times`` a count."""
+    if mean is None or name not in strategy.intervals or len(strategy.seeds) < 2:
+        return ""
+    low, high = strategy.intervals[name]
+    reach = max(mean - low, high - mean) * times  # an end at 0 or 1 was cut there
+    if name.endswith("_share"):
+        return f"±{percent(reach).removeprefix('< ').removesuffix('%')}"
+    if times > 1:
+        return f"±{count(round(reach))}"
+    return f"±{show(reach)}" if reach else "±0"
 
 
 def _unsteady(result: Simulation) -> Iterator[Part]:
@@ -149,6 +181,9 @@ def remarks(result: Simulation) -> Iterator[tuple[str, str]]:
     """A label and a sentence for each thing that the table of strategies does not show."""
     if all(not strategy.requests.offered for strategy in result.strategies):
         yield "Nothing", f"no request arrives after the first {seconds(result.inputs.warmup_s)}, which are warm-up"
+    for row in result.inputs.odd_rows:
+        yield "Trace", row
+    yield from _above_the_worst_case(result)
     found: dict[tuple[str, str], list[str]] = {}
     for strategy in result.strategies:
         share = strategy.shares["rejected_permanently_share"]
@@ -160,9 +195,23 @@ def remarks(result: Simulation) -> Iterator[tuple[str, str]]:
     for strategy in result.strategies:
         if not strategy.steady:
             found.setdefault(("Unsteady", strategy.steady_reason), []).append(strategy.name)
+            if not strategy.requests.refused:
+                found.setdefault(("Endless", _ENDLESS), []).append(strategy.name)
     for (label, sentence), names in found.items():
         whom = "all strategies" if len(names) == len(result.strategies) > 1 else ", ".join(names)
         yield label, f"{whom}: {sentence}"
+
+
+_ENDLESS = "no 429 or 503 is ever sent, so the wait grows without bound: put the limit in front of the engine"
+
+
+def _above_the_worst_case(result: Simulation) -> Iterator[tuple[str, str]]:
+    """Where a plain limit on requests lets in more than the pool holds of the largest."""
+    worst = min((row for row in result.reservations if row.sequences), key=lambda row: row.sequences, default=None)
+    at_once = result.inputs.concurrency * result.plant.replicas
+    if worst is not None and "concurrency" in result.inputs.strategies and at_once > worst.sequences:
+        times = f"{at_once:,} at once is {at_once / worst.sequences:,.3g} × the safe concurrency"
+        yield "Unsafe", f"concurrency: {times} (worst cases that fit of {worst.name}: {worst.sequences:,})"
 
 
 def recommendation(advice: Recommendation) -> Iterator[Part]:
@@ -190,11 +239,16 @@ def load_line(result: Simulation) -> str:
 def service_band_line(result: Simulation) -> str:
     """What the judged strategy does at both ends of the service time's band."""
     ends = (
-        f"steps × {ratio(end.factor)}: done {percent(end.result.shares['completed_share'])}, "
-        f"refused {percent(end.result.shares['refused_share'])}, p99 {seconds(end.result.e2e_s.p99)}"
+        f"steps × {ratio(end.factor)}: done {_with_spread(end.result, 'completed_share')}, "
+        f"refused {_with_spread(end.result, 'refused_share')}, p99 {seconds(end.result.e2e_s.p99)}\xa0"
+        f"{spread(end.result, 'e2e_p99_s', end.result.e2e_s.p99, show=seconds)}"
         for end in result.band
     )
-    return f"{result.inputs.judged} with {'; '.join(ends)}"
+    return f"{result.band[0].result.name} with {'; '.join(ends)}"
+
+
+def _with_spread(strategy: StrategyResult, share: str) -> str:
+    return f"{percent(strategy.shares[share])}\xa0{spread(strategy, share, strategy.shares[share])}"
 
 
 _STORM = 1.05
@@ -203,24 +257,26 @@ _STORM = 1.05
 
 def storm_lines(result: Simulation) -> Iterator[tuple[str, str]]:
     """How long a burst is felt, and what retries add, where there is either."""
-    felt = [(strategy.name, strategy.burst) for strategy in result.strategies if strategy.burst is not None]
+    felt = [(strategy, strategy.burst) for strategy in result.strategies if strategy.burst is not None]
     if felt:
         peaks = [burst.peak_to_usual for _, burst in felt if burst.peak_to_usual is not None]
         size = f"{ratio(max(peaks))} × the usual arrivals" if peaks else "arrivals"
-        times = (
-            f"{name} {seconds(burst.recovery_s)}"
-            if burst.recovery_s is not None
-            else f"{name} not before the end of {burst.seeds - burst.seeds_recovered} of {burst.seeds} runs"
-            for name, burst in felt
-        )
-        yield "Burst", f"{size} in the fullest minute; from its end until no more wait than before: {', '.join(times)}"
+        times = ", ".join(f"{one.name} {_felt_for(one, burst)}" for one, burst in felt)
+        yield "Burst", f"{size} in the fullest minute; from its end until no more wait than before: {times}"
     storms = [
-        f"{strategy.name} {ratio(strategy.amplification)}"
+        f"{strategy.name} {ratio(strategy.amplification)}\xa0"
+        f"{spread(strategy, 'amplification', strategy.amplification)}".rstrip()
         for strategy in result.strategies
         if strategy.amplification > _STORM
     ]
     if storms:
         yield "Retries", f"attempts for each request: {', '.join(storms)}"
+
+
+def _felt_for(strategy: StrategyResult, burst: Burst) -> str:
+    if burst.recovery_s is None:
+        return f"not before the end of {burst.seeds - burst.seeds_recovered} of {burst.seeds} runs"
+    return f"{seconds(burst.recovery_s)}\xa0{spread(strategy, 'recovery_s', burst.recovery_s, show=seconds)}".rstrip()
 
 
 def seeds_line(result: Simulation) -> str:

@@ -43,6 +43,9 @@ def gather(opened: Door, runs: Sequence[OneRun], class_names: Sequence[str], *, 
     totals = _totals([result.figures for result in results])
     steady, reason = steadiness(results, watched_s=watched_s)
     shares, intervals = _shares(results)
+    bounds = [run.sustainable_per_s for run in runs]
+    if all(map(math.isfinite, bounds)):
+        intervals["sustainable_per_s"] = mean_interval(bounds)[1]
     burst = _burst(results)
     if burst is not None and burst.recovery_s is None:
         intervals.pop("recovery_s", None)  # of the seeds that did recover: it says too little
@@ -72,7 +75,7 @@ def gather(opened: Door, runs: Sequence[OneRun], class_names: Sequence[str], *, 
         intervals=intervals,
         worst_seed=_worst(results),
         classes=tuple(_class_result(name, index, results) for index, name in enumerate(class_names)),
-        sustainable_per_s=_mean([run.sustainable_per_s for run in runs]),
+        sustainable_per_s=_mean(bounds),
         steady=steady,
         steady_reason=reason,
         seeds=tuple(results),
@@ -199,6 +202,7 @@ def describe_inputs(
         clients=tuple(client for client in arrivals.clients if client),
         unset_share=unset_share([arrivals]),
         skipped_rows=dict(arrivals.skipped),
+        odd_rows=arrivals.odd_rows,
         assumptions=tuple(_assumptions(traffic, plant, arrivals, names, warmup_s)),
     )
 

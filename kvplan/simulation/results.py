@@ -202,6 +202,7 @@ class Inputs:
     clients: tuple[str, ...]
     unset_share: float
     skipped_rows: Mapping[str, int]
+    odd_rows: tuple[str, ...]
     assumptions: tuple[str, ...]
 
 

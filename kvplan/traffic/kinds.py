@@ -198,6 +198,7 @@ class Arrivals:
     answers: NDArray[np.int64] | None = None
     answer_tokens: NDArray[np.int64] | None = None
     skipped: Mapping[str, int] = field(default_factory=dict)
+    odd_rows: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival_s)

@@ -41,6 +41,7 @@ def merged(parts: Sequence[Arrivals], duration_s: float | None) -> Arrivals:
         answers=answers,
         answer_tokens=answer_tokens,
         skipped={name: sum(part.skipped.get(name, 0) for part in parts) for part in parts for name in part.skipped},
+        odd_rows=tuple(row for part in parts for row in part.odd_rows),
     )
 
 

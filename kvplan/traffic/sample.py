@@ -183,6 +183,7 @@ def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale:
         duration_s=duration_s,
         prefixes=prefixes,
         skipped=trace.skipped,
+        odd_rows=tuple(f"{entry.name}: {row}" for row in trace.notes.odd_rows),
     )
 
 

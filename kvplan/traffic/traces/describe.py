@@ -88,9 +88,7 @@ def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescriptio
 
 def _oddities(notes: TraceNotes, output: Counter[int], caps: Counter[int], span_s: float) -> tuple[str, ...]:
     """What a reader of the figures should know about the file."""
-    found = [f"{count:,} rows skipped: {reason}" for reason, count in notes.skipped.items()]
-    if notes.unsorted:
-        found.append(f"{notes.unsorted:,} rows come before the row above them: sorted for replay")
+    found = list(notes.odd_rows)
     if notes.equal_stamps:
         found.append(f"{notes.equal_stamps:,} rows have the stamp of the row above: they keep the file's order")
     if notes.ends_without_newline:
