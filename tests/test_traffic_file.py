@@ -21,7 +21,7 @@ from kvplan.traffic.arrivals import Diurnal, Gamma, OnOff, Poisson, Ramp, Record
 from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Quantiles
 from kvplan.traffic.file.json_schema import schema_text
 from kvplan.traffic.file.shapes.deployment import DeploymentShape
-from kvplan.traffic.file.template import TEMPLATE
+from kvplan.traffic.file.template import TEMPLATE, written_for
 from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, StepCost, Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.prefixes import SharedPrefix
@@ -471,3 +471,37 @@ def test_periods_too_short_to_draw_are_refused() -> None:
     assert "periods in one run" in complaint(text).message
     text = MINIMAL.replace("rate: 6/s", "rate: 1/h\n      arrivals: {diurnal: {period: 1ms}}").replace("60s", "30d")
     assert complaint(text).line == 6
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (("Qwen/Qwen3-32B", "h100", None), ("Qwen/Qwen3-32B", "h100", "vllm", 1, 32768, 256)),
+        # 61 GiB of weights in 41 GiB: two GPUs; a window of 1,024 is all that GPT-2 has (its config's n_positions)
+        (("Qwen/Qwen3-32B", "l40s", "vllm@0.20"), ("Qwen/Qwen3-32B", "l40s", "vllm@0.20", 2, 32768, 256)),
+        (("openai-community/gpt2", None, None), ("openai-community/gpt2", "h100", "vllm", 1, 1024, 256)),
+        # llama.cpp splits its window among its slots, so it keeps its own number of them
+        ((None, "4090", "llama.cpp"), ("meta-llama/Llama-3.1-8B-Instruct", "4090", "llama.cpp", 1, 32768, None)),
+    ],
+)
+def test_the_template_is_written_for_a_model_a_gpu_and_an_engine(
+    given: tuple[str | None, ...], found: tuple[object, ...]
+) -> None:
+    text = written_for(*given, offline=True)
+    traffic, deployment = parse_traffic(text, file="x"), parse_traffic(text, file="x").deployment
+    assert found == (
+        traffic.model,
+        deployment.gpu,
+        deployment.engine,
+        deployment.tensor_parallel,
+        deployment.max_model_len,
+        deployment.max_num_seqs,
+    )
+    assert text.count("\n") == TEMPLATE.count("\n")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_template_for_an_unknown_gpu_or_engine_is_refused() -> None:
+    for given, word in (((None, "h1000", None), "h1000"), ((None, None, "trition"), "trition")):
+        with pytest.raises(InputError, match=word):
+            written_for(*given, offline=True)

@@ -28,10 +28,11 @@ class Grouped:
     settings: dict[str, Any]
     help: str
 
-    def option(self) -> Any:
-        """What Typer is told; the group opens the help."""
+    def option(self, *, everyday: bool) -> Any:
+        """What Typer is told; the group opens the help of the rarer ones."""
         option: Callable[..., Any] = typer.Option
-        return option(*self.names, help=f"{self.group}: {self.help}", **{"show_default": False, **self.settings})
+        shown = self.help if everyday else f"{self.group}: {self.help}"
+        return option(*self.names, help=shown, **{"show_default": False, **self.settings})
 
 
 def grouped(group: str, *names: str, help: str, **settings: Any) -> Grouped:
@@ -63,7 +64,7 @@ def with_help(
         if not get_args(parameter.annotation):  # Typer's context
             return parameter
         kind, note = get_args(parameter.annotation)
-        note = note.option() if isinstance(note, Grouped) else copy(note)
+        note = note.option(everyday=parameter.name in everyday) if isinstance(note, Grouped) else copy(note)
         if isinstance(note, typer.models.ArgumentInfo):
             placed.append(f"{note.metavar}: {note.help}")
             note.hidden = True

@@ -1,13 +1,25 @@
 """``kvplan init``: a commented traffic file that runs as it stands."""
 
+from typing import Annotated
+
+import typer
+
 from kvplan.cli import options
 from kvplan.cli.output import talk, write_data, write_file
 
 NEEDS_ARGUMENTS = False
-EXAMPLE = "kvplan init --output traffic.yaml"
+EXAMPLE = "kvplan init --model Qwen/Qwen3-32B --gpu l40s --output traffic.yaml"
 
 
 def run(
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="Hub id[@revision], folder, config.json or .gguf.")
+    ] = None,
+    gpu: options.Gpu = None,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", metavar="NAME[@VERSION]", help="vllm, sglang, tensorrt-llm, llama.cpp, tgi."),
+    ] = None,
     output: options.Output = None,
     force: options.Force = False,
     format: options.Format = "text",
@@ -15,15 +27,16 @@ def run(
     profiles: options.Profiles = None,
 ) -> int:
     """Write a commented traffic file that runs as it stands."""
-    from kvplan.traffic.file.template import TEMPLATE
+    from kvplan.traffic.file.template import written_for
 
+    text = written_for(model, gpu, engine, offline=offline, profiles_folder=options.profiles_folder(profiles))
     if output is not None:
-        write_file(output, TEMPLATE, force=force)
+        write_file(output, text, force=force)
         talk(f"next: kvplan simulate {output}")
     if format == "json":
         from kvplan.report.json_text import document
 
-        write_data(document("init", {"output": None if output is None else str(output), "text": TEMPLATE}))
+        write_data(document("init", {"output": None if output is None else str(output), "text": text}))
     elif output is None:
-        write_data(TEMPLATE)
+        write_data(text)
     return 0

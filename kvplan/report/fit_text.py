@@ -192,8 +192,16 @@ def findings(found: Iterable[Finding]) -> Iterator[Part]:
 
 def _next(fit: Fit, command: str) -> tuple[str, ...]:
     if fit.verdict == "fits":
-        return (f"{command} --flags cli", "kvplan init --output traffic.yaml")
+        return (f"{command} --flags cli", _traffic_file(fit))
     gpu = fit.deployment.gpu
     if fit.verdict == "does_not_fit" and gpu is not None:
         return (f"kvplan compare {quote(fit.model.id)} --gpu {gpu.name}", "kvplan explain budget")
     return (f"kvplan model {quote(fit.model.id)}", "kvplan explain budget")
+
+
+def _traffic_file(fit: Fit) -> str:
+    """The command that writes a traffic file for this model, GPU and engine."""
+    asked = fit.deployment
+    gpu = "" if asked.gpu is None else f" --gpu {asked.gpu.name}"
+    engine = "" if str(asked.engine) == "vllm" else f" --engine {asked.engine}"
+    return f"kvplan init --model {quote(fit.model.id)}{gpu}{engine} --output traffic.yaml"

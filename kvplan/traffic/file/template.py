@@ -1,5 +1,20 @@
 """The commented traffic file of ``kvplan init``: it runs as it stands, and every line says what to change."""
 
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from kvplan.capacity import FITS, fit
+from kvplan.engines import parse_engine
+from kvplan.engines.base import Deployment
+from kvplan.errors import KvplanError
+from kvplan.model import ModelSpec
+from kvplan.profiles.loader import load_gpu
+from kvplan.sources import read_model
+
+_TENSOR_PARALLEL = (1, 2, 4, 8, 16)
+
 TEMPLATE = """\
 # A kvplan traffic file. It runs as it stands: kvplan simulate FILE, check FILE.
 # Every key and its unit:  kvplan explain traffic
@@ -55,3 +70,71 @@ limits:                            # kvplan check: exit 0 when all hold, else 1
   ttft_p99_s: {max: 10}
   worst_case_reservations: {class: chat, min: 10}
 """
+
+
+def written_for(
+    model: str | None,
+    gpu: str | None,
+    engine: str | None,
+    *,
+    offline: bool = False,
+    profiles_folder: str | Path | None = None,
+) -> str:
+    """The template for a model, a GPU and an engine, each the template's own where it is None.
+
+    As many GPUs, or as short a window, as it takes to fit; an engine other than vLLM keeps its own batch.
+    """
+    wanted = {"model": model, "gpu": gpu, "engine": engine}
+    given = {key: value for key, value in wanted.items() if value is not None}
+    if not given:
+        return TEMPLATE
+    text = _filled(TEMPLATE, given)
+    asked = Deployment(
+        engine=parse_engine(_value(text, "engine")),
+        gpu=load_gpu(_value(text, "gpu"), extra_folder=profiles_folder),
+        max_model_len=int(_value(text, "max_model_len")),
+        max_num_seqs=int(_value(text, "max_num_seqs")),
+        max_num_batched_tokens=int(_value(text, "max_num_batched_tokens")),
+    )
+    if asked.engine.name != "vllm":
+        asked = replace(asked, max_num_seqs=None, max_num_batched_tokens=None)
+        text = re.sub(r"^  (max_num_\w+: \d+)$", r"  # \1", text, flags=re.MULTILINE)
+    spec = read_model(_value(text, "model"), offline=offline, profiles_folder=profiles_folder)
+    if spec.max_context_tokens is not None and spec.max_context_tokens < int(_value(text, "max_model_len")):
+        asked = replace(asked, max_model_len=spec.max_context_tokens)
+    planned = _carried(spec, asked)
+    return _filled(text, {name: str(getattr(planned, name)) for name in ("max_model_len", "tensor_parallel")})
+
+
+def _carried(model: ModelSpec, asked: Deployment) -> Deployment:
+    """``asked`` with as many GPUs as it takes, or with half of the window and more; as it is where nothing helps."""
+    for ranks in _TENSOR_PARALLEL:
+        try:
+            found = fit(model, replace(asked, tensor_parallel=ranks))
+        except KvplanError:  # ranks that this model cannot be split over; what is wrong at all, the file's user is told
+            continue
+        if found.verdict == FITS:
+            return found.deployment
+        if found.longest_window_tokens * 2 >= found.max_model_len:
+            return replace(found.deployment, max_model_len=found.longest_window_tokens)
+    return asked
+
+
+def _value(text: str, key: str) -> str:
+    found = re.search(rf"^ *{key}: (\S+)", text, re.MULTILINE)
+    assert found is not None, key
+    return found[1]
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    r"""``text`` with other values; comments stay in their column where there is room.
+
+    >>> _filled("gpu: h100   # one of many\n", {"gpu": "l4"})
+    'gpu: l4     # one of many\n'
+    """
+    for key, value in values.items():
+        found = re.search(rf"^ *{key}: (\S+ *)(?=#|$)", text, re.MULTILINE)
+        assert found is not None, key
+        room = len(found[1]) - 1 if found[1].endswith(" ") else 0
+        text = text[: found.start(1)] + (f"{value:{room}} " if room else value) + text[found.end(1) :]
+    return text
