@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,8 @@ from yarl import URL
 
 from kvplan.admission import STRATEGIES
 from kvplan.gateway import middleware
+from kvplan.gateway.admit import Admission, OwnLedger, filled
+from kvplan.gateway.asks import Ask
 from kvplan.gateway.counting import EngineCounter
 from tests.gateway_server import CHAT, CHAT_ALLOWANCE, WINDOW_TOKENS, Served, error_of, promise, run
 
@@ -449,6 +452,70 @@ def test_what_an_engine_used_is_observed() -> None:
         assert "kvplan_upstream_first_byte_seconds_count 3.0" in text
 
     run(case)
+
+
+async def _figures(gateway: Served) -> dict[str, float]:
+    async with gateway.client.get(gateway.url + "/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+
+@pytest.mark.parametrize("count", [False, True])
+def test_what_running_requests_use_by_now_is_seen(count: bool) -> None:
+    """Prompts of 272 + 400 + 4 tokens as a bound, of 100 as counted; a streamed event is a token, over the choices."""
+
+    async def case(gateway: Served) -> None:
+        fake = {"tokens": 40, "gap_s": 0.02}
+        streamed = asyncio.create_task(gateway.chat("x" * 400, stream=True, max_tokens=40, fake=fake))
+        whole = asyncio.create_task(gateway.chat("x" * 400, max_tokens=40, n=2, fake=fake))
+        await gateway.until_running(2)
+        await asyncio.sleep(0.3)
+        prompt = 100 if count else CHAT_ALLOWANCE + 400 + len("user")
+        seen = await _figures(gateway)
+        assert 3 * prompt + 5 <= seen["kvplan_used_tokens"] <= 3 * prompt + 30, "of the whole answer nothing is seen"
+        few, many = (prompt + 5) // 16, -(-(prompt + 40) // 16)
+        assert few <= seen["kvplan_used_blocks"] - 2 * -(-prompt // 16) <= many
+        assert seen["kvplan_used_blocks"] <= seen["kvplan_ledger_reserved"]
+        await asyncio.gather(streamed, whole)
+        seen = await _figures(gateway)
+        assert (seen["kvplan_used_tokens"], seen["kvplan_used_blocks"], seen["kvplan_ledger_reserved"]) == (0, 0, 0)
+        assert seen["kvplan_queue_seconds_count"] == seen["kvplan_upstream_seconds_count"] == 2
+        assert seen['kvplan_upstream_seconds_bucket{le="0.5"}'] == 0, "40 tokens of 20 ms"
+        assert seen['kvplan_upstream_first_byte_seconds_bucket{le="0.5"}'] == 2
+
+    run(case, promise(capacity=200), count=count)
+
+
+def test_what_the_engine_says_in_between_is_believed() -> None:
+    """Each event may tell the tokens so far (vLLM: ``continuous_usage_stats``)."""
+    ask = Ask(prompts=(100,), is_exact=False, max_output_tokens=50, sequences=1, cap_fields=("max_tokens",))
+    seen: list[tuple[int, int]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for body in (b"data: {}\n\ndata: {}\n\n", b'data: {"usage": {"total_tokens": 35}}\n\n'):
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            seen.append(gateway.used())
+
+    body = json.dumps({"prompt": [1] * 30, "max_tokens": 50}).encode()
+    given = promise(capacity=100)
+    gateway = middleware.AdmissionMiddleware(app, Admission(given, OwnLedger(100)))
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "http_version": "1.1"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    async def whole() -> None:
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Any:
+            return messages.pop() if messages else await asyncio.sleep(60)
+
+        await gateway(scope, receive, send)
+
+    asyncio.run(whole())
+    assert seen == [(2, 32), (3, 35)]
+    assert filled(given, replace(ask, prompts=(100, 20), sequences=2), 9) == (2 * (7 + 2), 2 * (103 + 23))
 
 
 def test_ready_means_that_a_request_would_be_forwarded() -> None:

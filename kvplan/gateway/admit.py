@@ -116,6 +116,13 @@ def price(promise: Promise, ask: Ask) -> Price:
     return Price(weight=weight * ask.sequences, tokens=tokens * ask.sequences, cap_to_write=written)
 
 
+def filled(promise: Promise, ask: Ask, written_tokens: int) -> tuple[int, int]:
+    """Blocks and tokens that a request fills once it has written so many: per sequence its prompt and an even share."""
+    share = -(-written_tokens // (len(ask.prompts) * ask.sequences))
+    lengths = [min(prompt + share, promise.window_tokens) for prompt in ask.prompts]
+    return sum(map(promise.request_blocks, lengths)) * ask.sequences, sum(lengths) * ask.sequences
+
+
 def refused_for_good(promise: Promise, ask: Ask, price: Price) -> Refusal | None:
     """A request that can never be served: its prompt fills the window, or its reservation exceeds the pool.
 

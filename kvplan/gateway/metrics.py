@@ -1,9 +1,12 @@
 """What the gateway counts, in Prometheus text. Each gateway has a registry of its own."""
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from kvplan.gateway.admit import WeightedLedger
 
+_QUEUE_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 60)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -34,12 +37,24 @@ class GatewayMetrics:
         self._upstream_failures = Counter(
             "kvplan_upstream_failures", "Upstream failures, by kind.", ["kind"], registry=registry
         )
+        self._queue_s = Histogram(
+            "kvplan_queue_seconds",
+            "From an admitted request's head to its admission: its body, its tokens, a shared ledger's answer.",
+            buckets=_QUEUE_SECONDS,
+            registry=registry,
+        )
         self._held_s = Histogram(
             "kvplan_held_seconds", "How long reservations are held.", buckets=_SECONDS, registry=registry
         )
         self._upstream_first_byte_s = Histogram(
             "kvplan_upstream_first_byte_seconds",
             "From forwarding a request to its answer's head: the engine's queue and its prefill.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._upstream_s = Histogram(
+            "kvplan_upstream_seconds",
+            "From forwarding a request to the end of its answer, whole or not.",
             buckets=_SECONDS,
             registry=registry,
         )
@@ -50,12 +65,25 @@ class GatewayMetrics:
             Gauge(name, text, registry=registry).set_function(read)
         self._by_reason: dict[str, Counter] = {}
 
+    def show_used(self, used: Callable[[], tuple[int, int]]) -> None:
+        """Ask ``used`` for blocks and tokens whenever the figures are read."""
+        text = (
+            "KV cache that running requests fill by now, as far as the gateway sees: prompts as they are priced or "
+            "counted, and a token for each event that was streamed."
+        )
+        Gauge("kvplan_used_blocks", text, registry=self._registry).set_function(lambda: used()[0])
+        Gauge("kvplan_used_tokens", text, registry=self._registry).set_function(lambda: used()[1])
+
     def note_refusal(self, reason: str) -> None:
         """One request was refused. Children are kept, because looking one up costs more than counting."""
         counter = self._by_reason.get(reason)
         if counter is None:
             counter = self._by_reason[reason] = self._refused.labels(reason)
         counter.inc()
+
+    def note_queue(self, queue_s: float) -> None:
+        """One request entered ``queue_s`` after its head came."""
+        self._queue_s.observe(queue_s)
 
     def note_admission(self, tokens: int) -> None:
         """One request entered with ``tokens`` reserved."""
@@ -75,6 +103,10 @@ class GatewayMetrics:
     def note_first_byte(self, wait_s: float) -> None:
         """An upstream answered after ``wait_s``."""
         self._upstream_first_byte_s.observe(wait_s)
+
+    def note_answer(self, elapsed_s: float) -> None:
+        """An upstream's answer was over after ``elapsed_s``."""
+        self._upstream_s.observe(elapsed_s)
 
     def note_failure(self, kind: str) -> None:
         """An upstream was unreachable, silent for too long, or died in the middle of an answer."""

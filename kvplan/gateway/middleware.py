@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
-from kvplan.gateway.admit import Admission, LedgerDownError, Price, Refusal, price, refused_for_good
+from kvplan.gateway.admit import Admission, LedgerDownError, Price, Refusal, filled, price, refused_for_good
 from kvplan.gateway.answers import AsgiApp, Headers, Message, Receive, Scope, Send, send_error
 from kvplan.gateway.asks import PRICED_ROUTES, Ask, Route, read_ask
 from kvplan.gateway.bodies import BadRequestError, Body, read_body, with_cap
@@ -108,6 +108,8 @@ class AdmissionMiddleware:
         self._stalls = StallGuard(stall_s)
         self._huge = asyncio.Lock()
         self._serial = itertools.count()
+        if metrics is not None:
+            metrics.show_used(self.used)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
@@ -115,6 +117,7 @@ class AdmissionMiddleware:
         if route is None or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
+        head_at_s = time.monotonic()
         closed = self._why_closed()
         if closed is not None:
             await self._refuse(send, 503, closed)
@@ -127,7 +130,7 @@ class AdmissionMiddleware:
         except ClientGoneError:
             return
         try:
-            await self._admit(scope, receive, send, route, raw)
+            await self._admit(scope, receive, send, route, raw, head_at_s)
         finally:
             self._bodies.let_go(raw)
 
@@ -135,7 +138,25 @@ class AdmissionMiddleware:
         """Break off every running answer, at the end of a grace; how many there were."""
         return self._stalls.end_all("cut_off")
 
-    async def _admit(self, scope: Scope, receive: Receive, send: Send, route: Route, raw: bytes) -> None:
+    def used(self) -> tuple[int, int]:
+        """Blocks and tokens that the running requests fill by now, as far as it is seen here.
+
+        Prompts count as they were priced, or counted since; an event that was streamed is taken for a token, until the
+        engine itself tells. Of an answer that comes in one piece only the prompt is seen.
+        """
+        blocks = tokens = 0
+        for running in self._stalls.watched:
+            ask, written = running.ask, running.events
+            told = None if running.usage is None else read_usage(running.usage)
+            if told is not None and len(ask.prompts) * ask.sequences == 1:
+                ask, written = replace(ask, prompts=(told,)), 0
+            more_blocks, more_tokens = filled(self.admission.promise, ask, written)
+            blocks, tokens = blocks + more_blocks, tokens + more_tokens
+        return blocks, tokens
+
+    async def _admit(
+        self, scope: Scope, receive: Receive, send: Send, route: Route, raw: bytes, head_at_s: float
+    ) -> None:
         """Price the body, refuse what can never be served, and run the rest."""
         try:
             priced = await self._price(scope, route, raw)
@@ -146,7 +167,7 @@ class AdmissionMiddleware:
         if refusal is not None:
             await self._refuse(send, self._too_long_status, refusal)
             return
-        await self._run(scope, receive, send, priced)
+        await self._run(scope, receive, send, priced, head_at_s)
 
     async def _price(self, scope: Scope, route: Route, raw: bytes) -> _Priced:
         """Fields and price; the exact prompt where its bound alone would refuse it and a counter can tell."""
@@ -181,38 +202,40 @@ class AdmissionMiddleware:
         async with self._huge:
             return await asyncio.to_thread(function, *given, **named)
 
-    async def _shrink(self, holder: int, priced: _Priced) -> None:
+    async def _shrink(self, holder: int, priced: _Priced, running: Running) -> None:
         """Lower a living reservation to the exact count, beside the running request."""
         assert self._count is not None
         assert priced.countable is not None
         exact = await self._count(priced.path, priced.countable, may_wait=True)
         if exact is not None and exact < priced.ask.prompts[0]:
             counted = replace(priced.ask, prompts=(exact,), is_exact=True)
+            running.ask = counted
             cap = priced.price.cap_to_write
             if cap is not None:
                 counted = replace(counted, max_output_tokens=cap)
             self.admission.shrink(holder, price(self.admission.promise, counted).weight)
 
-    async def _run(self, scope: Scope, receive: Receive, send: Send, priced: _Priced) -> None:
+    async def _run(self, scope: Scope, receive: Receive, send: Send, priced: _Priced, head_at_s: float) -> None:
         """Reserve, hand over to the application, and release whatever happens."""
         task = asyncio.current_task()
         assert task is not None
         holder, charged, admission = next(self._serial), priced.price, self.admission
         is_stopped = self._engine_aborts == "all" or (self._engine_aborts == "streams" and priced.is_stream)
         mark = (b"x-kvplan-reserved-tokens", b"%d" % charged.tokens)
-        running = Running(task, send, mark, outlives_client=not is_stopped)
+        running = Running(task, send, mark, priced.ask, outlives_client=not is_stopped)
         beside: list[asyncio.Task[None]] = []
-        admitted_at_s = time.monotonic()
+        asked_at_s = time.monotonic()
         try:
             if not await admission.acquire(holder, charged.weight):
                 await self._refuse(send, 429, admission.no_room(charged))
                 return
             if self._metrics is not None:
                 self._metrics.note_admission(charged.tokens)
+                self._metrics.note_queue(time.monotonic() - head_at_s)
             self._stalls.add(running)
             beside.append(_start(watch(receive, running)))
             if priced.countable is not None:
-                beside.append(_start(self._shrink(holder, priced)))
+                beside.append(_start(self._shrink(holder, priced, running)))
             await self.app(_with_length(scope, priced.forwarded), _replay(priced.forwarded, running), running.send)
             if running.ended_by == "client_stalled":  # and the engine went on to its end
                 raise AnswerCutError
@@ -228,7 +251,7 @@ class AdmissionMiddleware:
                 other.cancel()
             self._stalls.discard(running)
             if admission.release(holder) and self._metrics is not None:
-                held_s = time.monotonic() - admitted_at_s
+                held_s = time.monotonic() - asked_at_s
                 used = None if running.usage is None else read_usage(running.usage)
                 self._metrics.note_release(held_s, charged.tokens, used, running.ended_by)
 

@@ -144,6 +144,8 @@ class UpstreamProxy:
             await self._stream(answer, send)
         finally:
             answer.close()
+            if self._metrics is not None:
+                self._metrics.note_answer(time.monotonic() - started_s)
 
     async def _stream(self, answer: Connection, send: Send) -> None:
         """The engine's status, headers and bytes. An answer that breaks off never ends like a whole one."""

@@ -3,6 +3,7 @@
 import asyncio
 
 from kvplan.gateway.answers import Message, Receive, Send
+from kvplan.gateway.asks import Ask
 
 STALL_S = 60.0
 ENGINE_ABORTS = ("all", "streams", "nothing")
@@ -20,7 +21,8 @@ class AnswerCutError(Exception):
 
 
 class Running:
-    """One admitted request: its task, since when it waits for its client to read, and why it was ended.
+    """One admitted request: its task, what it asked for and the ``events`` that it streamed, since when it waits for
+    its client to read, and why it was ended.
 
     One that ``outlives_client`` goes on when its client leaves or stops reading, as the engine does; nothing is sent
     any more.
@@ -31,7 +33,9 @@ class Running:
         "_send",
         "_sender",
         "_time",
+        "ask",
         "ended_by",
+        "events",
         "is_cancelled",
         "mark",
         "outlives_client",
@@ -41,9 +45,17 @@ class Running:
     )
 
     def __init__(
-        self, task: "asyncio.Task[object]", send: Send, mark: tuple[bytes, bytes], *, outlives_client: bool = False
+        self,
+        task: "asyncio.Task[object]",
+        send: Send,
+        mark: tuple[bytes, bytes],
+        ask: Ask,
+        *,
+        outlives_client: bool = False,
     ) -> None:
         self.task = task
+        self.ask = ask
+        self.events = 0
         self.outlives_client = outlives_client
         self.is_cancelled = False
         self.mark = mark
@@ -63,11 +75,15 @@ class Running:
             await self._gone.wait()
 
     async def send(self, message: Message) -> None:
-        """The client's ``send``: adds the mark to the head, notes the piece that tells usage, and is watched."""
+        """The client's ``send``: adds the mark to the head, counts events, notes the piece that tells usage, and is
+        watched."""
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), self.mark]}
-        elif b'"usage"' in message.get("body", b""):
-            self.usage = message["body"]
+        else:
+            body = message.get("body", b"")
+            self.events += body.count(b"\ndata:") + body.startswith(b"data:")
+            if b'"usage"' in body:
+                self.usage = body
         if self.ended_by is not None:
             return
         self.sending_since_s = self._time()
@@ -123,22 +139,22 @@ class StallGuard:
 
     def __init__(self, longest_s: float = STALL_S) -> None:
         self._longest_s = longest_s
-        self._watched: set[Running] = set()
+        self.watched: set[Running] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, running: Running) -> None:
         """Watch ``running`` until it is discarded."""
-        self._watched.add(running)
+        self.watched.add(running)
         if self._timer is None:
             self._arm(running.task.get_loop())
 
     def discard(self, running: Running) -> None:
         """Stop watching ``running``."""
-        self._watched.discard(running)
+        self.watched.discard(running)
 
     def end_all(self, reason: str) -> int:
         """End every request that runs; how many there were."""
-        running = list(self._watched)
+        running = list(self.watched)
         for one in running:
             one.end(reason)
         return len(running)
@@ -149,8 +165,8 @@ class StallGuard:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
         oldest_s = loop.time() - self._longest_s
-        for running in list(self._watched):
+        for running in list(self.watched):
             if running.sending_since_s is not None and running.sending_since_s < oldest_s:
                 running.leave("client_stalled")
-        if self._watched:
+        if self.watched:
             self._arm(loop)
