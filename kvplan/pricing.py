@@ -3,14 +3,14 @@
 A sequence is priced piecewise (windows saturate, state is fixed); nothing here multiplies a rate by a length.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines import engine_of
 from kvplan.engines.base import Deployment
 from kvplan.engines.ranks import rank_stages, sequence_bytes
-from kvplan.layers import CrossAttention, FullAttention, KvTypes, LatentAttention, Layer
+from kvplan.layers import CrossAttention, FullAttention, HeadLayer, KvTypes, LatentAttention, Layer
 from kvplan.model import ModelSpec
 
 _DEFAULT_TOKENS = (2048, 8192, 32768, 131072)
@@ -100,7 +100,12 @@ def price(
             )
             for length in lengths
         ),
-        notes=(*model.notes, *_notes(model)),
+        notes=(
+            *model.notes,
+            *_notes(model),
+            *_rank_notes(model, deployment, kv_types),
+            *_window_notes(model, kv_types),
+        ),
     )
 
 
@@ -197,7 +202,31 @@ def _notes(model: ModelSpec) -> tuple[str, ...]:
             notes.append(f"{kind} shares {shared} KV {noun} among {queries} query heads: {times} × less than one each.")
     if any(isinstance(kept, LatentAttention) for layer in model.layers for kept in layer):
         notes.append("MLA keeps one latent per token, shared by all heads and copied on every tensor-parallel rank.")
-    windows = sorted({kept.window_tokens for layer in model.layers for kept in layer if kept.window_tokens})
-    if windows:
-        notes.append(f"Layers with a window stop growing at {' and '.join(f'{w:,}' for w in windows)} tokens.")
     return tuple(notes)
+
+
+def _rank_notes(model: ModelSpec, deployment: Deployment, kv: KvTypes) -> Iterator[str]:
+    """That more ranks than KV heads copy them."""
+    ranks = deployment.tensor_parallel
+    heads = {kept.kv_heads for layer in model.layers for kept in layer if isinstance(kept, HeadLayer)}
+    if ranks > 1 and heads and max(heads) < ranks:
+        held = max(_total(stage, kv, _growing) for stage in rank_stages(model, deployment))
+        yield (
+            f"Each of {ranks} ranks keeps 1 KV head, one of {max(heads)} copied {ranks // max(heads)} times: "
+            f"{_number(held)} bytes per token on one GPU, no less than at --tp {max(heads)}."
+        )
+
+
+def _window_notes(model: ModelSpec, kv: KvTypes) -> Iterator[str]:
+    """Where windows end, and which engine or flag keeps such layers in full."""
+    windows = sorted({kept.window_tokens for layer in model.layers for kept in layer if kept.window_tokens})
+    if not windows:
+        return
+    yield f"Layers with a window stop growing at {' and '.join(f'{w:,}' for w in windows)} tokens."
+    growing, windowed = model.growing_bytes_per_token(kv), model.windowed_bytes_per_token(kv)
+    if growing and windowed:
+        yield (
+            "vLLM with its hybrid manager (the default), SGLang and llama.cpp keep them so; vLLM with "
+            "--no-hybrid-kv-cache-manager, llama.cpp with --swa-full, TensorRT-LLM and TGI keep every layer in full: "
+            f"{_number(growing + windowed)} bytes per token."
+        )

@@ -25,7 +25,8 @@ def model_object(model: ModelSpec) -> dict[str, object]:
 
 def text(price: ModelPrice) -> str:
     """The document."""
-    return document("model", {"model": model_object(price.model), "kv": _kv_object(price)})
+    sections = {"model": model_object(price.model), "kv": _kv_object(price), "notes": list(price.notes)}
+    return document("model", sections)
 
 
 def _kv_object(price: ModelPrice) -> dict[str, object]:

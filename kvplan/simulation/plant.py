@@ -216,6 +216,7 @@ def _plain_pool(traffic: Traffic, deployment: Deployment, model: ModelSpec | Non
         bytes_per_block=page_bytes,
         groups=(group,),
         in_flight_tokens=planned.plan.layout.in_flight_tokens,
+        reserved_blocks=planned.plan.layout.reserved_blocks,
     )
     return replace(planned, plan=replace(planned.plan, layout=layout, blocks=pool.blocks))
 

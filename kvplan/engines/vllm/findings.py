@@ -1,17 +1,18 @@
 """What a reader of a vLLM plan should know: options that are not priced, and settings that the pool cannot carry."""
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 from kvplan.engines.base import Budget, CacheLayout, Deployment, Finding, Settings
 from kvplan.engines.devices import DEFAULT_WINDOW
 from kvplan.engines.graphs import inside_finding
 from kvplan.engines.vllm.lora import check_rank
 from kvplan.engines.vllm.removed import last_release
-from kvplan.engines.vllm.settings import release_of
+from kvplan.engines.vllm.settings import is_whole_prompt, release_of
 from kvplan.errors import UnsupportedModelError
 from kvplan.layers import RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
-from kvplan.units import MIB
+from kvplan.units import GIB, MIB, format_bytes
 
 _ALL_OR_NO_WINDOWS = frozenset(
     {
@@ -25,6 +26,9 @@ _ALL_OR_NO_WINDOWS = frozenset(
 
 PROMPT_LOGITS_TOKENS = 1024
 """vLLM 0.33 computes prompt log-probabilities for so many tokens at a time (``prompt_logprobs`` of its sampler)."""
+
+_MUCH = Fraction(1, 20)
+"""A share of the engine's memory worth a word where a setting moves it."""
 
 _EVEN = 0.95
 """Stages whose pools differ by less are even: one layer of many."""
@@ -57,6 +61,9 @@ def budget_findings(model: ModelSpec, deployment: Deployment, settings: Settings
     killed = prompt_logits_finding(model.shape.vocabulary or 0, chunk, left)
     if killed is not None and not model.shape.is_pooling:
         yield killed
+    sampled = sampler_finding(budget, model.shape.vocabulary or 0, settings.max_num_seqs)
+    if sampled is not None:
+        yield sampled
 
 
 def prompt_logits_finding(vocabulary: int, tokens: int, left_bytes: int) -> Finding | None:
@@ -74,6 +81,54 @@ def prompt_logits_finding(vocabulary: int, tokens: int, left_bytes: int) -> Find
         f"{vocabulary:,} × 2 B) beside the pool, where {max(0, left_bytes) / MIB:,.1f} MiB are left: it would end the "
         "engine",
         hint="reject or cap prompt_logprobs, or lower --gpu-memory-utilization",
+    )
+
+
+def sampler_finding(budget: Budget, vocabulary: int, sequences: int) -> Finding | None:
+    """What sampling over all sequences takes, where that is much of the memory: 12 B × vocabulary × S at once (a
+    float32 copy of the logits and the places of their order).
+
+    152,064 × 1,024 × 4 B = 0.58 GiB a copy, 1.74 GiB the largest allocation (vllm-project/vllm issue 15105).
+    """
+    taken = sum(term.bytes for term in budget.terms if "sampler" in term.name and term.inside_fraction)
+    if taken < _MUCH * budget.requested_bytes:
+        return None
+    copy = sequences * vocabulary * 4
+    return Finding(
+        code="sampler-takes-much",
+        severity="warning",
+        message=f"sampling over {sequences:,} sequences takes {format_bytes(taken)}: one copy of the logits "
+        f"({sequences:,} × {vocabulary:,} × 4 B) is {copy / GIB:.2f} GiB, the largest single allocation "
+        f"{3 * copy / GIB:.2f} GiB",
+        hint=f"lower max_num_seqs: --max-num-seqs {max(1, min(sequences // 4, 256))}",
+    )
+
+
+def step_findings(
+    model: ModelSpec, deployment: Deployment, settings: Settings, budget: Budget | None
+) -> Iterator[Finding]:
+    """That the peak beside KV grows with the tokens of a step, where these are a whole prompt or take much.
+
+    The first engine computes a prompt of up to 32,768 tokens at once: 20,000 and 35,000 start on a card where 29,000
+    does not (vllm-project/vllm issue 10517).
+    """
+    tokens, whole = settings.max_num_batched_tokens, is_whole_prompt(model, deployment, settings)
+    forward = 0 if budget is None else sum(term.bytes for term in budget.terms if term.name == "activation_forward")
+    if not whole and (budget is None or forward < _MUCH * budget.requested_bytes):
+        return
+    took = f" takes {format_bytes(forward)}" if forward else ""
+    message, hint = "", f"--max-num-batched-tokens {tokens // 2} or less"
+    if whole:
+        message = (
+            ": it holds a whole prompt, so a longer window can fit where a shorter one fails (above 32,768 this "
+            "release computes prompts in chunks)"
+        )
+        hint = "--chunked-prefill: steps of 2,048 tokens"
+    yield Finding(
+        code="peak-grows-with-step",
+        severity="info",
+        message=f"the non-KV peak grows with the prefill batch, a step of {tokens:,} tokens{took}{message}",
+        hint=hint,
     )
 
 
@@ -104,7 +159,7 @@ def layout_findings(
     yield from _asked_findings(model, deployment)
     yield from _sequence_findings(model, deployment, settings, layout, blocks)
     yield from _class_findings(model, release_of(deployment))
-    yield from _charge_findings(model, layout)
+    yield from _charge_findings(model, deployment, settings, layout)
     yield from _parallel_findings(deployment)
     if deployment.gpu is not None and deployment.gpu.compute_capability not in _CHECKED_CAPABILITIES:
         yield Finding(
@@ -128,19 +183,38 @@ def _class_findings(model: ModelSpec, release: tuple[int, ...]) -> Iterator[Find
         )
 
 
-def _charge_findings(model: ModelSpec, layout: CacheLayout) -> Iterator[Finding]:
-    """Why a request of several groups is charged more than its layers store."""
+def _charge_findings(
+    model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout
+) -> Iterator[Finding]:
+    """Why a request of several groups is charged more than its layers store, and what the hybrid manager is for."""
+    has_windows = any(group.window_tokens for group in layout.groups) and len(layout.groups) > 1
+    if not deployment.hybrid_kv_cache_manager and any(layer.window_tokens for layer in model.caches):
+        yield Finding(
+            code="windows-charged-in-full",
+            severity="info",
+            message="the hybrid manager is off: layers with a window are charged every token, like full ones",
+            hint="leave --no-hybrid-kv-cache-manager out for the number with windows",
+        )
     if _mixes_kinds(model):
         why = "whole blocks of every group, and states and windows share the page of the largest"
-    elif any(group.rule == "sliding" for group in layout.groups) and len(layout.groups) > 1:
+    elif has_windows:
         why = "whole blocks of every group, and of a window also the tokens in flight and one block more"
     else:
         return
+    hint = "plan with the charged bytes; --prompt N shows beside them what the layers store"
+    if has_windows and not model.keeps(RecurrentLayer):
+        window = settings.max_model_len
+        kept = layout.request_blocks(window) * layout.bytes_per_block
+        full = sum(-(-window // group.block_tokens) * group.page_bytes for group in layout.groups)
+        hint += (
+            f". A full window takes {format_bytes(kept)} here, {format_bytes(full)} with every layer in full "
+            "(--no-hybrid-kv-cache-manager)"
+        )
     yield Finding(
         code="hybrid-charges-more-than-stored",
         severity="info",
         message=f"a request of this hybrid is charged {why}; what is stored is less",
-        hint="plan with the charged bytes; --prompt N shows beside them what the layers store",
+        hint=hint,
     )
 
 

@@ -16,6 +16,7 @@ from kvplan.engines.vllm.findings import (
     budget_findings,
     check_asked,
     layout_findings,
+    step_findings,
     uneven_finding,
 )
 from kvplan.engines.vllm.lora import adapters_are_priced
@@ -67,6 +68,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
             *media_findings(model, deployment, settings),
             *drafting_findings(drafter, settings, asked.max_model_len, has_states=model.keeps(RecurrentLayer)),
             *(budget_findings(model, deployment, settings, budgets[fewest]) if budgets is not None else ()),
+            *step_findings(model, deployment, settings, None if budgets is None else budgets[fewest]),
             *filter(None, [uneven_finding(pools, fewest)]),
         ),
         tokens=_printed_tokens(deployment, settings, layout, blocks),

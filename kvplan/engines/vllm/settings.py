@@ -74,21 +74,31 @@ of 32 frames, each 70 tokens and 8 of frame and time marks (source: vLLM 0.33, `
 
 
 def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> int:
-    """Tokens of one step by default, before the limits. V0: max(2,048, window), but 2,048 beyond 32,768 (chunked)."""
+    """Tokens of one step by default, before the limits. V0: a whole prompt, 2,048 where it is chunked."""
     release = release_of(deployment)
-    if release < _FIRST_V1:
-        never_chunked = release[:2] == _LATENTS_IN_ONE_STEP and model.keeps(LatentAttention)
-        return 2048 if window > 32768 and not never_chunked else max(2048, window)
+    if is_first_engine(release):
+        return 2048 if _chunks_by_default(model, deployment, window) else max(2048, window)
     item_tokens = _ONE_ITEM_TOKENS.get(model.architecture, 0) if model.shape.has_vision else 0
     whole_prompt = window if deployment.chunked_prefill is False else 0
     return max(tier_of(deployment).server_tokens, item_tokens, whole_prompt)
+
+
+def _chunks_by_default(model: ModelSpec, deployment: Deployment, window: int) -> bool:
+    """Whether V0 computes prompts in chunks: where asked, else above a window of 32,768.
+
+    Source: vLLM 0.6, ``EngineArgs.create_engine_config`` ("Chunked prefill is enabled by default for models with
+    max_model_len > 32K").
+    """
+    if release_of(deployment)[:2] == _LATENTS_IN_ONE_STEP and model.keeps(LatentAttention):
+        return False
+    return window > 32768 if deployment.chunked_prefill is None else deployment.chunked_prefill
 
 
 def _default_sequences(model: ModelSpec, deployment: Deployment) -> int:
     own = _SEQUENCES_OF.get(model.architecture)
     if own is not None:
         return own
-    return 256 if release_of(deployment) < _FIRST_V1 else tier_of(deployment).max_num_seqs
+    return 256 if is_first_engine(release_of(deployment)) else tier_of(deployment).max_num_seqs
 
 
 def default_utilization(release: tuple[int, ...]) -> Fraction:
@@ -101,13 +111,25 @@ def prints_plain_tokens(release: tuple[int, ...]) -> bool:
     return release[:2] <= _LAST_PLAIN_TOKENS
 
 
+def is_first_engine(release: tuple[int, ...]) -> bool:
+    """Whether the release runs vLLM's first engine (V0) by default."""
+    return release < _FIRST_V1
+
+
 def reserved_blocks(release: tuple[int, ...]) -> int:
     """Blocks that no request may take: the first engine (V0) had none, the second keeps one that stands for no block.
 
     229 blocks of 16 hold 3,664 tokens in 0.2.7 ("larger than the maximum number of tokens that can be stored in KV
     cache (3664)", vllm-project/vllm issue 2418); 0.33 refuses a charge above blocks − 1.
     """
-    return 0 if release < _FIRST_V1 else 1
+    return 0 if is_first_engine(release) else 1
+
+
+def is_whole_prompt(model: ModelSpec, deployment: Deployment, settings: Settings) -> bool:
+    """Whether a step is as long as the window because V0 computes prompts whole."""
+    window = settings.max_model_len
+    is_as_long = 2048 < window <= settings.max_num_batched_tokens
+    return is_first_engine(release_of(deployment)) and is_as_long and not _chunks_by_default(model, deployment, window)
 
 
 def is_attention_free(model: ModelSpec) -> bool:
