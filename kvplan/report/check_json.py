@@ -2,7 +2,7 @@
 
 from kvplan.check.results import Check, Comparison, LimitResult
 from kvplan.report.check_words import message, summary
-from kvplan.report.json_text import document
+from kvplan.report.json_text import document, picked
 from kvplan.report.model_json import model_object
 
 
@@ -55,7 +55,7 @@ def comparison_object(found: Comparison) -> dict[str, object]:
     """What changed against what."""
     return {
         "base": found.base,
-        "settings": [{"key": one.key, "before": one.before, "after": one.after} for one in found.settings],
+        "settings": [picked(one, "key before after") for one in found.settings],
         "changes": [
             {"name": one.name, "before": whole(one.before), "after": whole(one.after)} for one in found.changes
         ],

@@ -3,8 +3,10 @@
 from kvplan.compare.results import Candidate, Comparison, ShapeLoad
 from kvplan.report.check_json import limit_object, whole
 from kvplan.report.compare_words import reason
-from kvplan.report.json_text import document
+from kvplan.report.json_text import document, picked
 from kvplan.traffic.kinds import Traffic
+
+_FIGURES = "kv_pool_bytes longest_window_tokens concurrency_at_max_model_len sequences price_per_hour"
 
 
 def text(comparison: Comparison) -> str:
@@ -31,9 +33,7 @@ def load_object(load: ShapeLoad | Traffic) -> dict[str, object]:
     if isinstance(load, Traffic):
         return {"traffic_file": load.file, "policy": load.admission.policy, "seed": load.seed}
     return {
-        "prompt_tokens": load.prompt_tokens,
-        "max_output_tokens": load.max_output_tokens,
-        "concurrency": load.concurrency,
+        **picked(load, "prompt_tokens max_output_tokens concurrency"),
         "safety_fraction": float(load.safety_fraction),
     }
 
@@ -42,22 +42,14 @@ def candidate_object(one: Candidate, comparison: Comparison) -> dict[str, object
     """One candidate."""
     choice = one.choice
     return {
-        "carries": one.carries,
-        "verdict": one.verdict,
+        **picked(one, "carries verdict"),
         "reason": reason(one, comparison) or None,
         "model": choice.model.id,
         "gpu": choice.gpu.name,
-        "gpus": choice.gpus,
-        "tensor_parallel": choice.tensor_parallel,
-        "replicas": choice.replicas,
-        "kv_dtype": choice.kv_dtype,
+        **picked(choice, "gpus tensor_parallel replicas kv_dtype"),
         "max_model_len": one.max_model_len,
         "memory_bytes": choice.memory_bytes,
-        "kv_pool_bytes": one.kv_pool_bytes,
-        "longest_window_tokens": one.longest_window_tokens,
-        "concurrency_at_max_model_len": one.concurrency_at_max_model_len,
-        "sequences": one.sequences,
-        "price_per_hour": one.price_per_hour,
+        **picked(one, _FIGURES),
         "broken_limits": [limit_object(limit) for limit in one.broken],
         "figures": {name: whole(value) for name, value in one.figures.items()},
     }

@@ -21,6 +21,11 @@ VERSIONS = {
 """Every document and its version: raised when a key is renamed or dropped (``explain/json.md`` says which)."""
 
 
+def picked(value: object, names: str) -> dict[str, object]:
+    """The fields and properties of ``value`` that ``names`` lists: a document calls them as the result does."""
+    return {name: getattr(value, name) for name in names.split()}
+
+
 def document(schema: str, content: Mapping[str, object]) -> str:
     """``content`` framed and printed, numbers unrounded; a float that JSON cannot say is a bug and raises."""
     framed = {"schema": f"kvplan.{schema}", "schema_version": VERSIONS[schema], **content}

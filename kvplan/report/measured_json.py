@@ -2,9 +2,11 @@
 
 from dataclasses import asdict
 
-from kvplan.report.json_text import document
+from kvplan.report.json_text import document, picked
 from kvplan.simulation.efficiency import Compared, EfficiencyFit, Part
 from kvplan.simulation.service import BAND_SHARE, EFFICIENCY
+
+_SETTINGS = "max_model_len max_num_seqs max_num_batched_tokens async_scheduling prefix_caching"
 
 
 def text(found: EfficiencyFit, calibration_file: str) -> str:
@@ -17,13 +19,7 @@ def text(found: EfficiencyFit, calibration_file: str) -> str:
             "gpu": plant.gpu,
             "engine": plant.engine,
             "pool": {"blocks": plant.blocks, "block_tokens": plant.layout.block_tokens, "replicas": plant.replicas},
-            "settings": {
-                "max_model_len": plant.settings.max_model_len,
-                "max_num_seqs": plant.settings.max_num_seqs,
-                "max_num_batched_tokens": plant.settings.max_num_batched_tokens,
-                "async_scheduling": plant.settings.async_scheduling,
-                "prefix_caching": plant.settings.prefix_caching,
-            },
+            "settings": picked(plant.settings, _SETTINGS),
             "efficiency_share": found.efficiency,
             "service": vars(plant.service.step),
             "requests": found.requests,

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from kvplan.model import ModelSpec
 from kvplan.pricing import ModelPrice
-from kvplan.report.json_text import document
+from kvplan.report.json_text import document, picked
 from kvplan.report.numbers import json_number
 
 
@@ -15,8 +15,7 @@ def model_object(model: ModelSpec) -> dict[str, object]:
         "revision": model.source.revision,
         "source": model.source.name,
         "checked": model.source.checked,
-        "architecture": model.architecture,
-        "max_context_tokens": model.max_context_tokens,
+        **picked(model, "architecture max_context_tokens"),
         "parameters": model.weights.parameters,
         "weight_bytes": model.weights.stored_bytes,
         "dtype": model.dtype,
@@ -32,11 +31,7 @@ def text(price: ModelPrice) -> str:
 def _kv_object(price: ModelPrice) -> dict[str, object]:
     return {
         "dtype": price.kv_types.name,
-        "layout": price.layout,
-        "tensor_parallel": price.tensor_parallel,
-        "pipeline_parallel": price.pipeline_parallel,
-        "data_parallel": price.data_parallel,
-        "context_parallel": price.context_parallel,
+        **picked(price, "layout tensor_parallel pipeline_parallel data_parallel context_parallel"),
         "bytes_per_token": json_number(price.bytes_per_token),
         "bytes_per_token_per_gpu": json_number(price.gpu_bytes_per_token),
         "windowed_bytes_per_token": json_number(price.windowed_bytes_per_token),

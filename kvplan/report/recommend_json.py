@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 
 from kvplan.recommend import Advice
-from kvplan.report.json_text import document
+from kvplan.report.json_text import document, picked
 from kvplan.report.model_json import model_object
 
 
@@ -20,9 +20,7 @@ def advice_object(advice: Advice, written: str | None = None) -> dict[str, objec
         "feasible": advice.feasible,
         "failed": _plain(advice.failed),
         "recommendation": {
-            "safety_fraction": advice.safety_fraction,
-            "default_max_tokens": advice.default_max_tokens,
-            "truncated_share": advice.truncated_share,
+            **picked(advice, "safety_fraction default_max_tokens truncated_share"),
             "refused_share": advice.answer.refused_share,
             "e2e_p99_s": advice.answer.e2e_p99_s,
             "per_class": _plain(advice.per_class),
@@ -50,13 +48,7 @@ def advice_object(advice: Advice, written: str | None = None) -> dict[str, objec
         "observed": _plain(advice.observed),
         "inputs": {
             "traffic_file": advice.traffic.file,
-            "policy": advice.policy,
-            "seed": advice.seed,
-            "seeds": advice.seeds,
-            "scale": advice.scale,
-            "runs": advice.runs,
-            "unset_share": advice.unset_share,
-            "own_cap_truncated_share": advice.own_cap_truncated_share,
+            **picked(advice, "policy seed seeds scale runs unset_share own_cap_truncated_share"),
             "assumptions": list(advice.assumptions),
         },
         "model": None if plant.model is None else model_object(plant.model),
@@ -64,10 +56,7 @@ def advice_object(advice: Advice, written: str | None = None) -> dict[str, objec
             "blocks": plant.blocks,
             "usable_blocks": plant.usable,
             "block_tokens": plant.layout.block_tokens,
-            "kv_bytes": plant.kv_bytes,
-            "kv_bytes_low": plant.kv_bytes_low,
-            "kv_bytes_high": plant.kv_bytes_high,
-            "replicas": plant.replicas,
+            **picked(plant, "kv_bytes kv_bytes_low kv_bytes_high replicas"),
             "max_model_len": plant.settings.max_model_len,
         },
         "traffic_yaml": written,

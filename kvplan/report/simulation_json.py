@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from kvplan.report.json_text import document
+from kvplan.report.json_text import document, picked
 from kvplan.report.model_json import model_object
 from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
 
@@ -30,46 +30,33 @@ def simulation_object(result: Simulation) -> dict[str, object]:
 def _pool_object(result: Simulation) -> dict[str, object]:
     plant = result.plant
     return {
-        "kv_bytes": plant.kv_bytes,
-        "kv_bytes_low": plant.kv_bytes_low,
-        "kv_bytes_high": plant.kv_bytes_high,
-        "block_tokens": plant.layout.block_tokens,
-        "bytes_per_block": plant.layout.bytes_per_block,
+        **picked(plant, "kv_bytes kv_bytes_low kv_bytes_high"),
+        **picked(plant.layout, "block_tokens bytes_per_block"),
         "blocks": plant.blocks,
         "usable_blocks": plant.usable,
         "ledger_blocks": result.promised_blocks,
         "replicas": plant.replicas,
         "max_model_len": plant.settings.max_model_len,
         "longest_window_tokens": plant.longest_window_tokens,
-        "max_num_seqs": plant.settings.max_num_seqs,
-        "max_num_batched_tokens": plant.settings.max_num_batched_tokens,
+        **picked(plant.settings, "max_num_seqs max_num_batched_tokens"),
     }
 
 
 def strategy_object(strategy: StrategyResult) -> dict[str, object]:
     """One strategy over all seeds."""
     return {
-        "name": strategy.name,
-        "summary": strategy.summary,
-        "default_max_tokens": strategy.default_max_tokens,
-        "ledger_capacity": strategy.ledger_capacity,
+        **picked(strategy, "name summary default_max_tokens ledger_capacity"),
         "requests": asdict(strategy.requests),
         "shares": dict(strategy.shares),
-        "attempts": strategy.attempts,
-        "refusals": strategy.refusals,
-        "amplification": strategy.amplification,
+        **picked(strategy, "attempts refusals amplification"),
         "recovery_s": None if strategy.burst is None else strategy.burst.recovery_s,
         "burst": None if strategy.burst is None else asdict(strategy.burst),
-        "preemptions": strategy.preemptions,
-        "recomputed_tokens": strategy.recomputed_tokens,
-        "over_capacity_events": strategy.over_capacity_events,
+        **picked(strategy, "preemptions recomputed_tokens over_capacity_events"),
         "kv": asdict(strategy.kv),
         "queue_s": asdict(strategy.queue_s),
         "ttft_s": asdict(strategy.ttft_s),
         "e2e_s": asdict(strategy.e2e_s),
-        "output_tokens_per_s": strategy.output_tokens_per_s,
-        "sustainable_per_s": strategy.sustainable_per_s,
-        "steady": strategy.steady,
+        **picked(strategy, "output_tokens_per_s sustainable_per_s steady"),
         "steady_reason": strategy.steady_reason or None,
         "intervals": {name: list(ends) for name, ends in strategy.intervals.items()},
         "worst_seed": dict(strategy.worst_seed),
@@ -80,13 +67,9 @@ def strategy_object(strategy: StrategyResult) -> dict[str, object]:
 def recommendation_object(advice: Recommendation) -> dict[str, object]:
     """The recommendation."""
     return {
-        "safety_fraction": advice.safety_fraction,
-        "default_max_tokens": advice.default_max_tokens,
-        "truncated_share": advice.truncated_share,
-        "refused_share": advice.refused_share,
+        **picked(advice, "safety_fraction default_max_tokens truncated_share refused_share"),
         "per_class": [asdict(one) for one in advice.per_class],
-        "binds": advice.binds,
-        "reason": advice.reason,
+        **picked(advice, "binds reason"),
         "terms": dict(advice.terms),
     }
 

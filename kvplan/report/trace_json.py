@@ -1,6 +1,6 @@
 """``kvplan trace`` as JSON (``kvplan.trace``)."""
 
-from kvplan.report.json_text import document
+from kvplan.report.json_text import document, picked
 from kvplan.traffic.traces.describe import TraceDescription
 from kvplan.traffic.traces.lengths import Lengths
 
@@ -10,21 +10,14 @@ def text(trace: TraceDescription, traffic_file: str | None) -> str:
     return document(
         "trace",
         {
-            "file": trace.file,
-            "format": trace.format,
-            "requests": trace.requests,
-            "span_s": trace.span_s,
-            "rate_per_s": trace.rate_per_s,
-            "interarrival_cv": trace.interarrival_cv,
+            **picked(trace, "file format requests span_s rate_per_s interarrival_cv"),
             "dispersion": dict(trace.dispersion),
             "peak_per_s": trace.peak_per_s,
             "prompt_tokens": _lengths(trace.prompt),
             "output_tokens": _lengths(trace.output),
             "max_tokens": _lengths(trace.max_tokens),
             "classes": dict(trace.classes),
-            "hashed_requests": trace.hashed_requests,
-            "shared_block_share": trace.shared_block_share,
-            "block_tokens": trace.block_tokens,
+            **picked(trace, "hashed_requests shared_block_share block_tokens"),
             "skipped": dict(trace.skipped),
             "oddities": list(trace.oddities),
             "traffic_file": traffic_file,
