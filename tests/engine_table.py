@@ -1,24 +1,26 @@
-"""The error table of SGLang, TensorRT-LLM, llama.cpp and TGI against recorded start-up logs.
+"""The error table of SGLang, TensorRT-LLM, llama.cpp and TGI against recorded start-up logs, by release and GPU.
 
-``python tests/engine_table.py`` prints it; it reads golden/starts_of_other_engines.json, and ../shared/data (or the
-folder named as its argument) where that exists. A pool is judged where the log printed what the engine's rule needs;
-Ascend NPUs show the arithmetic and are not judged, nor is unified memory, of which the operating system takes its share
-meanwhile.
+``python -m tests.engine_table`` prints it, then every row; it reads golden/starts_of_other_engines.json, and
+../shared/data (or the folder named as its argument) where that exists. A figure is judged where the log printed what
+the engine's rule needs: not on Ascend NPUs, which show the arithmetic only, nor on unified memory, of which the
+operating system takes its share meanwhile.
 """
 
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import groupby
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from kvplan.engines import engine_plan, parse_engine
 from kvplan.engines.base import Deployment, EnginePlan
 from kvplan.engines.ggml_types import cache_types
-from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, buffers, divide_context
+from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, Buffers, buffers, divide_context
 from kvplan.engines.ranks import keep
 from kvplan.engines.sglang.rules import kv_memory, kv_types
 from kvplan.engines.tensorrt_llm import FREE_FRACTION
@@ -31,6 +33,11 @@ from kvplan.units import GIB, MIB
 
 STARTS = Path(__file__).parent / "golden" / "starts_of_other_engines.json"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+GOOD_GIB = 0.3
+PRINTED_GIB = 0.02
+"""K, V and each of several pools are printed with two digits."""
+STORED = ("tokens", "buffers", "slot states", "states", "KV buffers", "state buffers", "bytes of its tokens")
+NOT_SAID = "not said"
 _FREE_BEFORE = re.compile(r"free before load ([\d.]+) GB")
 _FREE_AFTER = re.compile(r"free after load ([\d.]+) GB")
 _STATES = re.compile(r"conv_state size: ([\d.]+)GB, ssm_state size: ([\d.]+)GB")
@@ -48,6 +55,7 @@ class Line:
 
     row: str
     engine: str
+    release: str
     gpu: str
     figure: str
     planned_gib: float
@@ -60,6 +68,16 @@ class Line:
         """Planned − printed."""
         return self.planned_gib - self.printed_gib
 
+    @property
+    def error_share(self) -> float:
+        """The error as a share of what was printed."""
+        return self.error_gib / self.printed_gib
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it lies as near as SGLang's pools must."""
+        return abs(self.error_gib) <= GOOD_GIB
+
 
 def published() -> Iterator[Line]:
     """Figures of public logs and reports, each with its source in the file."""
@@ -69,7 +87,8 @@ def published() -> Iterator[Line]:
         yield Line(
             row=row.get("model", "(any)").rpartition("/")[2],
             engine=engine.partition("@")[0],
-            gpu=engine.partition("@")[2],
+            release=engine.partition("@")[2] or NOT_SAID,
+            gpu=row["gpu"] or NOT_SAID,
             figure=row["kind"].replace("_", " "),
             planned_gib=planned / GIB,
             printed_gib=printed / GIB,
@@ -90,19 +109,56 @@ def _tokens(row: Mapping[str, Any]) -> tuple[float, float]:
     return row["tokens"] // layout.block_tokens * layout.bytes_per_block, row["gib"] * GIB
 
 
+def _slot_buffers(row: Mapping[str, Any]) -> Buffers:
+    model, asked = read_model(row["model"], offline=True), row["asked"]
+    return buffers(
+        model,
+        cache_types(asked.get("key"), asked.get("value")),
+        divide_context(asked["context"], asked["slots"], asked["unified"]),
+        asked.get("ubatch", UBATCH_TOKENS),
+        swa_full=asked.get("swa_full", False),
+        part=range(len(model.layers)),
+    )
+
+
 def _buffers(row: Mapping[str, Any]) -> tuple[float, float]:
     """llama.cpp's KV buffers, or the full one alone where the log leaves the window's open."""
-    model, asked = read_model(row["model"], offline=True), row["asked"]
-    slots = divide_context(asked["context"], asked["slots"], asked["unified"])
-    layers = range(len(model.layers))
-    found = buffers(model, cache_types(None, None), slots, UBATCH_TOKENS, swa_full=False, part=layers)
+    found = _slot_buffers(row)
     return (found.full_bytes if row["full_only"] else found.kv_bytes), row["mib"] * MIB
+
+
+def _slot_states(row: Mapping[str, Any]) -> tuple[float, float]:
+    """llama.cpp's recurrent state of all slots."""
+    return _slot_buffers(row).state_bytes, row["mib"] * MIB
 
 
 def _share(row: Mapping[str, Any]) -> tuple[float, float]:
     """What SGLang's static share leaves for pools."""
     before, after = round(row["before_gib"] * GIB), round(row["after_gib"] * GIB)
     return kv_memory(before, after, Fraction(row["fraction"])), row["pools_gib"] * GIB
+
+
+def _free_share(row: Mapping[str, Any]) -> tuple[float, float]:
+    """TensorRT-LLM's pool: its fraction of what its profiling run left, the cache of that run counted as free."""
+    free = row["total_gib"] - row["peak_gib"] + row["temporary_gib"]
+    return free * float(row["fraction"]) * GIB, row["pools_gib"] * GIB
+
+
+def _budget(row: Mapping[str, Any]) -> tuple[float, float]:
+    """All pools of one rank as planned from the config, or from the weights that the log printed."""
+    asked, weights, memory = dict(row["asked"]), row["weights_gib"], row["memory_gib"]
+    asked["memory_utilization"] = Fraction(asked["memory_utilization"])
+    plan = _plan(
+        row,
+        gpu=None if row["device"] is None else load_gpu(row["device"]),
+        gpu_memory_bytes=None if memory is None else (round(memory * GIB),),
+        weight_bytes=None if weights is None else round(weights * GIB) * asked.get("tensor_parallel", 1),
+        **asked,
+    )
+    assert plan.budget is not None
+    return plan.kv_bytes + sum(term.bytes for term in plan.budget.terms if term.name == "state_pool"), row[
+        "pools_gib"
+    ] * GIB
 
 
 def _states(row: Mapping[str, Any]) -> tuple[float, float]:
@@ -123,7 +179,10 @@ def _warm_up(row: Mapping[str, Any]) -> tuple[float, float]:
 _PUBLISHED: Mapping[str, Callable[[Mapping[str, Any]], tuple[float, float]]] = {
     "tokens": _tokens,
     "buffers": _buffers,
+    "slot_states": _slot_states,
     "share": _share,
+    "free_share": _free_share,
+    "budget": _budget,
     "states": _states,
     "warm_up": _warm_up,
 }
@@ -154,7 +213,8 @@ def _line(row: Mapping[str, Any], figure: str, planned_gib: float, printed_gib: 
     return Line(
         row=row["row"],
         engine=row["engine"],
-        gpu=row.get("gpu") or "?",
+        release=row.get("engine_version") or NOT_SAID,
+        gpu=row.get("gpu") or NOT_SAID,
         figure=figure,
         planned_gib=planned_gib,
         printed_gib=printed_gib,
@@ -229,21 +289,81 @@ def _llama(row: Mapping[str, Any], data: Path) -> Iterator[Line]:
         yield _line(row, "state buffers", found.state_bytes / GIB, float(state[1]) / 1024, judged=True)
 
 
-def main(data: Path) -> None:
-    """Print the table, the worst rows last."""
+def found(data: Path = DATA) -> list[Line]:
+    """All figures, by engine, release and GPU."""
     recorded = list(lines(data)) if data.is_dir() else []
-    found = sorted([*published(), *recorded], key=lambda line: (line.engine, line.figure, abs(line.error_gib)))
-    print(f"{'row':30}{'engine':14}{'GPU or release':28}{'figure':24}{'planned':>9}{'printed':>9}{'error':>8}")
-    for line in found:
-        mark = "" if line.judged else "  (not judged)"
-        print(
-            f"{line.row[:28]:30}{line.engine:14}{line.gpu[:26]:28}{line.figure:24}{line.planned_gib:9.2f}"
-            f"{line.printed_gib:9.2f}{line.error_gib:+8.2f}{mark}"
-        )
-    for engine in sorted({line.engine for line in found}):
-        judged = [abs(line.error_gib) for line in found if line.engine == engine and line.judged]
-        good = sum(error <= 0.3 for error in judged)
-        print(f"{engine}: {len(judged)} judged, worst {max(judged):.2f} GiB, within 0.3 GiB {good}")
+    return sorted([*published(), *recorded], key=lambda line: (line.engine, line.release == NOT_SAID, _place(line)))
+
+
+def _place(line: Line) -> tuple[str, str]:
+    return line.release, line.gpu
+
+
+def table(found: Iterable[Line]) -> list[list[str]]:
+    """One row for each engine, release and GPU. Only judged figures are counted: ``stored`` are bytes of what is kept,
+    which follow from the model, and are right to the digits that were printed; the rest are pools, which follow from
+    memory."""
+    body = [["engine", "release", "GPU", "stored", "pools", "median error", "good", "worst"]]
+    judged = [line for line in found if line.judged]
+    for (engine, release, gpu), group in groupby(judged, key=lambda line: (line.engine, *_place(line))):
+        kept = list(group)
+        stored = [line for line in kept if line.figure in STORED]
+        exact = sum(abs(line.error_gib) <= PRINTED_GIB for line in stored)
+        pools = [line for line in kept if line.figure not in STORED]
+        counted = f"{exact} of {len(stored)}" if stored else ""
+        body.append([engine, release, gpu, counted, str(len(pools) or ""), *_errors(pools)])
+    return body
+
+
+def _errors(pools: Sequence[Line]) -> tuple[str, str, str]:
+    if not pools:
+        return "", "", ""
+    worst = max(pools, key=lambda line: abs(line.error_gib))
+    return (
+        f"{median(abs(line.error_share) for line in pools):.1%}",
+        f"{sum(line.is_good for line in pools) / len(pools):.0%}",
+        f"{worst.error_share:+.1%} ({worst.error_gib:+.2f} GiB)",
+    )
+
+
+def rows(found: Iterable[Line]) -> list[list[str]]:
+    """Every figure."""
+    head = ["row", "engine", "GPU", "figure", "planned GiB", "printed GiB", "error", ""]
+    return [
+        head,
+        *(
+            [
+                line.row[:28],
+                f"{line.engine} {line.release}".removesuffix(f" {NOT_SAID}"),
+                line.gpu[:26],
+                line.figure,
+                f"{line.planned_gib:.2f}",
+                f"{line.printed_gib:.2f}",
+                f"{line.error_gib:+.2f}",
+                "" if line.judged else "not judged",
+            ]
+            for line in found
+        ),
+    ]
+
+
+def _print(cells: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    for row in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print()
+
+
+def main(data: Path) -> None:
+    """Print the table, every row, and one line an engine."""
+    every = found(data)
+    _print(table(every))
+    _print(rows(every))
+    for engine in sorted({line.engine for line in every}):
+        judged = [line for line in every if line.engine == engine and line.judged]
+        worst = max(abs(line.error_gib) for line in judged)
+        good = sum(line.is_good for line in judged)
+        print(f"{engine}: {len(judged)} judged, worst {worst:.2f} GiB, within {GOOD_GIB} GiB {good}")
 
 
 if __name__ == "__main__":

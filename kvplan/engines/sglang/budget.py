@@ -7,31 +7,43 @@ from kvplan.engines.corrections import corrected
 from kvplan.engines.sglang.drafting import draft_term
 from kvplan.engines.sglang.reserve import serves_vision, static_fraction
 from kvplan.engines.sglang.rules import Pools, kv_memory
+from kvplan.engines.sharing import others_term
 from kvplan.engines.weights import load_rank
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
 
 _CONTEXT_BYTES = int(0.45 * GIB)
-_COMMUNICATION_BYTES = GIB // 2
-_LINKED_COMMUNICATION_BYTES = 2 * GIB
+_HOPPER_CONTEXT_BYTES = int(0.7 * GIB)
+_HOPPER = (9, 0)
+_COMMUNICATION_BYTES = GIB // 10
+_WIDE_COMMUNICATION_BYTES = GIB // 2
+_LINKED_COMMUNICATION_BYTES = int(1.4 * GIB)
+LOADED_BESIDE_BYTES = int(0.15 * GIB)
+"""What loading takes beside the weights' own bytes: rotary tables, and what the allocator rounds up (0.06 to 0.28 GiB
+over seven logs)."""
 _WIDE_GPUS = 8
 VISION_CACHE_BYTES = 100 * MIB
 """``SGLANG_VLM_CACHE_SIZE_MB`` by default."""
 _BAND_BYTES = int(0.3 * GIB)
 _WIDE_BAND_BYTES = int(0.8 * GIB)
-"""Half widths beside the weights' own: contexts of 0.45 to 0.7, and what eight GPUs and more hold to communicate."""
+"""Half widths beside the weights' own: contexts of 0.4 to 0.75, and what eight GPUs and more hold to communicate."""
 
 
 def before_loading_bytes(deployment: Deployment) -> int:
     """What is taken on each GPU before weights are loaded: the driver's context, and communication.
 
-    One GPU: 0.45 on an L40S, 0.7 on H100 and H200. Eight: 2.5 linked by NVLink (H200), 1.0 without (RTX PRO 6000).
+    One GPU: 0.38 on an L40S, 0.37 to 0.75 on six H100s. Several linked by NVLink: 1.8 to 2.0 on two, four and eight
+    H100s, 2.5 on eight H200s, 3.0 on four B200s. Without links: 0.43 on four A10Gs, 0.52 on four cards and 0.65 on two
+    of 24 GiB, 1.0 on eight RTX PRO 6000s.
     """
+    gpu = deployment.gpu
+    is_new = gpu is not None and (gpu.compute_capability or (0, 0)) >= _HOPPER and gpu.link_bytes_per_s is not None
+    context = _HOPPER_CONTEXT_BYTES if is_new else _CONTEXT_BYTES
     if deployment.gpus == 1:
-        return _CONTEXT_BYTES
-    is_linked = deployment.gpu is not None and deployment.gpu.link_bytes_per_s is not None
-    wide = is_linked and deployment.gpus >= _WIDE_GPUS
-    return _CONTEXT_BYTES + (_LINKED_COMMUNICATION_BYTES if wide else _COMMUNICATION_BYTES)
+        return context
+    if gpu is not None and gpu.link_bytes_per_s is not None:
+        return context + _LINKED_COMMUNICATION_BYTES
+    return context + (_WIDE_COMMUNICATION_BYTES if deployment.gpus >= _WIDE_GPUS else _COMMUNICATION_BYTES)
 
 
 def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget | None:
@@ -41,13 +53,16 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
     loaded = load_rank(model, deployment, stage)
     before = before_loading_bytes(deployment)
     fraction = static_fraction(model, deployment, loaded.total_bytes)
-    inside = [BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula)]
+    inside = [
+        BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
+        BudgetTerm(name="loaded_beside", bytes=LOADED_BESIDE_BYTES, formula="rotary tables, rounding of the allocator"),
+    ]
     if serves_vision(model):
         inside.append(BudgetTerm(name="vision_cache", bytes=VISION_CACHE_BYTES, formula="SGLANG_VLM_CACHE_SIZE_MB"))
     draft = draft_term(model, deployment)
     if draft is not None:
         inside.append(draft)
-    taken, free = sum(term.bytes for term in inside), loaded.total_bytes - before
+    taken, free = sum(term.bytes for term in inside), loaded.total_bytes - before - deployment.other_processes_bytes
     left = kv_memory(free, free - taken, fraction)
     requested = taken + left
     outside = (
@@ -57,6 +72,7 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
             formula="the driver's context and communication buffers",
             inside_fraction=False,
         ),
+        *others_term(deployment, inside_fraction=False),
         BudgetTerm(
             name="activations_and_graphs",
             bytes=free - requested,
