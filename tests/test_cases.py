@@ -36,15 +36,13 @@ from tests.gguf_files import gguf_bytes
 
 CASES = json.loads((Path(__file__).parent / "golden" / "cases.json").read_text(encoding="utf-8"))
 
+FILES = {"config": "config.json", "gguf": "model.gguf", "log": "server.log", "traffic": "traffic.yaml"}
+"""What a case brings → the file it is written to; its command names it in capitals."""
+
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_through_the_command(case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config, gguf = tmp_path / "config.json", tmp_path / "model.gguf"
-    if "config" in case:
-        config.write_text(json.dumps(case["config"]), encoding="utf-8")
-    else:
-        gguf.write_bytes(gguf_bytes(case["gguf"]))
-    files = {"CONFIG": str(config), "GGUF": str(gguf)}
+    files = {key.upper(): str(write(tmp_path / name, case[key])) for key, name in FILES.items() if key in case}
     arguments = [files.get(word, word) for word in case["command"]]
     code = main([*arguments, "--format", "json"])
     captured = capsys.readouterr()
@@ -59,6 +57,15 @@ def test_through_the_command(case: dict[str, Any], tmp_path: Path, capsys: pytes
         read = capsys.readouterr()
         for words in case["say"]:
             assert is_said(words, read.out + read.err), words
+
+
+def write(path: Path, facts: Any) -> Path:
+    """``facts`` as the file that a user has: a GGUF header, lines of a log, else JSON, which is YAML as well."""
+    if path.suffix == ".gguf":
+        path.write_bytes(gguf_bytes(facts))
+    else:
+        path.write_text("\n".join(facts) if path.suffix == ".log" else json.dumps(facts), encoding="utf-8")
+    return path
 
 
 def is_said(words: str, text: str) -> bool:

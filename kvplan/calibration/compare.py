@@ -9,6 +9,7 @@ from kvplan.calibration.pool import check_model, measured_pool
 from kvplan.capacity import Fit, fit
 from kvplan.engine_logs import EngineStart
 from kvplan.engines.base import Budget, Deployment, Finding
+from kvplan.engines.graphs import GRAPHS_DO_NOT_FIT
 from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
@@ -75,18 +76,23 @@ def calibrate(
             "the log holds no figure of this engine's memory",
             hint="give the log from the engine's first line on, and at its normal level",
         )
-    corrections = _corrections(terms, budget, pool, static=start.engine == "llama.cpp")
+    inside = _corrections(terms, budget, pool, static=start.engine == "llama.cpp")
+    corrections = (*inside, *_beside(start, budget))
     calibrated = fit(model, replace(deployment, corrections=corrections))
     return Calibration(
         start=start,
         deployment=deployment,
         planned=planned,
-        terms=_with_rest(terms, budget, pool, corrections),
+        terms=_with_rest(terms, budget, pool, inside),
         kv_bytes_logged=pool,
         corrections=corrections,
         calibrated=calibrated,
         misleading=misleading_lines(start, planned),
-        findings=(*doubts, *_findings(start, gpu)),
+        findings=(
+            *doubts,
+            *_findings(start, gpu),
+            *(each for each in calibrated.findings if each.code == GRAPHS_DO_NOT_FIT),
+        ),
     )
 
 
@@ -196,6 +202,14 @@ def _corrections(
         if rest:
             found.append((unseen[0] if unseen else UNEXPLAINED, rest))
     return tuple(found)
+
+
+def _beside(start: EngineStart, budget: Budget) -> tuple[tuple[str, int], ...]:
+    """What graphs took beside the fraction, against what was planned there; the pool does not know of it."""
+    planned = next((term for term in budget.terms if term.name == "cuda_graphs" and not term.inside_fraction), None)
+    if start.engine != "vllm" or planned is None or start.graph_bytes is None or start.graph_bytes < 0:
+        return ()
+    return ((planned.name, start.graph_bytes - planned.bytes),)
 
 
 def _with_rest(

@@ -68,8 +68,8 @@ def _token_figure(start: EngineStart) -> Misleading | None:
         return None
     return _at(
         start.line_of("kv_tokens"),
-        f"the two capacity lines disagree: {start.kv_tokens:,} tokens are blocks × block / groups; requests of the "
-        f"whole window can hold concurrency × max_model_len = {real:,}",
+        f"the two capacity lines disagree, as they do for hybrid models: {start.kv_tokens:,} tokens are blocks × "
+        f"block / groups; use concurrency × max_model_len = {real:,}, what requests of the whole window can hold",
     )
 
 

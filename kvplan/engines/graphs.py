@@ -7,6 +7,7 @@ from kvplan.engines.base import Budget, Finding
 from kvplan.units import format_bytes
 
 _GRAPHS = ("cuda_graphs",)
+GRAPHS_DO_NOT_FIT = "graphs-do-not-fit"
 
 
 def budget_findings(budget: Budget) -> tuple[Finding, ...]:
@@ -49,7 +50,7 @@ def outside_finding(total_bytes: int, requested_bytes: int, graph_bytes: int) ->
         return None
     most = max(0.0, (total_bytes - graph_bytes) / total_bytes)
     return Finding(
-        code="graphs-do-not-fit",
+        code=GRAPHS_DO_NOT_FIT,
         severity="warning",
         message=f"budget plus graphs exceeds the card: {format_bytes(requested_bytes)} asked for and "
         f"{format_bytes(graph_bytes)} of graphs outside of it are {format_bytes(over)} more than "

@@ -151,7 +151,9 @@ def _ratios(model: Described, layers: int) -> list[int]:
         ratios = [rates.size(kind, default=0) for kind in kinds]
     if len(ratios) < layers:
         raise text.contradicts(
-            "compress_ratios", f"compressed layout of {layers} layers, but it has {len(ratios)} entries"
+            "compress_ratios",
+            f"compressed attention layout of {layers} layers, but it has {len(ratios)} entries: not supported, rather "
+            "than priced as plain K and V",
         )
     return ratios[:layers]
 
