@@ -2,6 +2,7 @@
 
 import copy
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvplan.errors import KvplanError
+from kvplan.simulation.run import simulate
 from kvplan.traffic.file.template import TEMPLATE
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import MOST_REQUESTS
@@ -182,3 +184,44 @@ def _complaint_line(text: str) -> int:
 @pytest.mark.parametrize("path", sorted((CORPUS / "traffic").iterdir()), ids=lambda path: path.name)
 def test_what_once_broke(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer(["simulate", str(path), "--seeds", "1", "--workers", "1"], capsys)
+
+
+SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600)}
+COUNTS = st.integers(1, 500)
+
+
+@bounded(40)
+@given(
+    rate=st.tuples(COUNTS, st.sampled_from(sorted(SECONDS))),
+    duration=st.tuples(COUNTS, st.sampled_from(sorted(SECONDS))),
+    lengths=st.tuples(COUNTS, COUNTS, COUNTS),
+    pool=st.tuples(st.integers(150, 900), st.sampled_from([8, 16, 32])),
+    safety=st.sampled_from(["0.5", "0.9", "0.95", "1.0"]),
+)
+def test_a_file_is_read_and_charged_as_by_hand(
+    rate: tuple[int, str],
+    duration: tuple[int, str],
+    lengths: tuple[int, int, int],
+    pool: tuple[int, int],
+    safety: str,
+) -> None:
+    """Units by a table, blocks by ⌈(prompt + cap) / block⌉; one block is the engine's own."""
+    file = copy.deepcopy(SMALL)
+    prompt, output, cap = lengths
+    blocks, block = pool
+    file["deployment"]["kv_pool"] = {"blocks": blocks, "block_tokens": block}
+    file["deployment"]["max_model_len"] = 1100
+    file["admission"]["safety_fraction"] = float(safety)
+    file["traffic"]["duration"] = "{}{}".format(*duration)
+    batch = {"name": "batch", "rate": "{}/{}".format(*rate), "prompt_tokens": prompt, "output_tokens": output}
+    file["traffic"]["classes"] = [{**batch, "max_tokens": cap}]
+    traffic = parse_traffic(yaml.safe_dump(file), file="x.yaml")
+    assert traffic.classes[0].rate_per_s == float(rate[0] / SECONDS[rate[1]])
+    assert traffic.duration_s == float(duration[0] * SECONDS[duration[1]])
+    file["traffic"]["duration"], file["traffic"]["classes"][0]["rate"] = "5s", "2/s"
+    played = simulate(
+        parse_traffic(yaml.safe_dump(file), file="x.yaml"), strategies=("worst_case",), seeds=1, workers=1
+    )
+    charge = -(-(prompt + cap) // block)
+    assert played.promised_blocks == int((blocks - 1) * Fraction(safety))
+    assert [(row.blocks, row.sequences) for row in played.reservations] == [(charge, played.promised_blocks // charge)]
