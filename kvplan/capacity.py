@@ -134,9 +134,9 @@ def fit(
 ) -> Fit:
     """What ``deployment`` can carry of ``model``, and how many worst-case requests of each shape.
 
-    Verdict ``fits``: the pool has room for one request of the whole window beside the reserved block, and the engine
-    does not refuse to start for another reason. ``cannot_tell``: an option was asked for that the plan is made without,
-    unless the plan does not fit and the option can only take more.
+    Verdict ``fits``: the pool has room for one request of the whole window beside the reserved block, and no finding is
+    an error: the engine starts, keeps running, and admits every shape. ``cannot_tell``: an option was asked for that
+    the plan is made without, unless the plan does not fit and the option can only take more.
     """
     if not 0 < safety_fraction <= 1:
         raise InputError(
@@ -150,7 +150,6 @@ def fit(
     longest = longest_window(layout, plan.blocks, max(model.max_context_tokens or window, window))
     reservations = tuple(_reserve(model, deployment, plan, shape, safety_fraction) for shape in shapes)
     findings = (
-        *(each.finding for each in plan.unpriced),
         *plan.findings,
         *(() if plan.budget is None else budget_findings(plan.budget)),
         *_window_findings(window, longest, charge, usable),
@@ -165,8 +164,8 @@ def fit(
         longest_window_tokens=longest,
         concurrency=Fraction(plan.blocks, charge),
         reservations=reservations,
-        verdict=_verdict(plan, fits=charge <= usable and plan.starts),
-        findings=findings,
+        verdict=_verdict(plan, fits=not any(finding.severity == "error" for finding in findings)),
+        findings=(*(each.finding for each in plan.unpriced), *findings),
     )
 
 

@@ -25,8 +25,8 @@ def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
     """At most one change of each sort that makes ``failed`` fit, the one that keeps most first.
 
     Tried: a shorter window (the longest that memory allows, where that is at least a sixteenth of the one asked for),
-    KV in fp8, more GPUs (``MOST_GPUS`` at most; within a node by tensor parallelism, over several by pipeline stages
-    where that takes no more). A change that the model or the engine refuses is none.
+    KV in fp8, no more sequences than blocks, more GPUs (``MOST_GPUS`` at most; within a node by tensor parallelism,
+    over several by pipeline stages where that takes no more). A change that the model or the engine refuses is none.
     """
     if failed.verdict != DOES_NOT_FIT:
         return ()
@@ -36,6 +36,9 @@ def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
         found.append(_try(failed.model, replace(deployment, max_model_len=longest), f"--max-model-len {longest}"))
     if deployment.kv_dtype == "auto" and failed.plan.kv_bytes > 0:
         found.append(_try(failed.model, replace(deployment, kv_dtype="fp8"), "--kv-dtype fp8"))
+    if 0 < failed.plan.blocks < failed.plan.settings.max_num_seqs:
+        fewer = failed.plan.blocks
+        found.append(_try(failed.model, replace(deployment, max_num_seqs=fewer), f"--max-num-seqs {fewer}"))
     found.append(_more_gpus(failed))
     return tuple(remedy for remedy in found if remedy is not None)
 

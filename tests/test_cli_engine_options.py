@@ -59,8 +59,8 @@ def test_media_and_whole_prompts_reach_the_engine(capsys: pytest.CaptureFixture[
         (["--speculative-tokens", "3"], 5, "cannot tell what guesses ahead"),
         (["--speculative-method", "ngram"], 3, "but not how many"),
         (["--draft-model", "Qwen/Qwen3-0.6B"], 3, "but not how many"),
-        (["--engine", "tgi", "--pp-layers", "56,8"], 3, "pipeline_layers is an option of"),
-        (["--engine", "llama.cpp", "--gpu-memory-utilization", "0.5"], 3, "memory_utilization is an option of"),
+        (["--engine", "tgi", "--pp-layers", "56,8"], 3, "pp_layers is an option of"),
+        (["--engine", "llama.cpp", "--gpu-memory-utilization", "0.5"], 3, "gpu_memory_utilization is an option of"),
     ],
 )
 def test_what_cannot_be_is_said(options: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import typer
 from kvplan.cli import options, overrides
 from kvplan.cli.grouped import grouped
 from kvplan.cli.output import check_free, show_report, talk, write_file
+from kvplan.engines.forms import read_amount
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _from_log(
     chosen = _choose(starts, start, engine, log)
     reference = _model_of(chosen, log) if model is None else model
     device = load_gpu(gpu, extra_folder=folder) if gpu is not None else _gpu_in(chosen, folder)
-    weights = None if weights_bytes is None else options.parse_amount(weights_bytes, "--weights-bytes")
+    weights = None if weights_bytes is None else read_amount(weights_bytes, "--weights-bytes")
     found = calibrate(chosen, read_model(reference, offline=offline, profiles_folder=folder), device, weights)
     return _Learnt("calibrate", found, calibration_text(found, log.name), (log.name, len(starts)))
 

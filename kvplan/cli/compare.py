@@ -8,6 +8,7 @@ import typer
 from kvplan.cli import options
 from kvplan.cli.output import check_free, show_report
 from kvplan.cli.progress import progress_bar
+from kvplan.engines.forms import read_share
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def run(
     names = list(models or ()) or _model_of(load)
     kinds = list({profile.name: profile for profile in (load_gpu(name, extra_folder=folder) for name in gpu)}.values())
     asked = {
-        "tensor_parallel": options.parse_counts(tensor_parallel, "--tensor-parallel"),
-        "windows": options.parse_counts(max_model_len, "--max-model-len"),
-        "replicas": options.parse_counts(replicas, "--replicas"),
+        "tensor_parallel": options.counts_or_none(tensor_parallel, "--tensor-parallel"),
+        "windows": options.counts_or_none(max_model_len, "--max-model-len"),
+        "replicas": options.counts_or_none(replicas, "--replicas"),
     }
     prices = parse_prices(price or [], profiles_folder=folder)
     runs = options.positive_or_none(seeds, "--seeds") or DEFAULT_SEEDS
@@ -133,7 +134,7 @@ def _load(
         prompt_tokens=options.positive_or_none(prompt, "--prompt"),
         max_output_tokens=options.positive_or_none(max_tokens, "--max-tokens"),
         concurrency=options.positive_or_none(concurrency, "--concurrency") or 1,
-        safety_fraction=options.parse_share(safety_fraction, "--safety-fraction"),
+        safety_fraction=read_share(safety_fraction, "--safety-fraction"),
     )
 
 

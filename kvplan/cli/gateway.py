@@ -7,6 +7,7 @@ import typer
 from kvplan.cli import options, overrides
 from kvplan.cli.grouped import grouped
 from kvplan.cli.output import talk
+from kvplan.engines.forms import read_count
 from kvplan.errors import InputError
 
 SERVER, COUNTS, LEDGER, DEMO = "server", "counts", "ledger", "demo"
@@ -152,7 +153,7 @@ def run(
         ledger_down=ledger_down,
         ledger_lease_s=options.parse_time(ledger_lease, "--ledger-lease"),
         count=count,
-        media_tokens={name: options.positive(n, f"--{name}-tokens") for name, n in media.items() if n is not None},
+        media_tokens={name: read_count(n, f"--{name}-tokens") for name, n in media.items() if n is not None},
         body_limit_bytes=parse_bytes(body_limit),
         body_memory_bytes=parse_bytes(body_memory),
         too_long_status=too_long_status,

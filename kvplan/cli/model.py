@@ -1,65 +1,43 @@
 """``kvplan model``: what one token and one sequence of a model cost."""
 
-from kvplan.cli.options import (
-    CacheTypeK,
-    CacheTypeV,
-    ContextParallel,
-    DataParallel,
-    Engine,
-    Format,
-    KvDtype,
-    MaxModelLen,
-    ModelReference,
-    Offline,
-    PipelineParallel,
-    Profiles,
-    TensorParallel,
-    Tokens,
-    parse_counts,
-    positive,
-    positive_or_none,
-    profiles_folder,
-)
+from typing import Any
+
+from kvplan.cli import options
+from kvplan.cli.asked import flag_of, takes_deployment
 from kvplan.cli.output import show_report
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan model Qwen/Qwen3-32B --tp 2 --kv-dtype fp8 --tokens 1024,8192"
 
 
+@takes_deployment(
+    "engine",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "data_parallel",
+    "context_parallel",
+    "kv_dtype",
+    "cache_type_k",
+    "cache_type_v",
+    "max_model_len",
+)
 def run(
-    model: ModelReference,
-    engine: Engine = "vllm",
-    tensor_parallel: TensorParallel = 1,
-    pipeline_parallel: PipelineParallel = 1,
-    data_parallel: DataParallel = 1,
-    context_parallel: ContextParallel = 1,
-    kv_dtype: KvDtype = "auto",
-    cache_type_k: CacheTypeK = None,
-    cache_type_v: CacheTypeV = None,
-    max_model_len: MaxModelLen = None,
-    tokens: Tokens = None,
-    format: Format = "text",
-    offline: Offline = False,
-    profiles: Profiles = None,
+    model: options.ModelReference,
+    asked: dict[str, Any],
+    tokens: options.Tokens = None,
+    format: options.Format = "text",
+    offline: options.Offline = False,
+    profiles: options.Profiles = None,
 ) -> int:
     """What one token and one sequence of a model cost, layer kind by layer kind."""
-    from kvplan.engines import parse_engine
-    from kvplan.engines.base import Deployment
+    from kvplan.engines.asked import deployment_of, read_options
     from kvplan.pricing import price
     from kvplan.sources import read_model
 
-    counts = parse_counts(tokens, "--tokens")
-    deployment = Deployment(
-        engine=parse_engine("llama.cpp" if cache_type_k or cache_type_v else engine),
-        tensor_parallel=positive(tensor_parallel, "--tensor-parallel"),
-        pipeline_parallel=positive(pipeline_parallel, "--pipeline-parallel"),
-        data_parallel=positive(data_parallel, "--data-parallel"),
-        context_parallel=positive(context_parallel, "--context-parallel"),
-        kv_dtype=kv_dtype,
-        cache_type_k=cache_type_k,
-        cache_type_v=cache_type_v,
-        max_model_len=positive_or_none(max_model_len, "--max-model-len"),
-    )
-    spec = read_model(model, offline=offline, profiles_folder=profiles_folder(profiles))
+    counts = options.counts_or_none(tokens, "--tokens")
+    if "cache_type_k" in asked or "cache_type_v" in asked:
+        asked.setdefault("engine", "llama.cpp")
+    deployment = deployment_of(read_options(asked, {key: flag_of(key) for key in asked}))
+    spec = read_model(model, offline=offline, profiles_folder=options.profiles_folder(profiles))
     show_report("model", format, price(spec, deployment, counts))
     return 0

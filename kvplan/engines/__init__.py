@@ -7,6 +7,7 @@ from importlib import import_module
 
 from kvplan.engines.base import Deployment, EnginePlan, EngineVersion
 from kvplan.engines.options import check_belongs, check_options, unpriced_options
+from kvplan.engines.sharing import sharing_findings
 from kvplan.engines.statement import Engine
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
@@ -80,4 +81,7 @@ def engine_plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     check_options(deployment, engine, every_engine())
     check_belongs(deployment)
     plan = engine.plan(model, deployment)
-    return replace(plan, unpriced=(*unpriced_options(deployment, engine), *plan.unpriced))
+    shared = () if plan.budget is None else sharing_findings(deployment, plan.budget)
+    return replace(
+        plan, findings=(*plan.findings, *shared), unpriced=(*unpriced_options(deployment, engine), *plan.unpriced)
+    )

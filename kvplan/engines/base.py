@@ -1,29 +1,28 @@
 """The types between a model, an engine and a plan: what is asked (``Deployment``) and what an engine answers
 (``EnginePlan``)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
+from kvplan.engines.deployment import Deployment, EngineVersion, MediaLimit
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
-from kvplan.profiles.kinds import GpuProfile
 
-
-@dataclass(frozen=True, kw_only=True)
-class EngineVersion:
-    """An engine and the release whose rules are used, ``(0, 33)`` for 0.33; None means the newest known."""
-
-    name: str = "vllm"
-    release: tuple[int, ...] | None = None
-
-    def __str__(self) -> str:
-        """As ``parse_engine`` reads it.
-
-        >>> str(EngineVersion(name="vllm", release=(0, 33))), str(EngineVersion(name="tgi"))
-        ('vllm@0.33', 'tgi')
-        """
-        return self.name if self.release is None else f"{self.name}@{'.'.join(map(str, self.release))}"
+__all__ = [
+    "Budget",
+    "BudgetTerm",
+    "CacheGroup",
+    "CacheLayout",
+    "Deployment",
+    "EnginePlan",
+    "EngineVersion",
+    "Finding",
+    "MediaLimit",
+    "Settings",
+    "Unpriced",
+    "term_sort",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +33,6 @@ class Finding:
     severity: str
     message: str
     hint: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MediaLimit:
-    """At most ``items`` of ``sort`` (image, video, audio) in a prompt, each of up to ``item_tokens`` where known."""
-
-    sort: str
-    items: int
-    item_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,64 +54,6 @@ class Unpriced:
             message=f"cannot tell with {self.word}: it takes {self.takes}; the plan is without it",
             hint="start the engine once with it, and plan from its log: kvplan calibrate LOG",
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Deployment:
-    """What the user asks for; None means "the engine's default".
-
-    ``gpu_memory_bytes`` replaces the profile's figure, one per rank or one for all; ``kv_memory_bytes`` is the KV pool
-    of one GPU and skips the budget; ``weight_bytes`` are those of all ranks together. llama.cpp: ``max_num_seqs`` are
-    its slots, ``kv_unified`` and ``swa_full`` its switches. SGLang: ``window_pool_ratio`` is the window pool's tokens
-    per token of the full pool, ``state_pool_ratio`` the state pool's memory per byte of KV. ``lora_slots`` adapters of
-    at most ``lora_rank`` can be loaded at once (vLLM's ``--max-loras``, ``--max-lora-rank``). ``pipeline_layers`` are
-    the decoder layers of each stage where they are not even. ``speculative_tokens`` are guessed ahead by
-    ``speculative_method`` (ngram, mtp, draft_model, eagle), the last two with ``draft_model``. ``media_limits`` are the
-    most items of each sort in a prompt. ``corrections`` are bytes by which a start-up log's terms differ from the
-    budget's (calibration).
-    """
-
-    engine: EngineVersion = field(default_factory=EngineVersion)
-    gpu: GpuProfile | None = None
-    gpu_memory_bytes: tuple[int, ...] | None = None
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    data_parallel: int = 1
-    context_parallel: int = 1
-    expert_parallel: bool = False
-    pipeline_layers: tuple[int, ...] | None = None
-    kv_dtype: str = "auto"
-    cache_type_k: str | None = None
-    cache_type_v: str | None = None
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    memory_utilization: Fraction | None = None
-    async_scheduling: bool | None = None
-    prefix_caching: bool | None = None
-    chunked_prefill: bool | None = None
-    hybrid_kv_cache_manager: bool = True
-    block_size: int | None = None
-    enforce_eager: bool = False
-    speculative_tokens: int = 0
-    speculative_method: str | None = None
-    draft_model: ModelSpec | None = None
-    lora_slots: int = 0
-    lora_rank: int = 16
-    media_limits: tuple[MediaLimit, ...] | None = None
-    kv_memory_bytes: int | None = None
-    kv_offload_bytes: int | None = None
-    weight_bytes: int | None = None
-    kv_unified: bool | None = None
-    swa_full: bool = False
-    window_pool_ratio: Fraction | None = None
-    state_pool_ratio: Fraction | None = None
-    corrections: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of one replica: tp × pp × dp."""
-        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,9 +174,9 @@ class EnginePlan:
     """An engine's answer. ``budget`` is None when the pool's memory was given; ``kv_bytes`` is that of one rank.
 
     ``blocks`` includes the reserved ones. ``tokens`` is the figure that the engine prints for the pool where that is
-    not the concurrency × window of the plan (older releases); null means it is. ``starts`` is False where the engine
-    would refuse to start although a full window fits (a finding says why). ``unpriced`` are options that were asked for
-    and that the plan is made without. ``loaded`` is the model with a drafter's caches on it, where one guesses ahead.
+    not the concurrency × window of the plan (older releases); null means it is. ``unpriced`` are options that were
+    asked for and that the plan is made without. ``loaded`` is the model with a drafter's caches on it, where one
+    guesses ahead.
     """
 
     settings: Settings
@@ -255,6 +187,10 @@ class EnginePlan:
     budget: Budget | None
     findings: tuple[Finding, ...] = ()
     tokens: int | None = None
-    starts: bool = True
     unpriced: tuple[Unpriced, ...] = ()
     loaded: ModelSpec | None = None
+
+    @property
+    def starts(self) -> bool:
+        """Whether no finding says that the engine refuses to start, or breaks once it has."""
+        return all(finding.severity != "error" for finding in self.findings)

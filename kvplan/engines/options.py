@@ -2,38 +2,11 @@
 ignored."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 
+from kvplan.engines.asked import rows
 from kvplan.engines.base import Deployment, Unpriced
 from kvplan.engines.statement import Engine
 from kvplan.errors import InputError
-
-EVERY_ENGINE_HAS = frozenset(
-    {
-        "engine",
-        "gpu",
-        "gpu_memory_bytes",
-        "tensor_parallel",
-        "pipeline_parallel",
-        "data_parallel",
-        "context_parallel",
-        "kv_dtype",
-        "max_model_len",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "enforce_eager",
-        "speculative_tokens",
-        "speculative_method",
-        "draft_model",
-        "lora_slots",
-        "lora_rank",
-        "kv_memory_bytes",
-        "weight_bytes",
-        "corrections",
-    }
-)
-"""Options of every engine, or of the plan itself; any other an engine names where it has one like it
-(``Engine.has``)."""
 
 ADAPTERS = Unpriced(
     option="lora_slots",
@@ -55,25 +28,26 @@ CHUNKS = Unpriced(
     option="chunked_prefill", word="chunked-prefill", takes="whole prompts in one step, and the memory of that step"
 )
 
-_DEFAULTS = {field.name: field.default for field in fields(Deployment)}
+
+_UNASKED = Deployment()
 
 
 def is_asked(deployment: Deployment, option: str) -> bool:
     """Whether ``option`` was given: is not what a deployment has unasked."""
-    return bool(getattr(deployment, option) != _DEFAULTS[option])
+    return bool(getattr(deployment, option) != getattr(_UNASKED, option))
 
 
 def check_options(deployment: Deployment, engine: Engine, engines: Iterable[Engine]) -> None:
     """Raises InputError for an option that ``engine`` does not have: there it would change nothing. ``engines`` are
     those of which one may have it."""
-    for option in _DEFAULTS:
-        if option in EVERY_ENGINE_HAS | engine.has or not is_asked(deployment, option):
+    for row in rows():
+        if not row.option.rare or row.field in engine.has or not is_asked(deployment, row.field):
             continue
-        owners = [each.name for each in engines if option in each.has]
+        owners = [each.name for each in engines if row.field in each.has]
         raise InputError(
-            f"{option} is an option of {' and '.join(owners)}; {engine.name} has none like it",
+            f"{row.key} is an option of {' and '.join(owners)}; {engine.name} has none like it",
             hint=f"leave it out, or plan for --engine {owners[0]}",
-            key=option,
+            key=row.key,
         )
 
 

@@ -25,6 +25,7 @@ from kvplan.engines.flag_values import (
 )
 from kvplan.engines.options import ADAPTERS, CHUNKS, EAGER, EXPERTS, OFFLOAD
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
+from kvplan.engines.sharing import others_term, utilization_of_free
 from kvplan.engines.statement import Engine, EngineMetrics
 from kvplan.engines.token_pool import (
     CONTEXT,
@@ -114,7 +115,7 @@ def _settings(model: ModelSpec, deployment: Deployment) -> Settings:
         max_model_len=window_of(model, deployment),
         max_num_seqs=deployment.max_num_seqs or MAX_SEQUENCES,
         max_num_batched_tokens=deployment.max_num_batched_tokens or MAX_STEP_TOKENS,
-        memory_utilization=deployment.memory_utilization or FREE_FRACTION,
+        memory_utilization=utilization_of_free(deployment, "TensorRT-LLM") or FREE_FRACTION,
         async_scheduling=deployment.async_scheduling is not False,
         prefix_caching=deployment.prefix_caching is not False,
         in_flight_tokens=0,
@@ -160,7 +161,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage:
     step = logits_and_step_bytes(
         model, settings.max_num_batched_tokens, settings.max_num_seqs, deployment.tensor_parallel
     )
-    free = loaded.total_bytes - loaded.weights.bytes - CONTEXT.bytes - step
+    free = loaded.total_bytes - deployment.other_processes_bytes - loaded.weights.bytes - CONTEXT.bytes - step
     kv = int(free * settings.memory_utilization) if free > 0 else free
     half = int((loaded.weights.bytes * loaded.weights.unsure_share + step) * settings.memory_utilization)
     half = max(half, int(abs(kv) * _BAND_SHARE))
@@ -171,6 +172,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage:
         terms=(
             BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
             CONTEXT,
+            *others_term(deployment),
             BudgetTerm(name="activations", bytes=step, formula="one step of hidden states, and logits in float32"),
             BudgetTerm(
                 name="left_free",

@@ -13,6 +13,7 @@ from kvplan.engines.devices import window_of
 from kvplan.engines.flag_values import TENSOR, asked, kv_word, memory_share, step_tokens, unless, window
 from kvplan.engines.options import ADAPTERS, EAGER
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
+from kvplan.engines.sharing import others_term, utilization_of_total
 from kvplan.engines.statement import Engine, EngineMetrics
 from kvplan.engines.token_pool import (
     CONTEXT,
@@ -101,7 +102,7 @@ def _settings(model: ModelSpec, deployment: Deployment) -> Settings:
         max_model_len=_window(model, deployment),
         max_num_seqs=deployment.max_num_seqs or CONCURRENT_REQUESTS,
         max_num_batched_tokens=deployment.max_num_batched_tokens or _prefill_tokens(model, deployment),
-        memory_utilization=deployment.memory_utilization or Fraction(1),
+        memory_utilization=utilization_of_total(deployment) or Fraction(1),
         async_scheduling=False,
         prefix_caching=deployment.prefix_caching is not False,
         in_flight_tokens=0,
@@ -164,7 +165,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Bud
         deployment.tensor_parallel,
         prompt_logprobs=_is_early(deployment),
     )
-    free = requested - loaded.weights.bytes - CONTEXT.bytes - prefill
+    free = requested - deployment.other_processes_bytes - loaded.weights.bytes - CONTEXT.bytes - prefill
     kv = int(free * FREE_SHARE) if free > 0 else free
     half = max(int(loaded.weights.bytes * loaded.weights.unsure_share) + prefill, int(abs(kv) * _BAND_SHARE))
     below = max(half, int(abs(kv) * _VISION_BAND_SHARE)) if model.shape.has_vision else half
@@ -175,6 +176,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Bud
         terms=(
             BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
             CONTEXT,
+            *others_term(deployment),
             BudgetTerm(name="activations", bytes=prefill, formula="the warm-up prefill"),
             BudgetTerm(name="left_free", bytes=free - kv, formula="0.05 × what is free after the warm-up"),
         ),

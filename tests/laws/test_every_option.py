@@ -10,8 +10,8 @@ import pytest
 
 from kvplan.capacity import CANNOT_TELL, FITS, Fit, fit
 from kvplan.engines import ENGINES, engine_of, every_engine, parse_engine
+from kvplan.engines.asked import rows
 from kvplan.engines.base import Deployment, MediaLimit
-from kvplan.engines.options import EVERY_ENGINE_HAS
 from kvplan.errors import InputError, KvplanError
 from kvplan.model import ModelSpec
 from kvplan.profiles.loader import load_gpu
@@ -34,6 +34,7 @@ DRAFT = read_model("meta-llama/Llama-3.2-1B-Instruct", offline=True)
 ASKED: Mapping[str, Any] = {
     "gpu": load_gpu("l40s"),
     "gpu_memory_bytes": (700 * GIB,),
+    "other_processes_bytes": 500 * GIB,
     "tensor_parallel": 8,
     "pipeline_parallel": 2,
     "pipeline_layers": (31, 1),
@@ -125,15 +126,20 @@ def test_every_option_is_used_or_refused(engine: str, option: str) -> None:
     assert any(planned) if option in OF_SOME_MODELS else all(planned), answers
 
 
-def test_engines_state_options_that_exist_and_every_option_is_of_some_engine() -> None:
-    known = {field.name for field in fields(Deployment)}
-    assert known >= EVERY_ENGINE_HAS
-    assert frozenset().union(*(engine.has for engine in every_engine())) == known - EVERY_ENGINE_HAS
+def test_every_field_of_a_deployment_is_an_option_that_someone_can_ask_for() -> None:
+    assert {row.field for row in rows()} == {field.name for field in fields(Deployment)} - {"corrections"}
+    keys = [key for row in rows() for key in row.keys]
+    assert len(keys) == len(set(keys))
+
+
+def test_engines_state_the_rare_options_that_they_have() -> None:
+    rare = {row.field for row in rows() if row.option.rare}
+    assert frozenset().union(*(engine.has for engine in every_engine())) == rare
     for name in ENGINES:
         engine = engine_of(name)
         assert engine.name == name
         for each in engine.unpriced:
-            assert each.option in engine.has | EVERY_ENGINE_HAS, "refused before it could be left out"
+            assert each.option not in rare - engine.has, "refused before it could be left out"
 
 
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name != "vllm"])

@@ -32,6 +32,7 @@ from kvplan.engines.llama_cpp.slots import (
     logits_bytes,
 )
 from kvplan.engines.ranks import Kept, refuse_options, refuse_other_kinds
+from kvplan.engines.sharing import others_term
 from kvplan.engines.stages import stage_layers
 from kvplan.engines.token_pool import CONTEXT, model_notes, pool_bytes, windows_kept_whole
 from kvplan.engines.weights import rank_weights
@@ -72,7 +73,6 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     layout, asked = _layout(kept_by(model, kv, stages[device]), slots)
     memory = pool_bytes(deployment, budget)
     held = max(0, memory // layout.bytes_per_block)
-    fits = held >= asked
     blocks = held if budget is None else min(asked, held)
     return EnginePlan(
         settings=Settings(
@@ -97,7 +97,6 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
             *slot_findings(slots),
         ),
         tokens=blocks * layout.block_tokens,
-        starts=fits,
     )
 
 
@@ -178,6 +177,7 @@ def _budget(
     terms = [
         BudgetTerm(name="weights", bytes=weights.bytes, formula=weights.formula),
         CONTEXT,
+        *others_term(deployment),
         BudgetTerm(
             name="compute_buffer", bytes=part.scratch_bytes, formula="micro-batch × 4 B × (vocabulary + hidden)"
         ),

@@ -59,18 +59,11 @@ def asked_findings(deployment: Deployment, settings: Settings, drafter: Drafter 
     )
 
 
-def window_pool_starts(kept: Kept, tokens: int, ratio: Fraction, page: int) -> bool:
-    """Whether the window pool can ever admit a request: it must be larger than a window and a page.
+def window_pool_finding(window_pool: int, chunk_tokens: int, ratio: Fraction, window: int, page: int = 1) -> Finding:
+    """Whether one window and a page, and one prefill chunk, fit in the window pool.
 
     Source: ``validate_swa_pool_size`` of 0.5.23, which refuses to start.
     """
-    if not kept.counts[0] or kept.window_tokens is None or not tokens:
-        return True
-    return window_pool_tokens(tokens, ratio, page) > kept.window_tokens + page
-
-
-def window_pool_finding(window_pool: int, chunk_tokens: int, ratio: Fraction, window: int, page: int = 1) -> Finding:
-    """Whether one window, and one prefill chunk, fits in the window pool."""
     if window_pool <= window + page:
         return Finding(
             code="window-pool-smaller-than-window",

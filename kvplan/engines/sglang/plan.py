@@ -19,7 +19,7 @@ from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse
 from kvplan.engines.sglang.budget import rank_budget, with_states
 from kvplan.engines.sglang.classes import has_window_pool
 from kvplan.engines.sglang.drafting import SEQUENCES, drafter_of, with_draft
-from kvplan.engines.sglang.findings import asked_findings, memory_findings, window_pool_starts
+from kvplan.engines.sglang.findings import asked_findings, memory_findings
 from kvplan.engines.sglang.reserve import chunk_tokens, static_fraction
 from kvplan.engines.sglang.rules import (
     STATE_POOL_RATIO,
@@ -100,7 +100,6 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
             *asked_findings(deployment, settings, drafter),
         ),
         tokens=tokens,
-        starts=window_pool_starts(chosen.kept, tokens, ratio, page),
     )
 
 

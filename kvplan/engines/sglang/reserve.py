@@ -16,6 +16,7 @@ from kvplan.engines.sglang.classes import (
     Release,
     is_since,
 )
+from kvplan.engines.sharing import utilization_of_free
 from kvplan.layers import KdaState, LatentAttention
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
@@ -146,8 +147,9 @@ def vision_factor(layers: int | None, hidden: int | None) -> Fraction:
 
 def static_fraction(model: ModelSpec, deployment: Deployment, total_bytes: int) -> Fraction:
     """``mem_fraction_static`` as given, or the default of a device of ``total_bytes``."""
-    if deployment.memory_utilization is not None:
-        return deployment.memory_utilization
+    asked = utilization_of_free(deployment, "SGLang")
+    if asked is not None:
+        return asked
     ranks, graphs = deployment.gpus, graphs_mib(model, deployment)
     share = default_fraction(total_bytes, chunk_tokens(deployment), ranks, graphs)
     if not serves_vision(model):

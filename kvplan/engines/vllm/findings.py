@@ -6,6 +6,7 @@ from fractions import Fraction
 from kvplan.engines.base import Budget, CacheLayout, Deployment, Finding, Settings
 from kvplan.engines.devices import DEFAULT_WINDOW
 from kvplan.engines.graphs import inside_finding
+from kvplan.engines.sharing import start_findings
 from kvplan.engines.vllm.lora import check_rank
 from kvplan.engines.vllm.removed import last_release
 from kvplan.engines.vllm.settings import is_whole_prompt, release_of
@@ -51,12 +52,13 @@ def check_asked(model: ModelSpec, deployment: Deployment) -> None:
 
 def budget_findings(model: ModelSpec, deployment: Deployment, settings: Settings, budget: Budget) -> Iterator[Finding]:
     """What the memory of a rank leaves no room for, and what the share asked for means."""
+    yield from start_findings(deployment, budget)
     if deployment.memory_utilization is not None:
-        found = inside_finding(budget, deployment.memory_utilization)
+        found = inside_finding(budget, settings.memory_utilization)
         if found is not None:
             yield found
     beside = sum(term.bytes for term in budget.terms if not term.inside_fraction and term.name == "cuda_graphs")
-    left = budget.total_bytes - budget.requested_bytes - beside
+    left = budget.total_bytes - deployment.other_processes_bytes - budget.requested_bytes - beside
     chunk = min(settings.max_num_batched_tokens, PROMPT_LOGITS_TOKENS)
     killed = prompt_logits_finding(model.shape.vocabulary or 0, chunk, left)
     if killed is not None and not model.shape.is_pooling:

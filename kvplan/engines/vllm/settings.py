@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from kvplan.engines.base import Deployment, Finding, Settings
 from kvplan.engines.devices import capability_of, device_bytes, window_of
+from kvplan.engines.sharing import utilization_of_total
 from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.errors import InputError
 from kvplan.layers import LatentAttention
@@ -178,7 +179,7 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
         max_model_len=window,
         max_num_seqs=sequences,
         max_num_batched_tokens=tokens,
-        memory_utilization=deployment.memory_utilization or default_utilization(release),
+        memory_utilization=utilization_of_total(deployment) or default_utilization(release),
         async_scheduling=async_scheduling,
         prefix_caching=prefix_caching,
         in_flight_tokens=batches * tokens,

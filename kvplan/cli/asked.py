@@ -1,0 +1,63 @@
+"""The options of a deployment on a command line: made from the one list of them, gathered for the command."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Annotated, Any
+
+from kvplan.cli.grouped import grouped
+from kvplan.engines.asked import Row, rows
+from kvplan.engines.forms import SWITCH
+
+Command = Callable[..., int]
+
+
+def takes_deployment(*fields: str) -> Callable[[Command], Command]:
+    """A command whose parameter ``asked`` is what its user asks of a deployment, by key: options for these ``fields``
+    of it, and for all of them where none is named."""
+
+    def expand(run: Command) -> Command:
+        chosen = [row for row in rows() if not fields or row.field in fields]
+        keys = [key for row in chosen for key in row.keys]
+        signature = inspect.signature(run)
+        parameters = [
+            parameter
+            for each in signature.parameters.values()
+            for parameter in ([made for row in chosen for made in _parameters(row)] if each.name == "asked" else [each])
+        ]
+
+        @wraps(run)
+        def command(**given: Any) -> int:
+            asked = {key: given.pop(key) for key in keys if key in given}
+            return run(**given, asked={key: value for key, value in asked.items() if value is not None})
+
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
+
+    return expand
+
+
+def flag_of(key: str) -> str:
+    """What asks for ``key`` on a command line."""
+    return f"--{key.replace('_', '-')}"
+
+
+def _parameters(row: Row) -> Iterator[inspect.Parameter]:
+    """One for each word of an option, so that a mistake is told by the word that was used."""
+    option, metavar = row.option, {} if row.option.form is SWITCH else {"metavar": row.option.form.metavar}
+    for key in row.keys:
+        flag, is_first = flag_of(key), key == row.key
+        turned_off = f"/--no-{flag[2:]}" if option.form is SWITCH and row.default is not False else ""
+        note = grouped(
+            option.group,
+            f"{flag}{turned_off}",
+            *(option.short if is_first else ()),
+            help=option.help if is_first else f"Another word for {flag_of(row.key)}.",
+            **metavar,
+        )
+        yield inspect.Parameter(
+            key,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=None,
+            annotation=Annotated[option.form.typed | None, note],
+        )
