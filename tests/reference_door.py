@@ -23,6 +23,8 @@ class Row:
     admitted_s: float = nan
     left_s: float = nan
     replica: int = -1
+    failed: list[int] = field(default_factory=list)
+    """Tries of each loop of its client, from the inside out."""
 
 
 @dataclass(eq=False)
@@ -165,7 +167,7 @@ class ReferenceDoor:
             told_s = side.drain.wait_s(missing=charge - side.ledger.free, reserved=side.ledger.reserved, now_s=now_s)
         draw = float((requests.server_draw[i] + (row.attempts - 1) * GOLDEN) % 1.0)
         told_s = retry_after_s(told_s, jitter_share=wait.jitter_share, draw=draw, longest_s=wait.longest_s)
-        again_s = self.back_off(i, told_s)
+        again_s = self.next_wait(i, told_s)
         if again_s is None:
             row.outcome = Outcome.GAVE_UP
             return []
@@ -176,18 +178,34 @@ class ReferenceDoor:
             return []
         return [(next_s, 1, i)]
 
-    def back_off(self, i: int, told_s: float) -> float | None:
-        rule, row = self.clients[int(self.requests.client[i])], self.rows[i]
-        if row.attempts >= rule.tries:
-            return None
+    def next_wait(self, i: int, told_s: float) -> float | None:
+        """Loop in loop: the innermost tries again, or is over, and so was one try of the loop around it."""
+        row = self.rows[i]
         draw = float((self.requests.client_draw[i] + (row.attempts - 1) * GOLDEN) % 1.0)
-        if rule.honours_retry_after:
-            header_s = float(whole_seconds(told_s)) if rule.whole_seconds else told_s
-            if header_s <= rule.longest_honoured_s:
-                if not rule.jitter_on_header:
-                    return header_s
-                return header_s * (1.0 - draw * rule.jitter_share) + draw * rule.jitter_add_s
-            if rule.gives_up_when_longer:
-                return None
-        own_s = min(rule.backoff_base_s * 2.0 ** (row.attempts - 1), rule.backoff_max_s)
-        return own_s * (1.0 - draw * rule.jitter_share) + draw * rule.jitter_add_s
+        rule: ClientRule | None = self.clients[int(self.requests.client[i])]
+        level = 0
+        while rule is not None:
+            row.failed += [0] * (level + 1 - len(row.failed))
+            row.failed[level] += 1
+            wait_s = back_off(rule, row.failed[level], told_s, draw)
+            if wait_s is not None:
+                return wait_s
+            row.failed[level] = 0
+            rule, level = rule.outer, level + 1
+        return None
+
+
+def back_off(rule: ClientRule, failed: int, told_s: float, draw: float) -> float | None:
+    """The wait of one loop after so many failed tries; None where it gives up."""
+    if failed >= rule.tries:
+        return None
+    if rule.honours_retry_after:
+        header_s = float(whole_seconds(told_s)) if rule.whole_seconds else told_s
+        if header_s <= rule.longest_honoured_s:
+            if not rule.jitter_on_header:
+                return header_s
+            return header_s * (1.0 - draw * rule.jitter_share) + draw * rule.jitter_add_s
+        if rule.gives_up_when_longer:
+            return None
+    own_s = min(rule.backoff_base_s * 2.0 ** (failed - 1), rule.backoff_max_s)
+    return own_s * (1.0 - draw * rule.jitter_share) + draw * rule.jitter_add_s

@@ -11,6 +11,7 @@ from kvplan.admission import RESERVATION_EXCEEDS_POOL, permanent_refusal
 from kvplan.capacity import longest_window
 from kvplan.engines import ENGINES
 from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.errors import InputError
 from kvplan.explain import load_page
 from kvplan.profiles.loader import load_client
 from kvplan.recommend.scaling import engine_metrics
@@ -19,8 +20,10 @@ from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.kernel.clients import back_off_s
 from kvplan.simulation.memory import Memory
 from kvplan.simulation.memory import client_table as table_of
+from kvplan.simulation.run import simulate
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, RetryAfter, Router
 from kvplan.traffic.kinds import StepCost
+from kvplan.traffic.load import load_traffic
 from tests.scheduler_table import plain_requests
 
 LAYOUT = CacheLayout(
@@ -95,21 +98,56 @@ def attempts(rule: ClientRule) -> int:
     return int(run.rows.attempts[0])
 
 
-def test_a_retry_loop_inside_a_retry_loop(tmp_path: Path) -> None:
-    """Two retries of the SDK in three attempts of a wrapper: nine calls for one, written as a client of its own.
+def test_a_retry_loop_inside_a_retry_loop() -> None:
+    """Two retries of the SDK in three attempts of a wrapper: nine calls for one.
 
     Source: github.com/volcengine/OpenViking/issues/1856
     """
-    inner = load_client("openai-python")
-    assert attempts(client_rule(inner)) == inner.tries == 3
-    folder = tmp_path / "clients"
-    folder.mkdir()
-    shipped = Path(__file__).parents[1] / "profiles" / "clients" / "openai-python.yaml"
-    text = shipped.read_text(encoding="utf-8").replace("name: openai-python", "name: wrapped")
-    (folder / "wrapped.yaml").write_text(text.replace("tries: 3", "tries: 9"), encoding="utf-8")
-    rules, _ = client_table(("wrapped",), profiles_folder=tmp_path)
-    assert attempts(rules[0]) == 3 * inner.tries
+    inner, wrapper = load_client("openai-python"), load_client("langchain-retry")
+    assert attempts(client_rule(inner)) == inner.tries == wrapper.tries == 3
+    rules, timeouts_s = client_table(("langchain-retry > openai-python", "openai-python"))
+    assert [attempts(rule) for rule in rules] == [9, 3]
+    assert timeouts_s == (inner.timeout_s, inner.timeout_s)
     assert "9 attempts of one request" in retry_page()
+
+
+def test_a_loop_that_ends_early_is_begun_again() -> None:
+    """Told to wait longer than it honours, the SDK raises at once: the loop around it tries as often as it may, and
+    the one around that as often again."""
+    impatient = ClientRule(tries=3, honours_retry_after=True, longest_honoured_s=0.5, gives_up_when_longer=True)
+    assert attempts(impatient) == 1
+    assert attempts(replace(impatient, outer=ClientRule(tries=4))) == 4
+    assert attempts(replace(impatient, outer=ClientRule(tries=4, outer=ClientRule(tries=2)))) == 8
+    assert attempts(replace(impatient, gives_up_when_longer=False, outer=ClientRule(tries=4))) == 12
+
+
+def test_a_traffic_file_names_loops_from_the_outside_in(tmp_path: Path) -> None:
+    """One request is let in at a time, so most are refused to the end: nine attempts, and no more."""
+    text = """\
+deployment:
+  kv_pool: {blocks: 101, block_tokens: 16}
+  service: {base_s: 0.01, prefill_token_s: 0, decode_sequence_s: 0, kv_token_s: 0}
+  max_model_len: 1024
+admission: {concurrency: 1}
+traffic:
+  duration: 60s
+  classes:
+    - {name: hog, rate: 20/s, prompt_tokens: 10, output_tokens: 900, client: [langchain-retry, openai-python]}
+"""
+    (tmp_path / "t.yaml").write_text(text, encoding="utf-8")
+    traffic = load_traffic(tmp_path / "t.yaml")
+    assert traffic.classes[0].client == "langchain-retry > openai-python"
+    played = simulate(traffic, strategies=("concurrency",), seeds=1, keep_rows=True)
+    rows = played.rows[0].rows
+    assert set(rows.attempts[rows.outcome == Outcome.GAVE_UP]) == {9}
+    assert 8 < played.strategy("concurrency").amplification <= 9
+
+
+def test_loops_that_cannot_be_stacked() -> None:
+    with pytest.raises(InputError, match="naive never gives up, so langchain-retry around it never acts"):
+        client_table(("langchain-retry > naive",))
+    with pytest.raises(InputError, match="'' is not a known client"):
+        client_table(("langchain-retry > ",))
 
 
 def test_retries_that_end_before_a_model_is_loaded() -> None:

@@ -342,7 +342,14 @@ def test_compiled_gives_the_same_bits() -> None:
     )
     clients = [
         ClientRule(tries=3, honours_retry_after=True, longest_honoured_s=60.0, backoff_base_s=0.5, backoff_max_s=8.0),
-        ClientRule(tries=4, backoff_base_s=0.1, backoff_max_s=1.0, jitter_share=0.25, jitter_add_s=0.5),
+        ClientRule(
+            tries=2,
+            backoff_base_s=0.1,
+            backoff_max_s=1.0,
+            jitter_share=0.25,
+            jitter_add_s=0.5,
+            outer=ClientRule(tries=2, backoff_base_s=0.2, backoff_max_s=1.0),
+        ),
     ]
     door = FrontDoor(capacity=14, retry_after=RetryAfter(jitter_share=0.25), replicas=2)
     watch = Watch(from_s=1.0, until_s=9.0, sample_every_s=0.5, sample_until_s=12.0)

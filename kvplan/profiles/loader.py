@@ -7,6 +7,8 @@ import json
 import os
 import re
 from difflib import get_close_matches
+from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +19,9 @@ Profile = TypeVar("Profile", GpuProfile, ClientProfile, BundledModel)
 
 SORTS = ("gpus", "engines", "models", "clients", "traffic")
 ALIASES_FILE = "aliases.json"
+AROUND = " > "
+"""Stands between the names of clients whose retry loops run in one another, the outermost first."""
+_MOST_TRIES = 2**31  # the simulation counts them in 32 bits
 _LONGEST_NAME = 200  # no file system keeps more than 255 bytes
 _PACKAGE = Path(__file__).resolve().parent.parent
 _VENDOR_WORDS = re.compile(r"^(nvidia|amd|intel|geforce|tesla|quadro|instinct)-")
@@ -51,6 +56,25 @@ def load_gpu(name: str, *, extra_folder: str | Path | None = None) -> GpuProfile
 def load_client(name: str, *, extra_folder: str | Path | None = None) -> ClientProfile:
     """The client library called ``name``."""
     return _load(ClientProfile, "clients", plain_name(name), name, extra_folder)
+
+
+def load_loops(name: str, *, extra_folder: str | Path | None = None) -> tuple[ClientProfile, ...]:
+    """The client called ``name``, or several whose retry loops run in one another, from the outside in.
+
+    >>> [loop.name for loop in load_loops("langchain-retry > openai-python")]
+    ['langchain-retry', 'openai-python']
+    """
+    loops = tuple(load_client(one, extra_folder=extra_folder) for one in name.split(AROUND))
+    for around, within in pairwise(loops):
+        if within.tries is None:
+            raise InputError(
+                f"{within.name} never gives up, so {around.name} around it never acts",
+                hint=f"name {within.name} alone",
+                key="client",
+            )
+    if prod(loop.tries or 1 for loop in loops) >= _MOST_TRIES:
+        raise InputError(f"{name}: too many tries", hint="name fewer loops", key="client")
+    return loops
 
 
 def load_model_facts(model_id: str, *, extra_folder: str | Path | None = None) -> BundledModel | None:

@@ -1,10 +1,11 @@
 """From a client library's profile to the rule that the kernel plays."""
 
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
 from kvplan.profiles.kinds import ClientProfile
-from kvplan.profiles.loader import load_client
+from kvplan.profiles.loader import load_loops
 from kvplan.simulation.types import UNLIMITED, ClientRule
 
 
@@ -27,14 +28,14 @@ def client_rule(profile: ClientProfile) -> ClientRule:
 def client_table(
     names: tuple[str, ...], *, profiles_folder: str | Path | None = None
 ) -> tuple[tuple[ClientRule, ...], tuple[float, ...]]:
-    """A rule and a time-out for each name; the empty name tries once and waits for ever."""
+    """A rule and a time-out for each name; the empty name tries once and waits for ever. Where loops run in one
+    another, the time-out is the shortest of theirs."""
     rules, timeouts_s = [], []
     for name in names:
-        if not name:
-            rules.append(ClientRule())
-            timeouts_s.append(inf)
-            continue
-        profile = load_client(name, extra_folder=profiles_folder)
-        rules.append(client_rule(profile))
-        timeouts_s.append(inf if profile.timeout_s is None else profile.timeout_s)
+        loops = load_loops(name, extra_folder=profiles_folder) if name else ()
+        nested: ClientRule | None = None
+        for profile in loops:
+            nested = replace(client_rule(profile), outer=nested)
+        rules.append(nested or ClientRule())
+        timeouts_s.append(min((loop.timeout_s for loop in loops if loop.timeout_s is not None), default=inf))
     return tuple(rules), tuple(timeouts_s)

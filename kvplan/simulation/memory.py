@@ -225,7 +225,11 @@ def _contents(requests: Requests, answer: Integers, block: int) -> tuple[Integer
 
 
 def client_table(clients: Sequence[ClientRule], memory: Memory) -> Any:
-    """The clients' rules as rows of numbers, in the kernel's order."""
+    """The clients' rules as rows of numbers, in the kernel's order; behind them the loops around them."""
+    rules, places_of_outer = list(clients), []
+    for rule in rules:  # which grows
+        places_of_outer.append(-1.0 if rule.outer is None else float(len(rules)))
+        rules += [] if rule.outer is None else [rule.outer]
     table = [
         (
             float(rule.tries),
@@ -238,8 +242,9 @@ def client_table(clients: Sequence[ClientRule], memory: Memory) -> Any:
             rule.jitter_share,
             rule.jitter_add_s,
             float(rule.jitter_on_header),
+            outer,
         )
-        for rule in clients
+        for rule, outer in zip(rules, places_of_outer, strict=True)
     ]
     return memory.of(np.array(table, np.float64).reshape(-1, places.RULE_FIELDS), np.float64)
 

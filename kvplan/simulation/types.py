@@ -71,7 +71,8 @@ class ClientRule:
     Try n (0 is the first) that is refused waits the server's Retry-After where that is honoured and not longer than
     ``longest_honoured_s``, else ``min(backoff_base_s × 2^n, backoff_max_s)``; jitter as in the profile:
     × (1 − U × jitter_share), + U × jitter_add_s. A negative ``jitter_share`` lengthens the wait instead.
-    ``tries`` counts the first one. ``whole_seconds``: the header is read as whole seconds, rounded up.
+    ``tries`` counts the first one. ``whole_seconds``: the header is read as whole seconds, rounded up. ``outer``: the
+    loop that this one runs in, which waits and begins it again when it gave up.
     """
 
     tries: int = 1
@@ -84,6 +85,7 @@ class ClientRule:
     jitter_share: float = 0.0
     jitter_add_s: float = 0.0
     jitter_on_header: bool = False
+    outer: "ClientRule | None" = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from kvplan.errors import InputError
-from kvplan.profiles.loader import list_names, load_client, load_gpu, traffic_path
+from kvplan.profiles.loader import list_names, load_gpu, load_loops, traffic_path
 from kvplan.traffic.file.places import Places
 from kvplan.traffic.file.yaml_text import KeyPath, parse_mapping, read_text
 from kvplan.traffic.kinds import Traffic
@@ -74,4 +74,4 @@ def _check_names(traffic: Traffic, places: Places, profiles_folder: str | Path |
     for index, entry in enumerate(traffic.classes):
         path: KeyPath = ("traffic", "classes", index, "client")
         if entry.client is not None:
-            places.at(path, lambda name: load_client(name, extra_folder=profiles_folder), entry.client)
+            places.at(path, lambda name: load_loops(name, extra_folder=profiles_folder), entry.client)

@@ -109,7 +109,7 @@ def traffic(draw: st.DrawFn, *, patient: bool = True, shared: bool = False) -> R
         cap_tokens=np.minimum(asked, WINDOW_TOKENS - prompts),
         charge=np.zeros(count, np.int64),
         refused_for_good=np.zeros(count, np.bool_),
-        client=np.array(draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))),
+        client=np.array(draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))),
         time_out_s=np.array(draw(st.lists(seconds, min_size=count, max_size=count))),
         cancel_s=np.array(draw(st.lists(seconds, min_size=count, max_size=count))),
         client_draw=np.linspace(0.0, 0.93, count),
@@ -138,6 +138,21 @@ CLIENTS = (
         gives_up_when_longer=True,
         jitter_add_s=0.75,
         jitter_on_header=True,
+    ),
+    ClientRule(
+        tries=2,
+        honours_retry_after=True,
+        longest_honoured_s=2.0,
+        gives_up_when_longer=True,
+        backoff_base_s=0.3,
+        backoff_max_s=1.0,
+        outer=ClientRule(
+            tries=3,
+            backoff_base_s=0.7,
+            backoff_max_s=4.0,
+            jitter_share=1.0,
+            outer=ClientRule(tries=2, jitter_add_s=0.5),
+        ),
     ),
 )
 

@@ -25,10 +25,11 @@ from kvplan.simulation.kernel.places import (
     MOST_S,
     ON_HEADER,
     OUTCOME,
+    OUTER,
     PROMPT,
     QUIET_S,
-    REFUSALS,
     SLOT_OF,
+    SPENT,
     TRACKS,
     TRIES,
     WHOLE_SECONDS,
@@ -41,7 +42,7 @@ from kvplan.simulation.kernel.places import (
 )
 
 
-def back_off_s(tries: int, rule: Reals, told_s: float, draw: float) -> float:
+def back_off_s(tries: float, rule: Reals, told_s: float, draw: float) -> float:
     """Seconds until a client's next try after ``tries`` refused ones, the last with Retry-After ``told_s``; −1 where it
     gives up."""
     if tries >= rule[TRIES]:
@@ -55,8 +56,29 @@ def back_off_s(tries: int, rule: Reals, told_s: float, draw: float) -> float:
             return told_s
         if rule[GIVES_UP] > 0.0:
             return -1.0
-    own_s = min(rule[BASE_S] * 2.0 ** min(tries - 1, 60), rule[MOST_S])
+    own_s: float = min(rule[BASE_S] * 2.0 ** min(tries - 1.0, 60.0), rule[MOST_S])
     return own_s * (1.0 - draw * rule[CLIENT_JITTER]) + draw * rule[EXTRA_S]
+
+
+def wait_of_loops(spent: int, place: int, rules: list[Reals], told_s: float, draw: float) -> tuple[float, float]:
+    """The wait after the last of ``spent`` tries, by the rule at ``place`` or, where that loop is over, by the one
+    around it; −1 where all give up. And the tries that are spent: a loop that ends early has spent all of its own.
+
+    One try of a loop is all tries of the loop within, so a level has failed ceil(spent / tries within) times, of which
+    ((that − 1) mod its own tries) + 1 in its present turn.
+    """
+    within = 1.0
+    used = 1.0 * spent
+    while place >= 0:
+        rule = rules[place]
+        failed = (ceil(used / within) - 1) % rule[TRIES] + 1
+        wait_s = back_off_s(failed, rule, told_s, draw)
+        if wait_s >= 0.0:
+            return wait_s, used
+        within *= rule[TRIES]
+        used = ceil(used / within) * within
+        place = int(rule[OUTER])
+    return -1.0, used
 
 
 def fraction(value: float) -> float:
@@ -101,7 +123,8 @@ def next_try_s(
     i: int,
     told_s: float,
     now_s: float,
-    rule: Reals,
+    place: int,
+    rules: list[Reals],
     draw: float,
     away_s: float,
     round_trip_s: float,
@@ -109,11 +132,12 @@ def next_try_s(
 ) -> float:
     """When the refused client of ``i``, told to wait ``told_s``, tries again; −1 where it never does."""
     row, time, column, moment = rows
-    wait_s = back_off_s(row[column[REFUSALS] + i], rule, told_s, draw)
+    wait_s, used = wait_of_loops(row[column[SPENT] + i] + 1, place, rules, told_s, draw)
     if wait_s < 0.0:
         row[column[OUTCOME] + i] = GAVE_UP
         time[moment[FINISH] + i] = now_s
         return -1.0
+    row[column[SPENT] + i] = int(used)
     again_s = now_s + max(wait_s, round_trip_s)
     if away_s <= again_s:
         row[column[OUTCOME] + i] = CANCELLED

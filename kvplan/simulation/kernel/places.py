@@ -85,6 +85,7 @@ Offsets = tuple[int, ...]
     ROW_COLUMNS,
 ) = range(15)
 KEPT_COLUMNS = OUTCOME
+SPENT = LINK  # while a request is in no queue: the tries of its client's innermost loop that are spent
 
 # Columns of ``time``: its moments, negative until they happen.
 ADMITTED, SCHEDULED, FIRST, FINISH, TIME_COLUMNS = range(5)
@@ -196,8 +197,9 @@ FIXED_S, JITTER, LONGEST_S, UNKNOWN_S, DRAINS, ROUND_TRIP_S = range(6)
     CLIENT_JITTER,
     EXTRA_S,
     ON_HEADER,
+    OUTER,  # the row of the loop that tries around this one; −1: none
     RULE_FIELDS,
-) = range(11)
+) = range(12)
 # ``watch``
 FROM_S, UNTIL_S, STOP_S, EVERY_S, LAST_SAMPLE_S = range(5)
 # Columns of ``samples``

@@ -217,7 +217,8 @@ def play(
         draw = fraction(server_draw[i] + spread)
         told_s = header_s(lacking, doors[r][RESERVED], now_s, draw, since[r], waits)
         draw = fraction(client_draw[i] + spread)
-        again_s = next_try_s(i, told_s, now_s, rules[client[i * of_client]], draw, away_s, waits[ROUND_TRIP_S], rows)
+        place = int(client[i * of_client])
+        again_s = next_try_s(i, told_s, now_s, place, rules, draw, away_s, waits[ROUND_TRIP_S], rows)
         if again_s >= 0.0:
             heappush(retries, (again_s, i))
 

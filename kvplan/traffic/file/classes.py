@@ -1,5 +1,6 @@
 """From the shape of a class to the values inside: arrivals, lengths, and what is replayed."""
 
+from kvplan.profiles.loader import AROUND
 from kvplan.traffic import arrivals as processes
 from kvplan.traffic import distributions as laws
 from kvplan.traffic.file.places import Places
@@ -18,7 +19,7 @@ def traffic_class(entry: ClassShape, places: Places, path: KeyPath) -> TrafficCl
         return TrafficClass(
             name=entry.name,
             max_tokens=_cap(entry.max_tokens),
-            client=entry.client,
+            client=_client(entry.client),
             timeout_s=timeout_s,
             cancel_share=entry.cancel_share,
             trace=TraceFile(
@@ -44,10 +45,15 @@ def traffic_class(entry: ClassShape, places: Places, path: KeyPath) -> TrafficCl
         max_tokens=_cap(entry.max_tokens),
         answers=_answers(entry.n),
         shared_prefix=_shared_prefix(entry.shared_prefix, places, (*path, "shared_prefix")),
-        client=entry.client,
+        client=_client(entry.client),
         timeout_s=timeout_s,
         cancel_share=entry.cancel_share,
     )
+
+
+def _client(named: str | list[str] | None) -> str | None:
+    """One client, or several whose retry loops run in one another."""
+    return AROUND.join(named) if isinstance(named, list) else named
 
 
 def _length(shape: LengthShape) -> laws.Distribution:

@@ -84,7 +84,7 @@ class ClassShape(Section):
     max_tokens: Cap | None = None
     n: Answers | None = None
     shared_prefix: SharedPrefixShape | None = None
-    client: str | None = None
+    client: str | Annotated[list[str], Field(min_length=1)] | None = None
     timeout: Duration | None = None
     cancel_share: Share = 0.0
     trace: Annotated[str, Field(min_length=1)] | None = None
