@@ -4,8 +4,10 @@ import json
 import re
 from importlib.resources import files
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
+import yaml
 
 from kvplan.check.measures import MEASURES
 from kvplan.cli import main
@@ -141,3 +143,10 @@ def test_the_budget_page_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{asked:.2f} requested" in text
     assert f"take {weights:.2f} of them" in text
     assert f"leaves {round(asked, 2) - round(weights, 2):.2f} GiB" in text
+
+
+def test_the_recipes_for_pipelines_are_yaml_that_calls_kvplan() -> None:
+    blocks = [block for block in load_page("ci").text.split("\n\n") if block.startswith("    ")]
+    recipes = [yaml.safe_load(dedent(block)) for block in blocks]
+    assert [next(iter(recipe)) for recipe in recipes] == ["jobs", "kvplan", "repos"]
+    assert all("kvplan check traffic.yaml" in block for block in blocks)
