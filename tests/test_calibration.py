@@ -356,6 +356,31 @@ limits: {{kv_pool_bytes: {{min: {least}}}}}
 """
 
 
+def test_a_static_pool_says_nothing_of_what_is_left() -> None:
+    """llama.cpp allocates what is asked: without a line on the card's memory, no term takes the blame for the rest."""
+    silent = "\n".join(line for line in SLOTS.splitlines() if "using device" not in line)
+    found = calibrate(start_of(silent), model(), H100)
+    terms = {term.name: term.logged_bytes for term in found.terms}
+    assert terms == {"weights": 15317 * 2**20, "context": None, "compute_buffer": 560 * 2**20}
+    assert found.culprit is not None
+    assert found.culprit.name == "compute_buffer"
+    (said,) = [finding for finding in found.findings if finding.code == "total-memory-not-in-log"]
+    assert said.message == f"total memory is not in the log: the plan has that of the {H100.name}, 79.2 GiB"
+    assert not [each for each in calibrate(start_of(SLOTS), model(), H100).findings if each.code == said.code]
+    partly = "load_tensors: offloaded 20/33 layers to GPU\nload_tensors:        CUDA0 model"
+    host = calibrate(start_of(SLOTS.replace("load_tensors:        CUDA0 model", partly)), model())
+    assert "20 of 33 layers are on the GPU" in next(
+        finding.message for finding in host.findings if finding.code == "layers-on-the-host"
+    )
+
+
+def noisy(log: str) -> str:
+    """``log`` twice, as a composed service that restarted keeps it: colours, stamps and prefixes, junk between."""
+    first = "\n".join(f"server-1  | \x1b[36m{line}\x1b[0m\nserver-1  | 50%|##  | 1/2\r" for line in log.splitlines())
+    second = "\n".join(f"Nov 30 01:00:00 host docker[7]: {line}" for line in log.splitlines())
+    return f"{first}\nserver-1 exited with code 1\n{second}\n"
+
+
 @pytest.mark.parametrize(("engine", "config", "log", "gpu", "more", "blocks"), STARTS, ids=[row[0] for row in STARTS])
 def test_every_command_reproduces_the_log_of_every_engine(
     engine: str,
@@ -376,7 +401,7 @@ def test_every_command_reproduces_the_log_of_every_engine(
 
     model_file, log_file, learnt = tmp_path / "config.json", tmp_path / "server.log", tmp_path / "calibration.yaml"
     model_file.write_text(json.dumps(config), encoding="utf-8")
-    log_file.write_text(log, encoding="utf-8")
+    log_file.write_text(noisy(log), encoding="utf-8")
     answer("calibrate", log_file, "--gpu", gpu, "--model", model_file, "--output", learnt, *more)
     pool = answer("fit", model_file, "--engine", engine, "--gpu", gpu, "--calibration", learnt)["pool"]
     assert pool["blocks"] == blocks
@@ -408,7 +433,7 @@ def recorded(data: Path) -> Iterator[tuple[dict[str, Any], ModelSpec]]:
         if row["engine"] != "vllm" or known is None or path is None or not path.is_file():
             continue
         row["gpu_mem_total_gib"], row["gpu_memory_utilization"] = known["total_gib"], known["utilization"]
-        yield row, read_model(known["base_model"], data)
+        yield row, read_model(known["base_model"])
 
 
 def test_recorded_starts_are_reproduced(shared_data: Path) -> None:

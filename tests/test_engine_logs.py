@@ -219,6 +219,9 @@ def test_an_sglang_start() -> None:
     assert (start.kv_tokens, start.kv_bytes) == (1287482, 2 * gib(17.19))
     assert (start.graph_bytes, start.max_num_seqs, start.max_model_len) == (gib(0.18), 4096, 32768)
     assert start.max_num_batched_tokens == 4096
+    # 0.4.1 said the sizes alone
+    (early,) = starts_of("[2025-01-23 19:35:20 TP0] KV Cache is allocated. K size: 27.13 GB, V size: 27.13 GB.")
+    assert early.kv_bytes == 2 * gib(27.13)
 
 
 def test_sglang_state_window_pools_and_a_draft_model() -> None:
@@ -384,6 +387,37 @@ llama_new_context_with_model:      CUDA0 compute buffer size =   560.00 MiB
     assert old.kv_bytes == 1024 * MIB
 
 
+def test_a_llama_cpp_start_with_layers_on_the_host_and_decimal_commas() -> None:
+    """Weights of the host are left out; a card's whole memory is read where nothing is said of what is free."""
+    (start,) = starts_of(
+        """
+ggml_cuda_init: found 1 CUDA devices (Total VRAM: 24123 MiB):
+  Device 0: NVIDIA GeForce RTX 3090, compute capability 8.6, VMM: yes, VRAM: 24123 MiB
+0.12.101.000 I llama_model_loader: loaded meta data with 33 key-value pairs and 339 tensors from q.gguf (version GGUF)
+0.12.439.391 I load_tensors: offloaded 20/29 layers to GPU
+0.12.439.391 I load_tensors:    CUDA_Host model buffer size =   787,50 MiB
+0.12.439.391 I load_tensors:        CUDA0 model buffer size =  6637,63 MiB
+0.12.912.966 I llama_kv_cache:        CPU KV buffer size =    72,00 MiB
+0.12.912.971 I llama_kv_cache:      CUDA0 KV buffer size =   152,00 MiB
+"""
+    )
+    assert (start.gpu, start.total_bytes) == ("NVIDIA GeForce RTX 3090", 24123 * MIB)
+    assert (start.layers_on_gpu, start.layers) == (20, 29)
+    assert (start.weight_bytes, start.kv_bytes) == (round(6637.63 * MIB), 224 * MIB)
+
+
+TGI = """
+2024-09-03T04:40:00.000000Z  INFO text_generation_launcher: Args {
+    model_id: "org/llama",
+    max_total_tokens: Some(
+        4096,
+    ),
+}
+2024-09-03T04:40:18.377577Z  INFO text_generation_launcher: KV-cache blocks: 19056, size: 1
+2024-09-03T04:40:19.370247Z  INFO text_generation_router::server: Setting max batch total tokens to 19056
+"""
+
+
 def test_tgi_in_text_and_in_json() -> None:
     text = """
 2024-09-03T04:40:00.000000Z  INFO text_generation_launcher: Args {
@@ -436,7 +470,7 @@ def wrapped(kind: str, text: str) -> str:
     "kind", ["docker", "cri", "journald", "compose", "kubectl", "ansi", "progress", "windows", "junk", "loki"]
 )
 @pytest.mark.parametrize(
-    "clean", [V1, V0, V033, SGLANG, TRT, LLAMA], ids=["v1", "v0", "0.33", "sglang", "trt", "llama"]
+    "clean", [V1, V0, V033, SGLANG, TRT, LLAMA, TGI], ids=["v1", "v0", "0.33", "sglang", "trt", "llama", "tgi"]
 )
 def test_noise_changes_nothing(kind: str, clean: str) -> None:
     expected = [figures_of(start) for start in starts_of(clean)]
@@ -446,6 +480,14 @@ def test_noise_changes_nothing(kind: str, clean: str) -> None:
 def figures_of(start: EngineStart) -> dict[str, object]:
     skipped = {"first_line", "last_line", "observations", "refusals"}
     return {name: value for name, value in vars(start).items() if name not in skipped}
+
+
+@pytest.mark.parametrize("clean", [V1, SGLANG, TRT, LLAMA, TGI], ids=["vllm", "sglang", "trt", "llama", "tgi"])
+def test_two_starts_of_an_engine_are_two(clean: str) -> None:
+    """A container that starts again writes into the same log; each start has its own figures and lines."""
+    first, second = starts_of(wrapped("compose", clean) + "\n" + wrapped("ansi", clean))
+    assert figures_of(first) == figures_of(second) == figures_of(starts_of(clean)[0])
+    assert first.last_line < second.first_line
 
 
 def test_several_starts_are_kept_apart() -> None:

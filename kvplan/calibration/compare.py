@@ -14,6 +14,7 @@ from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
+from kvplan.units import format_bytes
 
 UNEXPLAINED = "unexplained"
 _STATE_POOL = "state_pool"
@@ -76,21 +77,23 @@ def calibrate(
             "the log holds no figure of this engine's memory",
             hint="give the log from the engine's first line on, and at its normal level",
         )
-    inside = _corrections(terms, budget, pool, static=start.engine == "llama.cpp")
+    # llama.cpp's pool is allocated as asked: it says nothing of what is left, so of no term that was not printed
+    left = None if start.engine == "llama.cpp" else pool
+    inside = _corrections(terms, budget, left)
     corrections = (*inside, *_beside(start, budget))
     calibrated = fit(model, replace(deployment, corrections=corrections))
     return Calibration(
         start=start,
         deployment=deployment,
         planned=planned,
-        terms=_with_rest(terms, budget, pool, inside),
+        terms=_with_rest(terms, budget, left, inside),
         kv_bytes_logged=pool,
         corrections=corrections,
         calibrated=calibrated,
         misleading=misleading_lines(start, planned),
         findings=(
             *doubts,
-            *_findings(start, gpu),
+            *_findings(start, gpu, deployment),
             *(each for each in calibrated.findings if each.code == GRAPHS_DO_NOT_FIT),
         ),
     )
@@ -183,18 +186,16 @@ def _terms(start: EngineStart, budget: Budget) -> tuple[TermDifference, ...]:
     )
 
 
-def _corrections(
-    terms: tuple[TermDifference, ...], budget: Budget, pool: int | None, *, static: bool
-) -> tuple[tuple[str, int], ...]:
+def _corrections(terms: tuple[TermDifference, ...], budget: Budget, pool: int | None) -> tuple[tuple[str, int], ...]:
     """Each printed term's difference on its first name; the rest of the pool's difference on the terms not printed.
 
-    ``static``: the pool is allocated as asked (llama.cpp), so that it says nothing of what is left.
+    ``pool`` is what was left, None where the log does not tell.
     """
     differing = [(term.names[0], term.difference_bytes) for term in terms if term.difference_bytes]
     known = sum(amount for _, amount in differing)
     # a state pool is a share of what is left, not a term before it: it follows from the rest
     found = [(name, amount) for name, amount in differing if name != _STATE_POOL]
-    if pool is not None and not static:
+    if pool is not None:
         rest = budget.kv_bytes - pool - known
         unseen = [
             term.names[0] for term in terms if term.logged_bytes is None and term.name not in ("weights", "left_free")
@@ -228,7 +229,7 @@ def _with_rest(
     return (*(term for term in terms if term.logged_bytes is not None), joined)
 
 
-def _findings(start: EngineStart, gpu: GpuProfile | None) -> tuple[Finding, ...]:
+def _findings(start: EngineStart, gpu: GpuProfile | None, deployment: Deployment) -> tuple[Finding, ...]:
     findings = [
         Finding(
             code=f"log-refusal-{refusal.reason.replace('_', '-')}",
@@ -247,6 +248,25 @@ def _findings(start: EngineStart, gpu: GpuProfile | None) -> tuple[Finding, ...]
                 severity="info",
                 message="the log does not name the GPU: settings that it does not print are those of an H100",
                 hint="--gpu NAME",
+            )
+        )
+    elif deployment.gpu_memory_bytes is None:
+        findings.append(
+            Finding(
+                code="total-memory-not-in-log",
+                severity="info",
+                message=f"total memory is not in the log: the plan has that of the {gpu.name}, "
+                f"{format_bytes(gpu.memory_bytes)}",
+            )
+        )
+    if start.layers_on_gpu is not None and start.layers is not None and start.layers_on_gpu < start.layers:
+        findings.append(
+            Finding(
+                code="layers-on-the-host",
+                severity="warning",
+                message=f"{start.layers_on_gpu} of {start.layers} layers are on the GPU: the plan has all of them "
+                "there, and so more weights than the log",
+                hint="--n-gpu-layers 999 loads all, where they fit",
             )
         )
     if start.has_speculation:

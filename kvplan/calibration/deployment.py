@@ -77,11 +77,11 @@ def _kv_word(start: EngineStart) -> str:
 
 
 def _memory(start: EngineStart, found: Deployment) -> int | None:
-    """The device's memory as printed; SGLang only says what is free before it loads."""
+    """The device's memory as printed; SGLang only says what is free before it loads, llama.cpp that, or all of it."""
+    if start.engine == "llama.cpp" and start.free_before_bytes is not None:
+        return start.free_before_bytes
     if start.total_bytes is not None:
         return start.total_bytes
     if start.engine == "sglang" and start.free_before_bytes is not None:
         return start.free_before_bytes + before_loading_bytes(found)
-    if start.engine == "llama.cpp":
-        return start.free_before_bytes
     return None

@@ -35,7 +35,8 @@ class EngineStart:
     Every figure is null where the log does not say. ``consumed_bytes`` is weights and non-torch memory in one (vLLM
     from 0.28); ``graph_estimate_bytes`` is what was estimated before the capture, ``graph_bytes`` what it took;
     ``asked_block_tokens`` is the block size that a setting named, ``block_tokens`` the one that came of it;
-    ``compute_bytes`` are llama.cpp's scratch buffers; ``state_slots`` the sequences that recurrent state was made for.
+    ``compute_bytes`` are llama.cpp's scratch buffers, ``layers_on_gpu`` those of its ``layers`` (the head is one) which
+    it does not leave on the host; ``state_slots`` the sequences that recurrent state was made for.
     """
 
     engine: str
@@ -86,6 +87,8 @@ class EngineStart:
     concurrency: float | None = None
     concurrency_tokens: int | None = None
     state_slots: int | None = None
+    layers: int | None = None
+    layers_on_gpu: int | None = None
     slots: int | None = None
     kv_unified: bool | None = None
     sampler: str | None = None

@@ -13,13 +13,13 @@ from kvplan.engine_logs.patterns import Observations, Pattern, Wording, pattern
 
 TRIGGER = re.compile(
     r"llama_|llm_load|llama-|load_tensors|print_info|KV buffer|KV self|compute buffer|RS buffer|buffer size"
-    r"|n_ctx|n_slots"
+    r"|n_ctx|n_slots|VRAM: "
     r"|build:|build =|ggml_cuda|using device|load_model"
 )
 
-MARKERS = re.compile(r"^(?:.*\b)?build(?:_info)?(?::| =) *b?\d+|load_model: loading model '")
+MARKERS = re.compile(r"^(?:.*\b)?build(?:_info)?(?::| =) *b?\d+|load_model: loading model '|ggml_cuda_init: found")
 
-_MIB = r"[\d.]+"
+_MIB = r"[\d.,]+"  # some locales write a comma
 
 PATTERNS: tuple[Pattern, ...] = (
     pattern(r"\bbuild(?:_info)?(?::| =) *(?P<version_text>b?\d+)"),
@@ -27,9 +27,11 @@ PATTERNS: tuple[Pattern, ...] = (
     pattern(r"general\.name +(?:str +)?= (?P<model_text>.+?)\s*$"),
     pattern(r"(?:file type|model ftype) += (?P<quantization_text>[A-Z]\S+)"),
     pattern(r"using device (?P<device_text>\w+) \((?P<gpu_text>[^)]+)\).* - (?P<free_before_mib>\d+) MiB free"),
+    pattern(r"Device \d+: (?P<gpu_text>[^,]+), compute capability .*VRAM: (?P<total_part_mib>\d+) MiB"),
+    pattern(r"offloaded (?P<layers_on_gpu_count>\d+)/(?P<layers_count>\d+) layers to GPU"),
     pattern(
-        r"^(?!.*(?:CPU|KV |RS |compute |output )).*\b(?P<device_text>\w+) +(?:model )?buffer size = +"
-        r"(?P<weight_mib>[\d.]+) MiB"
+        r"^(?!.*(?:CPU|_Host|KV |RS |compute |output )).*\b(?P<device_text>\w+) +(?:model )?buffer size = +"
+        rf"(?P<weight_mib>{_MIB}) MiB"
     ),
     pattern(r"n_seq_max += (?P<slots_count>\d+)"),
     pattern(r"\bn_ctx +?= (?P<cells_tokens>\d+)"),
@@ -57,7 +59,7 @@ REFUSALS: tuple[tuple[str, Pattern], ...] = (
     (
         "out_of_memory",
         pattern(
-            r"failed to allocate buffer for (?:kv|rs) cache|allocating (?P<needed_mib>[\d.]+) MiB on device"
+            rf"failed to allocate buffer for (?:kv|rs) cache|allocating (?P<needed_mib>{_MIB}) MiB on device"
             r" .*out of memory"
             r"|failed to allocate compute|cudaMalloc failed: out of memory|unable to allocate \S+ buffer"
         ),
@@ -69,6 +71,7 @@ _DEVICE = re.compile(r"(\w+) +(?:KV |RS |model |compute )?buffer size")
 _PARTS = {
     "weight_bytes": "weight_bytes",
     "free_before_bytes": "free_before_bytes",
+    "total_part_bytes": "total_bytes",
     "kv_part_bytes": "kv_bytes",
     "key_part_bytes": "key_bytes",
     "value_part_bytes": "value_bytes",

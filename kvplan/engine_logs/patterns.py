@@ -79,7 +79,7 @@ def figure(name: str, text: str) -> tuple[str, int | float | str | bool] | None:
 
 def _number(name: str, stem: str, unit: str, text: str) -> tuple[str, int | float]:
     if unit in {"gib", "mib"}:
-        return f"{stem}_bytes", round(Decimal(text) * (GIB if unit == "gib" else MIB))
+        return f"{stem}_bytes", round(Decimal(text.replace(",", ".")) * (GIB if unit == "gib" else MIB))
     if unit in {"tokens", "bytes", "blocks"}:
         return name, int(text.replace(",", "").replace("_", ""))
     if unit == "count":

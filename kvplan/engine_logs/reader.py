@@ -30,9 +30,11 @@ _SMALLEST = {
     "total_bytes",
     "concurrency",
 }
-_MEMORY = {"weight_bytes", "kv_bytes", "kv_part_bytes", "kv_tokens", "blocks", "consumed_bytes"}
+_MEMORY = {"weight_bytes", "kv_bytes", "kv_part_bytes", "key_bytes", "kv_tokens", "blocks", "consumed_bytes"}
 _FIELDS = {item.name for item in fields(EngineStart)}
 _LONGEST_ARGUMENTS = 400
+_PROGRESS = "%|"
+"""Another stream's progress bar, which may lie between the lines of a list."""
 
 
 @dataclass
@@ -109,6 +111,8 @@ class _Reading:
         if self._arguments is None:
             return False
         wording, parts, first = self._arguments
+        if _PROGRESS in line.text:
+            return False
         parts.append(line.text)
         if not line.text.startswith("}") and len(parts) <= _LONGEST_ARGUMENTS:
             return False

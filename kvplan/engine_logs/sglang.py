@@ -46,6 +46,7 @@ PATTERNS: tuple[Pattern, ...] = (
         rf"KV Cache is allocated\..*?#tokens: (?P<kv_tokens>\d+)"
         rf"(?:, K size: (?P<key_gib>{_GB}) GB, V size: (?P<value_gib>{_GB}) GB|, KV size: (?P<kv_gib>{_GB}) GB)?"
     ),
+    pattern(rf"KV Cache is allocated\. K size: (?P<key_gib>{_GB}) GB, V size: (?P<value_gib>{_GB}) GB"),
     pattern(rf"Memory pool end\. avail mem=(?P<free_after_pool_gib>{_GB}) GB"),
     pattern(
         rf"Mamba Cache is allocated\. max_mamba_cache_size: (?P<state_slots_count>\d+), conv_state size:"
