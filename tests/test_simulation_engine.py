@@ -370,7 +370,7 @@ def test_compiled_gives_the_same_bits() -> None:
         (requests, small_engine(long_prefill_tokens=10, watermark_blocks=1)),
     ):
         plain = run_kernel(asked, setup, door, clients, watch=watch, compiled=False)
-        compiled = run_kernel(asked, setup, door, clients, watch=watch, compiled=True)
+        compiled = run_kernel(asked, setup, door, clients, watch=watch, compiled=True, piece_rows=count // 3)
         kernels.add(plain.kernel)
         assert plain.rows.preemptions.sum() > 0
         assert (plain.compiled, compiled.compiled) == (False, True)

@@ -55,7 +55,7 @@ _PARTS = (
 )
 """Functions that are called from one place and cut out for the reader alone: the call would cost more than the work,
 for all that they are handed is copied."""
-_COUNTED = ("next_key", "push_key", "pop_key", "forget", "remember", "find_blocks", "let_in", "play")
+_COUNTED = ("next_key", "push_key", "pop_key", "forget", "remember", "find_blocks", "let_in", "taken_apart", "play")
 """Functions that make or change lists, or look into the table of contents. In all others numba does not count who holds
 what, which took half of the kernel's time: they keep nothing that they are handed."""
 _HEAD = '''"""Written by kvplan: its simulation kernel, to be compiled by numba."""
@@ -81,8 +81,8 @@ def _borrow(values):
 
 @njit(cache=True, error_model="numpy")
 def play_borrowed(
-    asked, rules, door, doors, since, waits, watch, rows, engines, book, table, pool_numbers, shape_numbers, form,
-    field, conf, cost, samples, totals
+    asked, fresh, rules, door, doors, since, waits, watch, rows, engines, book, table, pool_numbers, shape_numbers,
+    form, field, conf, cost, samples, totals, coming, more_s
 ):
     return play(
         (
@@ -90,13 +90,17 @@ def play_borrowed(
             _borrow(asked[4]), _borrow(asked[5]), _borrow(asked[6]), _borrow(asked[7]), _borrow(asked[8]),
             _borrow(asked[9]),
         ),
-        _borrow(rules), _borrow(door), _borrow(doors), _borrow(since), _borrow(waits), watch,
+        fresh, _borrow(rules), _borrow(door), _borrow(doors), _borrow(since), _borrow(waits), watch,
         (_borrow(rows[0]), _borrow(rows[1]), rows[2], rows[3]),
         (
             _borrow(engines[0]), _borrow(engines[1]), _borrow(engines[2]), _borrow(engines[3]), _borrow(engines[4]),
         ),
         _borrow(book), table, pool_numbers, shape_numbers, _borrow(form), field, conf, cost, _borrow(samples),
         _borrow(totals),
+        (
+            _borrow(coming[0]), _borrow(coming[1]), _borrow(coming[2]), _borrow(coming[3]), _borrow(coming[4]),
+        ),
+        more_s,
     )
 '''
 _OWN_IMPORT = re.compile(r"^from kvplan\.simulation\.kernel\.\w+ import (?:\([^)]*\)|[^\n(]+)\n", re.MULTILINE)

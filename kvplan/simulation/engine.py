@@ -1,6 +1,7 @@
 """Runs the kernel on one strategy and one seed, compiled or not, with block identities only where they matter."""
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from kvplan.simulation.memory import (
     is_one_number,
     layout_numbers,
     no_identities,
-    offsets,
     slot_rows,
     watched,
 )
@@ -29,6 +29,7 @@ from kvplan.simulation.types import (
     EngineSetup,
     Floats,
     FrontDoor,
+    Integers,
     Outcome,
     RequestRows,
     Requests,
@@ -37,6 +38,8 @@ from kvplan.simulation.types import (
     Totals,
     Watch,
 )
+from kvplan.simulation.window import Window
+from kvplan.traffic.on_disk import PIECE_ROWS, forget, on_disk, pieces
 
 WORTH_LOADING = 200_000
 """Requests from which loading a kernel that was compiled before pays."""
@@ -65,8 +68,12 @@ def run_kernel(
     watch: Watch | None = None,
     compiled: bool | None = None,
     say: Callable[[str], None] | None = None,
+    piece_rows: int = PIECE_ROWS,
 ) -> Run:
     """What becomes of every request behind this door and engine.
+
+    Played in pieces of ``piece_rows``, whatever their number with the same result, so that memory holds one piece and
+    what is still inside; all at once where prompts share content, or requests ask for several answers.
 
     Counts of blocks are enough, also where prefixes are cached, until prompts share content: then blocks have
     identities. ``compiled``: None compiles where that pays; ``say`` is told when it does.
@@ -87,33 +94,16 @@ def run_kernel(
     plays: Callable[..., Any] = numba_kernel.compiled_play(say) if compiled else play.play
     memory = Memory(compiled=compiled)
     count, replicas, step = len(requests.arrival_s), door.replicas, engine.step
-    cap = np.maximum(1, np.minimum(requests.cap_tokens, engine.max_model_len - requests.prompt_tokens))
-    answer = np.minimum(requests.output_tokens, cap)
     seats = max(1, min(engine.max_num_seqs, engine.max_num_batched_tokens, count))
     usable = usable_blocks(engine.layout, engine.blocks)
-    longest = int((requests.prompt_tokens + answer).max(initial=0))
-    if not engine.reserves_whole_input and engine.layout.request_blocks(longest) > usable:
-        raise InputError(
-            f"a request of {longest:,} tokens never fits the pool of {usable:,} usable blocks",
-            hint="the engine would compute it for ever; make the pool larger or the window shorter",
-            key="deployment.max_model_len",
-        )
+    if not engine.reserves_whole_input:
+        _check_longest(requests, engine, usable)
     layout = layout_numbers(engine, memory)
     slots, field = slot_rows(seats, layout.kinds, replicas, memory)
     states, clocks = engine_rows(usable, replicas, memory)
     pool = no_identities(seats, replicas, memory)
     if named:
-        pool = identities(requests, answer, engine, seats, replicas, memory)
-    starts = {
-        places.PROMPT: requests.prompt_tokens,
-        places.ANSWER: answer,
-        places.CAP: cap,
-        places.SLOT_OF: -1,
-    }
-    row = memory.columns(places.ROW_COLUMNS, count, starts, np.int32)
-    del starts, cap, answer  # of millions of requests, that is much
-    never = dict.fromkeys(range(places.TIME_COLUMNS), -1.0)
-    time = memory.columns(places.TIME_COLUMNS, count, never, np.float64)
+        pool = identities(requests, _answers(requests, slice(None), engine)[0], engine, seats, replicas, memory)
     conf = (
         engine.max_num_batched_tokens,
         seats,
@@ -138,52 +128,120 @@ def run_kernel(
     settings, doors, since, waits = door_numbers(door, memory)
     cells = int(watch.sample_until_s / watch.sample_every_s) + 2 if watch.sample_every_s > 0 else 1
     samples = memory.of(np.zeros(cells * places.SAMPLE_COLUMNS))
-    totals = memory.of(np.zeros(2), np.float64)
-    end_s = plays(
-        (
-            memory.of(requests.arrival_s, np.float64),
-            memory.of(requests.charge),
-            memory.of(requests.refused_for_good | (requests.prompt_tokens >= engine.max_model_len), np.int8),
-            memory.read_only(requests.client, np.int32),
-            memory.read_only(requests.time_out_s, np.float64),
-            memory.read_only(requests.cancel_s, np.float64),
-            memory.of(requests.client_draw, np.float64),
-            memory.of(requests.server_draw, np.float64),
-            memory.of([] if requests.parent is None else requests.parent),
-            memory.of([] if requests.parent is None else np.bincount(requests.parent, minlength=count)),
-        ),
-        client_table(clients, memory),
-        settings,
-        doors,
-        since,
-        waits,
-        watched(watch),
-        (row, time, offsets(places.ROW_COLUMNS, count), offsets(places.TIME_COLUMNS, count)),
-        (states, clocks, slots, memory.of(np.zeros((replicas, layout.ring_places))), pool.cells),
-        pool.book,
-        pool.table,
-        pool.numbers,
-        layout.numbers,
-        layout.form,
-        field,
-        conf,
-        cost,
-        samples,
-        totals,
-    )
+    totals = memory.of(np.zeros(places.TOTAL_PLACES), np.float64)
+    rings = memory.of(np.zeros((replicas, layout.ring_places)))
+    rules, window, ended = client_table(clients, memory), Window(memory), Rows(count)
+    for piece in pieces(count, count if named or requests.parent is not None else piece_rows):
+        answer, cap = _answers(requests, piece, engine)
+        window.take(piece.start, requests.prompt_tokens[piece], answer, cap)
+        del answer, cap  # of a large piece, that is much
+        end_s, *coming = plays(
+            _asked(requests, window.serial, engine, memory),
+            window.fresh,
+            rules,
+            settings,
+            doors,
+            since,
+            waits,
+            watched(watch),
+            window.rows,
+            (states, clocks, slots, rings, pool.cells),
+            pool.book,
+            pool.table,
+            pool.numbers,
+            layout.numbers,
+            layout.form,
+            field,
+            conf,
+            cost,
+            samples,
+            totals,
+            window.coming,
+            float(requests.arrival_s[piece.stop]) if piece.stop < count else inf,
+        )
+        last = piece.stop == count
+        serial, row, time = window.rest() if last else window.leave(tuple(coming), states, slots, field)
+        ended.add(serial, _rows(row, time, requests.parent, watch.stop_s))
+        forget(*(column for column in vars(requests).values() if isinstance(column, np.ndarray)))
     return Run(
-        rows=_rows(np.asarray(row, np.int32), np.asarray(time, np.float64), requests, watch.stop_s),
-        totals=_totals(states, clocks, since, watch, float(end_s), int(totals[0])),
-        samples=_samples(np.asarray(samples, np.int64), int(totals[1]), watch.sample_every_s),
+        rows=ended.whole(),
+        totals=_totals(states, clocks, since, watch, float(end_s), int(totals[places.MOST_RESERVED])),
+        samples=_samples(np.asarray(samples, np.int64), int(totals[places.SAMPLED]), watch.sample_every_s),
         kernel="identities" if named else "counts",
         compiled=memory.compiled,
     )
 
 
-def _rows(row: Counts, time: Floats, requests: Requests, stop_s: float) -> RequestRows:
+def _check_longest(requests: Requests, engine: EngineSetup, usable: int) -> None:
+    """Raises InputError where a request needs more blocks than there are, and nothing stops it at admission."""
+    longest = 0
+    for piece in pieces(len(requests.arrival_s)):
+        answer, _ = _answers(requests, piece, engine)
+        longest = max(longest, int((requests.prompt_tokens[piece] + answer).max(initial=0)))
+    if engine.layout.request_blocks(longest) > usable:
+        raise InputError(
+            f"a request of {longest:,} tokens never fits the pool of {usable:,} usable blocks",
+            hint="the engine would compute it for ever; make the pool larger or the window shorter",
+            key="deployment.max_model_len",
+        )
+
+
+def _answers(requests: Requests, piece: slice, engine: EngineSetup) -> tuple[Integers, Integers]:
+    """The tokens at which each request of a piece ends, and its cap within the window."""
+    cap = np.maximum(1, np.minimum(requests.cap_tokens[piece], engine.max_model_len - requests.prompt_tokens[piece]))
+    return np.minimum(requests.output_tokens[piece], cap), cap
+
+
+def _asked(requests: Requests, serial: Integers, engine: EngineSetup, memory: Memory) -> tuple[Any, ...]:
+    """The rows of the window as the door reads them."""
+    count = len(serial)
+    rows: Any = serial
+    if count and serial[-1] - serial[0] == count - 1:
+        rows = slice(int(serial[0]), int(serial[-1]) + 1)
+    barred = requests.refused_for_good[rows] | (requests.prompt_tokens[rows] >= engine.max_model_len)
+    parent: Any = [] if requests.parent is None else requests.parent
+    return (
+        memory.of(requests.arrival_s[rows], np.float64),
+        memory.of(requests.charge[rows]),
+        memory.of(barred, np.int8),
+        memory.read_only(requests.client[rows], np.int32),
+        memory.read_only(requests.time_out_s[rows], np.float64),
+        memory.read_only(requests.cancel_s[rows], np.float64),
+        memory.of(requests.client_draw[rows], np.float64),
+        memory.of(requests.server_draw[rows], np.float64),
+        memory.of(parent),
+        memory.of([] if requests.parent is None else np.bincount(parent, minlength=count)),
+    )
+
+
+class Rows:
+    """What became of each of ``count`` requests, as they end."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.found: RequestRows | None = None
+
+    def add(self, serial: Integers, rows: RequestRows) -> None:
+        """``rows`` of the requests ``serial``; those of a run of one piece are kept as they are."""
+        if len(serial) == self.count:
+            self.found = rows
+            return
+        if self.found is None:
+            self.found = RequestRows(**{name: on_disk(self.count, one.dtype) for name, one in vars(rows).items()})
+        for name, column in vars(self.found).items():
+            column[serial] = getattr(rows, name)
+            forget(column)
+
+    def whole(self) -> RequestRows:
+        """All rows."""
+        assert self.found is not None
+        return self.found
+
+
+def _rows(row: Counts, time: Floats, parent: Integers | None, stop_s: float) -> RequestRows:
     """The kernel's columns; what would have happened after ``stop_s`` did not. The table is cut to those that are kept:
     of millions of requests, a copy beside it is much."""
-    count = len(requests.arrival_s)
+    count = len(time) // places.TIME_COLUMNS
     outcome = row[places.OUTCOME * count : (places.OUTCOME + 1) * count].astype(np.int8)
     row.resize(places.KEPT_COLUMNS * count, refcheck=False)
     columns = row.reshape(places.KEPT_COLUMNS, count)
@@ -191,8 +249,8 @@ def _rows(row: Counts, time: Floats, requests: Requests, stop_s: float) -> Reque
     entered = moments[places.ADMITTED] >= 0.0
     columns[places.REPLICA][~entered] = -1
     tried = entered | (outcome == Outcome.REJECTED_PERMANENTLY)
-    if requests.parent is not None:
-        tried &= requests.parent == np.arange(count)
+    if parent is not None:
+        tried &= parent == np.arange(count)
     attempts = columns[places.REFUSALS] + tried
     moments[(moments < 0.0) | (moments > stop_s)] = np.nan
     moments[places.FIRST][moments[places.FIRST] > moments[places.FINISH]] = np.nan  # the client had left by then

@@ -354,3 +354,27 @@ def test_requests_for_several_answers_equal_the_reference(
     rows = gathered(run.rows, played.parent)
     assert rows.attempts.sum() == run.rows.attempts.sum()
     assert rows.output_tokens.sum() == run.rows.output_tokens.sum()
+
+
+@given(
+    setup=st.one_of(setups(), setups(caching=True)),
+    requests=traffic(patient=False),
+    door=doors(),
+    watch=st.builds(
+        Watch, stop_s=st.sampled_from([inf, inf, 1.31]), sample_every_s=st.just(0.1), sample_until_s=st.just(2.0)
+    ),
+    piece_rows=st.integers(1, 9),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_run_in_pieces_equals_the_whole_run(
+    setup: EngineSetup, requests: Requests, door: FrontDoor, watch: Watch, piece_rows: int
+) -> None:
+    """To the bit: rows, totals and samples."""
+    charged = replace(requests, charge=-(-(requests.prompt_tokens + requests.cap_tokens) // 4))
+    whole, pieced = (
+        run_kernel(charged, setup, door, CLIENTS, watch=watch, piece_rows=rows) for rows in (24, piece_rows)
+    )
+    assert whole.totals == pieced.totals
+    for one, other in ((whole.rows, pieced.rows), (whole.samples, pieced.samples)):
+        for name, column in vars(one).items():
+            np.testing.assert_array_equal(getattr(other, name), column, err_msg=name)

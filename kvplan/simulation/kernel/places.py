@@ -202,6 +202,8 @@ FIXED_S, JITTER, LONGEST_S, UNKNOWN_S, DRAINS, ROUND_TRIP_S = range(6)
 ) = range(12)
 # ``watch``
 FROM_S, UNTIL_S, STOP_S, EVERY_S, LAST_SAMPLE_S = range(5)
+# ``totals``: what a run goes on with from piece to piece.
+MOST_RESERVED, SAMPLED, TURN, REFUSED, LAST_EVENT_S, TOTAL_PLACES = range(6)
 # Columns of ``samples``
 SAMPLED_RESERVED, SAMPLED_USED, SAMPLED_RUNNING, SAMPLED_WAITING, SAMPLED_REFUSALS, SAMPLE_COLUMNS = range(6)
 

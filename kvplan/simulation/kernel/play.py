@@ -1,7 +1,8 @@
 """One run: clients try, are let in or refused, come again, walk away; engines advance in between.
 
 Events in order of time; at one instant releases first (the engines', then clients that walk away), then retries, then
-new arrivals, each by serial number, then samples.
+new arrivals, each by serial number, then samples. A long run is played in pieces: one ends where the next one's first
+request arrives, and hands on what is still to come.
 """
 
 from heapq import heappop, heappush
@@ -20,11 +21,14 @@ from kvplan.simulation.kernel.places import (
     FINISH,
     FREE,
     GOLDEN,
+    LAST_EVENT_S,
     LAST_KEY,
     LAST_SAMPLE_S,
+    MOST_RESERVED,
     OUTCOME,
     QUIET_S,
     REFUSALS,
+    REFUSED,
     REJECTED,
     REPLICA,
     REPLICAS,
@@ -32,6 +36,7 @@ from kvplan.simulation.kernel.places import (
     ROUND_TRIP_S,
     RUNNING,
     SAMPLE_COLUMNS,
+    SAMPLED,
     SAMPLED_REFUSALS,
     SAMPLED_RESERVED,
     SAMPLED_RUNNING,
@@ -40,6 +45,7 @@ from kvplan.simulation.kernel.places import (
     STOP_S,
     TIMED_OUT,
     TOTAL,
+    TURN,
     UNFINISHED,
     WAITING,
     Conf,
@@ -73,6 +79,23 @@ def next_event(leave_s: float, retry_s: float, arrive_s: float, sample_s: float,
     return next_s, sort
 
 
+def next_sample_s(sampled: int, watch: Watched) -> float:
+    """When the next sample is due after so many; never after the last."""
+    sample_s = watch[EVERY_S] * (sampled + 1)
+    return sample_s if 0.0 < sample_s <= watch[LAST_SAMPLE_S] else inf
+
+
+def taken_apart(events: list[tuple[float, int]]) -> tuple[Reals, Ints]:
+    """Times and rows of the events that are still to come."""
+    times = [0.0 for _ in range(0)]
+    rows = [0 for _ in range(0)]
+    for event_s, i in events:
+        if event_s < inf:
+            times.append(event_s)
+            rows.append(i)
+    return times, rows
+
+
 def take_sample(at: int, refused: int, doors: list[Ints], states: list[Ints], conf: Conf, samples: Ints) -> None:
     """What all replicas hold now, into ``samples`` from place ``at`` on."""
     samples[at + SAMPLED_REFUSALS] = refused
@@ -85,6 +108,7 @@ def take_sample(at: int, refused: int, doors: list[Ints], states: list[Ints], co
 
 def play(
     asked: tuple[Reals, Ints, Ints, Ints, Reals, Reals, Reals, Reals, Ints, Ints],
+    fresh: int,
     rules: list[Reals],
     door: Ints,
     doors: list[Ints],
@@ -103,8 +127,15 @@ def play(
     cost: Cost,
     samples: Ints,
     totals: Reals,
-) -> float:
-    """One run; the time of its last event. ``totals`` gets the most that was reserved and the number of samples."""
+    coming: tuple[Ints, Reals, Ints, Reals, Ints],
+    more_s: float,
+) -> tuple[float, Ints, Reals, Ints, Reals, Ints]:
+    """A piece of a run, which ends before ``more_s``, when a further request arrives (inf: the last piece).
+
+    Rows from ``fresh`` on are yet to arrive. The time of the last event, then what is ``coming`` in the next piece:
+    keys of the engines' heaps (replica, key), times and rows of retries, and of clients that will leave. ``totals``
+    goes on from piece to piece.
+    """
     arrival_s, charge, barred, client, time_out_s, cancel_s, client_draw, server_draw, parent, left = asked
     held = (charge, parent, left)
     states, clocks, slot_rows, ring_rows, cell_rows = engines
@@ -122,15 +153,24 @@ def play(
     heaps = [[LAST_KEY] for _ in range(replicas)]
     retries = [(inf, 0)]
     leaves = [(inf, 0)]
-    arrived = 0
-    turn = 0
-    refused = 0
-    sampled = 0
-    sample_s = watch[EVERY_S] if 0.0 < watch[EVERY_S] <= watch[LAST_SAMPLE_S] else inf
-    now_s = 0.0
+    keys_then, retry_s_then, retry_then, leave_s_then, leave_then = coming
+    for k in range(0, len(keys_then), 2):
+        heappush(heaps[keys_then[k]], keys_then[k + 1] + 0)
+    for k in range(len(retry_then)):
+        heappush(retries, (retry_s_then[k] + 0.0, retry_then[k] + 0))
+    for k in range(len(leave_then)):
+        heappush(leaves, (leave_s_then[k] + 0.0, leave_then[k] + 0))
+    arrived = fresh
+    turn = int(totals[TURN])
+    refused = int(totals[REFUSED])
+    sampled = int(totals[SAMPLED])
+    now_s = totals[LAST_EVENT_S] + 0.0
+    sample_s = next_sample_s(sampled, watch)
     while True:
-        arrive_s = arrival_s[arrived] if arrived < count else inf
+        arrive_s = arrival_s[arrived] if arrived < count else more_s
         next_s, sort = next_event(leaves[0][0], retries[0][0], arrive_s, sample_s, stop_s)
+        if sort == ARRIVES and arrived == count:
+            break
 
         # What the engines release until then.
         for r in range(replicas):
@@ -169,9 +209,7 @@ def play(
         if sort == SAMPLES:
             take_sample(sampled * SAMPLE_COLUMNS, refused, doors, states, conf, samples)
             sampled += 1
-            sample_s = watch[EVERY_S] * (sampled + 1)
-            if sample_s > watch[LAST_SAMPLE_S]:
-                sample_s = inf
+            sample_s = next_sample_s(sampled, watch)
             continue
 
         if sort == LEAVES:
@@ -208,7 +246,7 @@ def play(
             reserved = 0
             for other in range(replicas):
                 reserved += doors[other][RESERVED]
-            totals[0] = max(totals[0], 1.0 * reserved)
+            totals[MOST_RESERVED] = max(totals[MOST_RESERVED], 1.0 * reserved)
             continue
         refused += 1
         row[column[REFUSALS] + i] += 1
@@ -222,12 +260,24 @@ def play(
         if again_s >= 0.0:
             heappush(retries, (again_s, i))
 
+    totals[TURN] = 1.0 * turn
+    totals[REFUSED] = 1.0 * refused
+    totals[SAMPLED] = 1.0 * sampled
+    totals[LAST_EVENT_S] = now_s
+    keys_now = [0 for _ in range(0)]
+    retry_s_now, retry_now = taken_apart(retries)
+    leave_s_now, leave_now = taken_apart(leaves)
     end_s = stop_s
     if stop_s == inf:
         end_s = now_s
-        for r in range(replicas):
-            end_s = max(end_s, clocks[r][END_S])
     for r in range(replicas):
-        note_reserved(end_s, doors[r], since[r], watch)
-    totals[1] = 1.0 * sampled
-    return end_s
+        for key in heaps[r]:
+            if key != LAST_KEY:
+                keys_now.append(r)
+                keys_now.append(key)
+        if sort == ENDS and stop_s == inf:
+            end_s = max(end_s, clocks[r][END_S])
+    if sort == ENDS:
+        for r in range(replicas):
+            note_reserved(end_s, doors[r], since[r], watch)
+    return end_s, keys_now, retry_s_now, retry_now, leave_s_now, leave_now
