@@ -1,18 +1,13 @@
 """The traffic file: what it may say, what each mistake is answered with, and the schema that editors use."""
 
-import inspect
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import get_args
 
 import pytest
-from pydantic import AliasChoices
 
-from kvplan.cli.fit import run
-from kvplan.cli.grouped import Grouped
+from kvplan.engines.asked import rows
 from kvplan.engines.base import Deployment, EngineVersion, MediaLimit
 from kvplan.errors import InputError
 from kvplan.profiles.loader import list_names
@@ -20,7 +15,7 @@ from kvplan.simulation.deployment import plan_deployment
 from kvplan.traffic.arrivals import Diurnal, Gamma, OnOff, Poisson, Ramp, Recorded
 from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Quantiles
 from kvplan.traffic.file.json_schema import schema_text
-from kvplan.traffic.file.shapes.deployment import DeploymentShape
+from kvplan.traffic.file.shapes.deployment import DeploymentShape, OwnShape
 from kvplan.traffic.file.template import TEMPLATE, written_for
 from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, StepCost, Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
@@ -148,7 +143,7 @@ limits:
         ("rate: 6/s", "rat: 6/s", 5, "traffic.classes.0.rat", "unknown key 'rat'", "did you mean 'rate'?"),
         ("rate: 6/s", "rate: -6/s", 5, "traffic.classes.0.rate", "not a rate", "per unit of time"),
         ("rate: 6/s", "rate: 0/s", 5, "traffic.classes.0.rate", "is zero", None),
-        ("rate: 6/s", "rate: 6", 5, "traffic.classes.0.rate", "must be a valid string, not 6", "unit: 6/s"),
+        ("rate: 6/s", "rate: 6", 5, "traffic.classes.0.rate", "6 has no unit", "unit: 6/s"),
         ("rate: 6/s", "rate: .nan", 5, "traffic.classes.0.rate", ".nan is not a finite number", None),
         ("p50: 1020", "p50: .inf", 6, "traffic.classes.0.prompt_tokens.lognormal.p50", "not a finite number", None),
         (
@@ -163,9 +158,9 @@ limits:
         ("p50: 1020, ", "", 6, "traffic.classes.0.prompt_tokens.lognormal.p50", "is missing", None),
         ("{lognormal: {p50: 1020, p95: 4083}}", "{}", 6, "traffic.classes.0.prompt_tokens", "exactly one of", None),
         ("output_tokens: 129", "output_tokens: 0", 7, "traffic.classes.0.output_tokens", "or equal to 1", None),
-        ("output_tokens: 129", "output_tokens: true", 7, "traffic.classes.0.output_tokens", "not True", None),
+        ("output_tokens: 129", "output_tokens: true", 7, "traffic.classes.0.output_tokens", "not true", None),
         ("      output_tokens: 129\n", "", 4, "traffic.classes.0", "output_tokens missing", None),
-        ("duration: 60s", "duration: 60", 2, "traffic.duration", "must be a valid string, not 60", "unit: 60s"),
+        ("duration: 60s", "duration: 60", 2, "traffic.duration", "60 has no unit", "unit: 60s"),
         ("duration: 60s", "duration: 60 parsecs", 2, "traffic.duration", "not a duration", "250ms, 30s"),
         ("  duration: 60s\n", "", 1, "traffic", "'traffic.duration' is missing", "30m"),
         (
@@ -366,33 +361,11 @@ def test_an_entry_of_a_list_is_overridden_by_its_number() -> None:
         )
 
 
-NOT_THE_DEPLOYMENT_S = {"prompt", "max_tokens", "tokens", "safety_fraction", "flags", "format", "offline", "profiles"}
-"""What ``fit`` is asked beside the deployment: requests, and how to answer."""
-ALIASES = {"tp", "pp", "dp", "dcp", "context", "enable_expert_parallel"}
-"""Second names of options."""
-
-
-def option_names(run: Callable[..., int]) -> set[str]:
-    """The long names of a command's options, as keys: ``--enforce-eager`` is enforce_eager."""
-    names: list[str] = []
-    for parameter in inspect.signature(run).parameters.values():
-        for note in get_args(parameter.annotation):
-            if isinstance(note, Grouped):
-                names += note.names
-            elif hasattr(note, "param_decls"):  # Typer's Option, which takes the first name for its default
-                names += [str(note.default), *(note.param_decls or ())]
-    long = (name.partition("/")[0] for name in names if name.startswith("--"))
-    return {name.removeprefix("--").replace("-", "_") for name in long} - ALIASES
-
-
-def test_every_option_of_fit_is_a_key_of_the_deployment() -> None:
-    keys: set[str] = set()
-    for name, field in DeploymentShape.model_fields.items():
-        choices = field.validation_alias
-        keys |= {str(each) for each in choices.choices} if isinstance(choices, AliasChoices) else {name}
-    options = option_names(run)
-    assert options > NOT_THE_DEPLOYMENT_S
-    assert sorted(options - keys - NOT_THE_DEPLOYMENT_S) == []
+def test_every_option_of_a_deployment_is_a_key_of_the_file() -> None:
+    keys = {key for row in rows() for key in row.keys}
+    assert keys == set(DeploymentShape.model_fields) - set(OwnShape.model_fields)
+    for key in keys:
+        assert f"unknown key '{key}x'" in complaint(f"deployment: {{{key}x: 1}}\n" + MINIMAL).message
 
 
 def test_options_of_fit_reach_the_engine() -> None:
@@ -440,6 +413,31 @@ deployment:
         state_pool_ratio=Fraction(9, 10),
         weight_bytes=16 * 10**9,
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "message", "hint"),
+    [
+        ("tensor_parallel: two", "tensor_parallel", "must be a whole number, not 'two'", None),
+        ("tensor_parallel: 1.5", "tensor_parallel", "must be a whole number, not 1.5", None),
+        ("kv_dtype: 8", "kv_dtype", "must be text, not 8", None),
+        ("kv_dtype: true", "kv_dtype", "must be text, not true", None),
+        ("enforce_eager: yes please", "enforce_eager", "must be true or false, not 'yes please'", None),
+        ("pp_layers: {a: 1}", "pp_layers", "must be a list, not {a: 1}", None),
+        ("kv_pool: 12GiB", "kv_pool", "must be a block of keys, not '12GiB'", None),
+        ("mem_fraction_static: 1.5", "mem_fraction_static", "must be less than or equal to 1, not 1.5", None),
+        ("gpu_memory_utilization: 90 %", "gpu_memory_utilization", "90 % is not a share", "not a percentage: 0.9"),
+        ("other_processes: 12", "other_processes", "12 is 12 bytes", "say its unit: other_processes: 12GiB"),
+        ("gpu_memory: [80GiB, 81]", "gpu_memory", "81 is 81 bytes", "gpu_memory: 81GiB"),
+        ("{weights_bytes: 1GiB, weight_bytes: 1GiB}", "weight_bytes", "two words for one option", "one of them"),
+    ],
+)
+def test_a_wrong_value_is_told_as_the_file_would_say_it(said: str, key: str, message: str, hint: str | None) -> None:
+    block = said if said.startswith("{") else f"\n  {said}"
+    error = complaint(f"deployment: {block}\n" + MINIMAL)
+    assert (error.key, error.line) == (f"deployment.{key}", 1 if said.startswith("{") else 2)
+    assert message in error.message
+    assert hint is None or hint in (error.hint or "")
 
 
 def test_a_pool_is_given_once() -> None:
@@ -491,8 +489,8 @@ def test_the_template_is_written_for_a_model_a_gpu_and_an_engine(
     traffic, deployment = parse_traffic(text, file="x"), parse_traffic(text, file="x").deployment
     assert found == (
         traffic.model,
-        deployment.gpu,
-        deployment.engine,
+        deployment.gpu_name,
+        str(deployment.engine),
         deployment.tensor_parallel,
         deployment.max_model_len,
         deployment.max_num_seqs,

@@ -29,7 +29,7 @@ def calibrate_run(
     A ``service`` in the file is left aside: it is what the fit replaces. Raises InputError where the file names no
     model or no GPU.
     """
-    for key, value in (("model", traffic.model), ("gpu", traffic.deployment.gpu)):
+    for key, value in (("model", traffic.model), ("gpu", traffic.deployment.gpu_name)):
         if value is None and (key == "model" or traffic.deployment.calibration is None):
             raise InputError(
                 f"a measured run is compared with a roofline, which needs the {'GPU' if key == 'gpu' else key}",
@@ -56,7 +56,7 @@ def run_calibration_text(found: EfficiencyFit, traffic: Traffic, source: str) ->
     before = kept.get("settings")
     said = f"{source}, {found.requests} requests"
     document: dict[str, object] = {
-        "engine": wanted.engine,
+        "engine": str(wanted.engine),
         "model": found.plant.model.id if found.plant.model is not None else traffic.model,
         **{name: getattr(wanted, name) for name in PARALLELISM},
         "gpu": found.plant.gpu,

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 from kvplan.check.judge import read
 from kvplan.check.measures import MEASURES
 from kvplan.check.results import Change, Measured, Setting
+from kvplan.engines.asked import rows
+from kvplan.engines.base import EngineVersion
 from kvplan.simulation.plant import Plant
 from kvplan.traffic.kinds import Traffic
 
@@ -52,7 +56,7 @@ def settings(before: Traffic, after: Traffic) -> tuple[Setting, ...]:
 
 def _settings(traffic: Traffic) -> Iterator[tuple[str, str]]:
     yield from _flat("model", traffic.model)
-    yield from _flat("deployment", traffic.deployment)
+    yield from _flat("deployment", traffic.deployment, {row.field: row.key for row in rows()})
     yield from _flat("admission", traffic.admission)
     yield from _flat("traffic.duration_s", traffic.duration_s)
     yield from _flat("traffic.seed", traffic.seed)
@@ -62,21 +66,22 @@ def _settings(traffic: Traffic) -> Iterator[tuple[str, str]]:
         yield from _flat(entry.name, entry)
 
 
-def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """The leaves of a frozen value as (dotted key, text); what is None is not given."""
+def _flat(key: str, value: Any, keys: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, str]]:
+    """The leaves of a frozen value as (dotted key, text); what is None is not given. ``keys`` of fields, where
+    they are not the fields' names."""
     if value is None:
         return
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, EngineVersion) and not isinstance(value, type):
         named = fields(value)
         if not named:
             yield key, type(value).__name__.lower()
         for one in named:
-            yield from _flat(f"{key}.{one.name}", getattr(value, one.name))
+            yield from _flat(f"{key}.{keys.get(one.name, one.name)}", getattr(value, one.name))
     elif isinstance(value, tuple):
         for place, one in enumerate(value):
             yield from _flat(f"{key}.{place}", one)
     else:
-        yield key, f"{value:g}" if isinstance(value, float) else str(value)
+        yield key, f"{float(value):g}" if isinstance(value, float | Fraction) else str(value)
 
 
 def changes_since(

@@ -188,7 +188,7 @@ def _sustainable(measured: Measured, _: str | None) -> Reading:
 def _cost(measured: Measured, _: str | None) -> Reading:
     price = measured.gpu_price_per_hour
     if price is None:
-        gpu = measured.traffic.deployment.gpu
+        gpu = measured.traffic.deployment.gpu_name
         why = "the file names no GPU" if gpu is None else f"the price of this GPU is not known: --price {gpu}=2.50"
         return Reading(value=None, detail=why)
     return Reading(value=price * measured.gpus, how=f"{measured.gpus} × {price:g}")

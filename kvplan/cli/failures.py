@@ -74,10 +74,10 @@ def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
 
 def _key_of_the_file(option: str) -> str | None:
     """How ``check`` is told what is a key of the file's deployment and no option of its own."""
-    from kvplan.traffic.kinds import PlannedDeployment
+    from kvplan.engines.asked import rows
 
     key = option.replace("-", "_")
-    return f"--set deployment.{key}=VALUE" if key in PlannedDeployment.__dataclass_fields__ else None
+    return f"--set deployment.{key}=VALUE" if any(key in row.keys for row in rows()) else None
 
 
 def _nearest(given: str, known: Sequence[str]) -> str:

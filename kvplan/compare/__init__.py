@@ -231,7 +231,7 @@ def _under_traffic(question: _Question, traffic: Traffic) -> Candidate:
     choice = question.choice
     deployment = replace(
         traffic.deployment,
-        gpu=choice.gpu.name,
+        gpu_name=choice.gpu.name,
         tensor_parallel=choice.tensor_parallel,
         kv_dtype=choice.kv_dtype,
         max_model_len=choice.max_model_len,

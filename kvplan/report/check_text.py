@@ -63,7 +63,7 @@ def _next(check: Check) -> tuple[str, ...]:
     name = quote(file_name(check.traffic.file))
     if check.measured.trouble is not None:
         wanted = check.traffic.deployment
-        model, gpu = check.traffic.model or "MODEL", wanted.gpu or "GPU"
+        model, gpu = check.traffic.model or "MODEL", wanted.gpu_name or "GPU"
         ranks = f" --tp {wanted.tensor_parallel}" if wanted.tensor_parallel > 1 else ""
         window = f" --max-model-len {wanted.max_model_len}" if wanted.max_model_len else ""
         return (f"kvplan fit {quote(model)} --gpu {gpu}{ranks}{window}", "kvplan explain budget")

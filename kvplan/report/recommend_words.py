@@ -2,6 +2,7 @@
 
 from shlex import quote
 
+from kvplan.engines.base import EngineVersion
 from kvplan.recommend.results import Advice
 from kvplan.report.numbers import percent, seconds
 from kvplan.report.traffic_file import file_name, write_step
@@ -64,17 +65,17 @@ def next_commands(advice: Advice, written_to: str | None) -> tuple[str, ...]:
 def _larger_step(advice: Advice, name: str) -> tuple[str, ...]:
     """Where no number of replicas helps, twice and four times the ranks may; without a GPU, only other limits do."""
     asked, model = advice.traffic.deployment, advice.plant.model
-    if model is None or asked.gpu is None:
+    if model is None or asked.gpu_name is None:
         return (f"kvplan recommend {name} --max-refused 5%",)
     ranks = f"{2 * asked.tensor_parallel},{4 * asked.tensor_parallel}"
-    return (f"kvplan compare {quote(model.id)} --traffic {name} --gpu {asked.gpu} --tp {ranks}",)
+    return (f"kvplan compare {quote(model.id)} --traffic {name} --gpu {asked.gpu_name} --tp {ranks}",)
 
 
 def _flags_step(advice: Advice) -> tuple[str, ...]:
     """The command that prints the engine's flags with this answer, where a few words tell fit the deployment."""
     asked, plant = advice.traffic.deployment, advice.plant
     plain = PlannedDeployment(
-        gpu=asked.gpu,
+        gpu_name=asked.gpu_name,
         engine=asked.engine,
         tensor_parallel=asked.tensor_parallel,
         replicas=asked.replicas,
@@ -85,10 +86,10 @@ def _flags_step(advice: Advice) -> tuple[str, ...]:
         max_num_batched_tokens=asked.max_num_batched_tokens,
         calibration=asked.calibration,
     )
-    if plant.model is None or asked.gpu is None or asked != plain:
+    if plant.model is None or asked.gpu_name is None or asked != plain:
         return ()
-    words = ["kvplan", "fit", quote(plant.model.id), "--gpu", asked.gpu]
-    words += ["--engine", asked.engine] if asked.engine != "vllm" else []
+    words = ["kvplan", "fit", quote(plant.model.id), "--gpu", asked.gpu_name]
+    words += ["--engine", str(asked.engine)] if asked.engine != EngineVersion() else []
     words += ["--tp", str(asked.tensor_parallel)] if asked.tensor_parallel > 1 else []
     words += ["--kv-dtype", asked.kv_dtype] if asked.kv_dtype != "auto" else []
     words += ["--max-model-len", str(plant.settings.max_model_len)]

@@ -102,7 +102,7 @@ def build_plant(
     return Plant(
         model=model,
         gpu=None if deployment.gpu is None else deployment.gpu.name,
-        engine=wanted.engine,
+        engine=str(wanted.engine),
         layout=layout,
         settings=settings,
         blocks=blocks,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvplan.engines.base import MediaLimit
+from kvplan.engines.base import Deployment
 from kvplan.traffic.arrivals import ArrivalProcess, Poisson, Ramp
 from kvplan.traffic.distributions import Constant, Distribution
 from kvplan.traffic.prefixes import Prefixes, SharedPrefix
@@ -44,49 +44,18 @@ class StepCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedDeployment:
-    """The file's ``deployment``: its keys by their names, what has a unit read. None: the engine's default.
+class PlannedDeployment(Deployment):
+    """The file's ``deployment``: what is asked of each engine, and what the file alone says.
 
-    ``draft_model`` is a reference like the file's ``model``.
+    What is named, as the file's ``model`` is, is looked up when it is planned: ``gpu_name``, ``draft_model_name`` and
+    ``calibration``; until then ``gpu`` and ``draft_model`` are None. ``kv_pool`` stands for ``kv_memory_bytes``.
     """
 
-    gpu: str | None = None
-    gpu_memory_bytes: tuple[int, ...] | None = None
-    engine: str = "vllm"
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    data_parallel: int = 1
-    context_parallel: int = 1
-    expert_parallel: bool = False
-    pp_layers: tuple[int, ...] | None = None
+    gpu_name: str | None = None
+    draft_model_name: str | None = None
+    calibration: str | None = None
     replicas: int = 1
     router: str = "round_robin"
-    kv_dtype: str = "auto"
-    cache_type_k: str | None = None
-    cache_type_v: str | None = None
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    gpu_memory_utilization: float | None = None
-    async_scheduling: bool | None = None
-    prefix_caching: bool | None = None
-    chunked_prefill: bool | None = None
-    hybrid_kv_cache_manager: bool = True
-    block_size: int | None = None
-    enforce_eager: bool = False
-    speculative_tokens: int = 0
-    speculative_method: str | None = None
-    draft_model: str | None = None
-    max_loras: int = 0
-    max_lora_rank: int = 16
-    limit_mm_per_prompt: tuple[MediaLimit, ...] | None = None
-    kv_offload_bytes: int | None = None
-    kv_unified: bool | None = None
-    swa_full: bool = False
-    swa_full_tokens_ratio: float | None = None
-    mamba_full_memory_ratio: float | None = None
-    weight_bytes: int | None = None
-    calibration: str | None = None
     watermark_share: float = 0.0
     long_prefill_token_threshold: int = 0
     max_queued_requests: int | None = None

@@ -65,10 +65,7 @@ def _find(reference: str, profiles_folder: str | Path | None) -> Path:
 
 def _check_names(traffic: Traffic, places: Places, profiles_folder: str | Path | None) -> None:
     """Names of catalogue entries are looked up at once, so that a misspelt one is reported with its line."""
-    from kvplan.engines import parse_engine
-
-    places.at(("deployment", "engine"), parse_engine, traffic.deployment.engine)
-    gpu = traffic.deployment.gpu
+    gpu = traffic.deployment.gpu_name
     if gpu is not None:
         places.at(("deployment", "gpu"), lambda name: load_gpu(name, extra_folder=profiles_folder), gpu)
     for index, entry in enumerate(traffic.classes):

@@ -1,6 +1,5 @@
 """What is wrong with a file, said as its writer would see it: the key, its line, and the nearest known word."""
 
-import re
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
@@ -65,17 +64,27 @@ def _translate(complaint: Any, shape: Any, values: Any, places: Places, others: 
     elif kind == "value_error":
         message = f"{name}: {complaint['ctx']['error']}"
     else:
-        said = complaint["msg"].replace("Input should be", "must be").replace("valid dictionary", "block of keys")
-        said = re.sub(r" or instance of \w+", "", said)
+        said = _WANTED.get(kind) or complaint["msg"].replace("Input should be", "must be")
         if kind == "too_short":
             said = f"must have {complaint['ctx']['min_length']} or more entries"
         unit = _UNITS.get(str(path[-1])) if path else None
-        if kind == "string_type" and unit is not None and isinstance(complaint["input"], int | float):
+        message = f"{name or 'the file'}: {said[:1].lower()}{said[1:]}, not {shown(complaint['input'])}"
+        if kind == "string_type" and unit is not None and type(complaint["input"]) in (int, float):
+            message = f"{name}: {complaint['input']} has no unit"
             hint = f"write it with its unit: {complaint['input']}{unit}"
-        message = f"{name or 'the file'}: {said[:1].lower()}{said[1:]}, not {_shown(complaint['input'])}"
     return places.error(path, message + more, hint)
 
 
+_WANTED = {
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "must be a block of keys"),
+}
+"""What the validator misses → what a file would say instead."""
 _UNITS = {
     "rate": "/s",
     "memory": "GiB",
@@ -85,8 +94,20 @@ _UNITS = {
 """Keys whose values have units, and the usual one."""
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
+def shown(value: object) -> str:
+    """A value as a file writes it, cut where it is long.
+
+    >>> shown(True), shown(None), shown("6 per hour"), shown({"cv": 2})
+    ('true', 'null', "'6 per hour'", '{cv: 2}')
+    """
+    if isinstance(value, dict):
+        text = "{" + ", ".join(f"{key}: {shown(each)}" for key, each in value.items()) + "}"
+    elif isinstance(value, list):
+        text = "[" + ", ".join(map(shown, value)) + "]"
+    elif value is None or isinstance(value, bool):
+        text = "null" if value is None else str(value).lower()
+    else:
+        text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -1,10 +1,11 @@
 """From the shape of the deployment to the values inside."""
 
-from dataclasses import fields
+from typing import Any
 
-from kvplan.engines.base import MediaLimit
+from kvplan.engines.asked import read_options, rows
+from kvplan.errors import InputError
 from kvplan.traffic.file.places import Places
-from kvplan.traffic.file.shapes.deployment import DeploymentShape, MediaShape
+from kvplan.traffic.file.shapes.deployment import OwnShape
 from kvplan.traffic.file.yaml_text import KeyPath
 from kvplan.traffic.kinds import KvPool, PlannedDeployment, StepCost
 from kvplan.units import parse_bytes
@@ -12,54 +13,42 @@ from kvplan.units import parse_bytes
 _DEPLOYMENT: KeyPath = ("deployment",)
 
 
-def deployment(shape: DeploymentShape, places: Places) -> PlannedDeployment:
-    """Most keys carry their name and value over; those with a unit, a place or a form of their own are read here."""
-    known = {field.name for field in fields(PlannedDeployment)}
-    plain = {name: getattr(shape, name) for name in DeploymentShape.model_fields if name in known}
-    stages = None if shape.pp_layers is None else tuple(shape.pp_layers)
-    if stages is not None and shape.pipeline_parallel == 1:
-        plain["pipeline_parallel"] = len(stages)
-    plain |= {
-        "gpu": None if shape.gpu is None else str(shape.gpu),
-        "pp_layers": stages,
-        "limit_mm_per_prompt": _media_limits(shape),
-        "weight_bytes": _memory(shape.weight_bytes, places, "weight_bytes"),
-        "kv_pool": _pool(shape, places),
-        "service": None if shape.service is None else StepCost(**shape.service.model_dump()),
-        "calibration": None
+def deployment(shape: OwnShape, places: Places) -> PlannedDeployment:
+    """The options are read by their forms; what is named there stays a name."""
+    asked = _asked(shape, places)
+    return PlannedDeployment(
+        gpu_name=asked.pop("gpu", None),
+        draft_model_name=asked.pop("draft_model", None),
+        kv_pool=_pool(shape, asked.pop("kv_memory_bytes", None), places),
+        service=None if shape.service is None else StepCost(**shape.service.model_dump()),
+        calibration=None
         if shape.calibration is None
         else places.beside((*_DEPLOYMENT, "calibration"), shape.calibration, "calibration"),
-    }
-    memory = shape.gpu_memory
-    ranks = [] if memory is None else memory.split(",") if isinstance(memory, str) else memory
-    return PlannedDeployment(
-        **plain,
-        gpu_memory_bytes=tuple(places.at((*_DEPLOYMENT, "gpu_memory"), parse_bytes, text.strip()) for text in ranks)
-        or None,
-        kv_offload_bytes=_memory(shape.kv_offload, places, "kv_offload"),
+        replicas=shape.replicas,
+        router=shape.router,
         watermark_share=shape.watermark,
+        long_prefill_token_threshold=shape.long_prefill_token_threshold,
+        max_queued_requests=shape.max_queued_requests,
+        max_queued_tokens=shape.max_queued_tokens,
+        **asked,
     )
 
 
-def _memory(value: int | str | None, places: Places, *key: str) -> int | None:
-    return places.at((*_DEPLOYMENT, *key), parse_bytes, value) if isinstance(value, str) else value
+def _asked(shape: OwnShape, places: Places) -> dict[str, Any]:
+    keys = {key for row in rows() for key in row.keys}
+    written = shape.model_dump(include=keys, exclude_unset=True, exclude_none=True)
+    try:
+        return read_options(written, {key: f"{key}:" for key in written})
+    except InputError as error:
+        key = (error.key or "").rstrip(":")
+        said = error.message.removeprefix(f"{key}: ")
+        raise places.error((*_DEPLOYMENT, key), f"deployment.{key}: {said}", error.hint) from error
 
 
-def _pool(shape: DeploymentShape, places: Places) -> KvPool | None:
-    if shape.kv_memory is not None:
-        return KvPool(memory_bytes=_memory(shape.kv_memory, places, "kv_memory"))
+def _pool(shape: OwnShape, memory_bytes: int | None, places: Places) -> KvPool | None:
     pool = shape.kv_pool
     if pool is None:
-        return None
-    memory_bytes = _memory(pool.memory, places, "kv_pool", "memory")
+        return None if memory_bytes is None else KvPool(memory_bytes=memory_bytes)
+    if pool.memory is not None:
+        memory_bytes = places.at((*_DEPLOYMENT, "kv_pool", "memory"), parse_bytes, pool.memory)
     return KvPool(blocks=pool.blocks, block_tokens=pool.block_tokens, memory_bytes=memory_bytes)
-
-
-def _media_limits(shape: DeploymentShape) -> tuple[MediaLimit, ...] | None:
-    if shape.limit_mm_per_prompt is None:
-        return None
-    said = {
-        sort: limit if isinstance(limit, MediaShape) else MediaShape(count=limit)
-        for sort, limit in shape.limit_mm_per_prompt.items()
-    }
-    return tuple(MediaLimit(sort=sort, items=limit.count, item_tokens=limit.tokens) for sort, limit in said.items())

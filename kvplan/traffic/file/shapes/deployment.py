@@ -1,9 +1,10 @@
-"""How a file writes the engine: the options of ``kvplan fit`` by their names, and what was measured."""
+"""How a file writes the engine: every option of a deployment by its keys, and what the file alone says of it."""
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, create_model, model_validator
 
+from kvplan.engines.asked import Row, rows
 from kvplan.traffic.file.shapes.base import Bytes, Count, CountOrNone, NotNegative, Positive, Section
 
 
@@ -39,57 +40,12 @@ class MediaShape(Section):
     tokens: Count | None = None
 
 
-class DeploymentShape(Section):
-    gpu: str | Count | None = None  # 4090 is a number to YAML
-    gpu_memory: Bytes | list[Bytes] | None = None
-    engine: str = "vllm"
-    tensor_parallel: Count = 1
-    pipeline_parallel: Count = 1
-    data_parallel: Count = 1
-    context_parallel: Count = 1
-    expert_parallel: bool = False
-    pp_layers: Annotated[list[Count], Field(min_length=1)] | None = None
+class OwnShape(Section):
+    """What the file says of a deployment beside the options of an engine."""
+
+    calibration: str | None = None
     replicas: Count = 1
     router: Literal["round_robin", "least_reserved"] = "round_robin"
-    kv_dtype: str = "auto"
-    cache_type_k: str | None = None
-    cache_type_v: str | None = None
-    max_model_len: Count | None = None
-    max_num_seqs: Count | None = None
-    max_num_batched_tokens: Count | None = None
-    gpu_memory_utilization: Annotated[
-        Annotated[float, Field(gt=0, le=1)] | None,
-        Field(
-            validation_alias=AliasChoices(
-                "gpu_memory_utilization",
-                "mem_fraction_static",
-                "free_gpu_memory_fraction",
-                "cuda_memory_fraction",
-            )
-        ),
-    ] = None
-    async_scheduling: bool | None = None
-    prefix_caching: bool | None = None
-    chunked_prefill: bool | None = None
-    hybrid_kv_cache_manager: bool = True
-    block_size: Count | None = None
-    enforce_eager: bool = False
-    speculative_tokens: CountOrNone = 0
-    speculative_method: str | None = None
-    draft_model: Annotated[str, Field(min_length=1)] | None = None
-    max_loras: CountOrNone = 0
-    max_lora_rank: Count = 16
-    limit_mm_per_prompt: dict[str, CountOrNone | MediaShape] | None = None
-    kv_memory: Bytes | None = None
-    kv_offload: Bytes | None = None
-    kv_unified: bool | None = None
-    swa_full: bool = False
-    swa_full_tokens_ratio: Positive | None = None
-    mamba_full_memory_ratio: Positive | None = None
-    weight_bytes: Annotated[
-        Count | Bytes | None, Field(validation_alias=AliasChoices("weight_bytes", "weights_bytes"))
-    ] = None
-    calibration: str | None = None
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     long_prefill_token_threshold: CountOrNone = 0
     max_queued_requests: CountOrNone | None = None
@@ -99,6 +55,37 @@ class DeploymentShape(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if self.kv_memory is not None and self.kv_pool is not None:
+        if self.kv_pool is not None and "kv_memory" in self.model_fields_set:
             raise ValueError("kv_memory is kv_pool: {memory: …} in short; give one of them")
         return self
+
+
+_Amount = Count | Bytes
+_WRITTEN: dict[str, Any] = {
+    "switch": bool,
+    "count": Count,
+    "count_or_none": CountOrNone,
+    "counts": Annotated[list[Count], Field(min_length=1)],
+    "word": Annotated[str, Field(min_length=1)],
+    "amount": _Amount,
+    "amounts": _Amount | list[_Amount],
+    "ratio": Positive,
+    "memory_share": Annotated[float, Field(gt=0, le=1)] | Annotated[str, Field(examples=["0.5free", "40GiB"])],
+    "media": dict[str, CountOrNone | MediaShape],
+    "engine": str,
+    "gpu": str | Count,  # 4090 is a number to YAML
+    "model": Annotated[str, Field(min_length=1)],
+}
+"""Form of an option → what may stand for it in a file."""
+
+
+def _key(row: Row) -> Any:
+    return Annotated[_WRITTEN[row.option.form.name] | None, Field(description=row.option.help)], None
+
+
+if TYPE_CHECKING:
+    DeploymentShape = OwnShape
+else:
+    DeploymentShape = create_model(
+        "DeploymentShape", __base__=OwnShape, **{key: _key(row) for row in rows() for key in row.keys}
+    )
