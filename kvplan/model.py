@@ -16,6 +16,18 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EncoderShape:
+    """An encoder of pictures: the widths of its layers, how many patches become one token, the tokens of the largest
+    item that it is given (0: not known), and the vectors of the text model's width that it makes of each token."""
+
+    hidden: int
+    intermediate: int
+    patches_per_token: int
+    item_tokens: int = 0
+    outputs: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Shape:
     """Widths that the engines' activation terms are made of; null where the config does not say."""
 
@@ -28,6 +40,7 @@ class Shape:
     has_vision: bool = False
     vision_layers: int | None = None
     vision_hidden: int | None = None
+    encoder: EncoderShape | None = None
     is_pooling: bool = False
 
 

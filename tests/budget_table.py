@@ -24,64 +24,40 @@ from kvplan.engines.vllm.settings import resolve_settings
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
 from kvplan.profiles.kinds import GpuProfile
+from kvplan.sources import read_model as read_reference
 from kvplan.units import GIB
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-SAME_SHAPE = {
-    "Qwen/Qwen3-30B-A3B-Instruct-2507": "Qwen/Qwen3-30B-A3B-Thinking-2507",
-    "meta-llama/Llama-3.2-1B": "meta-llama/Llama-3.2-1B-Instruct",
-    "microsoft/Phi-3-mini-4k-instruct": "microsoft/Phi-3-mini-128k-instruct",
-    "Qwen/Qwen2.5-1.5B-Instruct": "Qwen/Qwen2-1.5B-Instruct",
-    "Qwen/Qwen3-4B": "Qwen/Qwen3-4B-Instruct-2507",
+BASE_MODELS: Mapping[str, str] = {
+    "AEON-7/Qwen3.6-35B-A3B-heretic-NVFP4": "Qwen/Qwen3.6-35B-A3B",
+    "DeepSeek-V3/R1 family (exact id not printed)": "deepseek-ai/DeepSeek-V3",
+    "Qwen3-30B-A3B-Instruct-2507-Int4-W4A16": "Qwen/Qwen3-30B-A3B-Instruct-2507",
+    "Qwen3.6-27B-AutoRound-INT4": "Qwen/Qwen3.6-27B",
+    "Qwen3.6-35B-A3B-NVFP4": "nvidia/Qwen3.6-35B-A3B-NVFP4",
+    "RedHatAI/Qwen3.6-35B-A3B-NVFP4": "Qwen/Qwen3.6-35B-A3B",
+    "RedHatAI/gemma-4-26B-A4B-it-NVFP4": "google/gemma-4-26B-A4B-it",
+    "cyankiwi/gemma-4-26B-A4B-it-qat-AWQ-INT4": "google/gemma-4-26B-A4B-it",
+    "huihui-ai/Huihui-gpt-oss-20b-mxfp4-abliterated-v2": "openai/gpt-oss-20b",
+    "moonshotai/Kimi-K2-Thinking": "moonshotai/Kimi-K2-Instruct",
+    "scb10x/typhoon-ocr-7b": "Qwen/Qwen2.5-VL-7B-Instruct",
+    "typhoon-ai/typhoon-s-thaillm-8b-instruct-research-preview": "Qwen/Qwen3-8B",
+    "unsloth/Qwen3.8-27B-NVFP4": "Qwen/Qwen3.8-27B",
+    "vrfai/Qwen3.6-27B-FP8": "Qwen/Qwen3.6-27B",
 }
-"""Models of the logs whose own config is not recorded, and a recorded one of the same widths."""
-NULLS: Mapping[str, tuple[str, ...]] = {
-    "mistralai/Mistral-7B-Instruct-v0.3": ("sliding_window",),
-    "mistralai/Mistral-7B-v0.3": ("sliding_window",),
+"""Fine-tunes and quantisations in the logs, and the model of the catalogue whose widths they have."""
+DOTS_OCR: Mapping[str, Any] = {
+    "model_type": "qwen2",
+    "hidden_size": 1536,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "intermediate_size": 8960,
+    "vocab_size": 151936,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+    "vision_config": {},
 }
-"""Keys whose value is null in a model's config.json and that the recorded config leaves out: the class would fill in
-a window of 4,096."""
-WIDTHS: Mapping[str, Mapping[str, Any]] = {
-    # from the models' own config.json on the Hub
-    "Qwen/Qwen2.5-3B": {
-        "model_type": "qwen2",
-        "hidden_size": 2048,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "intermediate_size": 11008,
-        "vocab_size": 151936,
-        "max_position_embeddings": 32768,
-        "tie_word_embeddings": True,
-    },
-    "meta-llama/Llama-3.2-3B-Instruct": {
-        "model_type": "llama",
-        "hidden_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 8192,
-        "vocab_size": 128256,
-        "max_position_embeddings": 131072,
-        "tie_word_embeddings": True,
-    },
-    "openai/gpt-oss-20b": {
-        "model_type": "gpt_oss",
-        "hidden_size": 2880,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 64,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "intermediate_size": 2880,
-        "num_local_experts": 32,
-        "num_experts_per_tok": 4,
-        "sliding_window": 128,
-        "layer_types": ["sliding_attention", "full_attention"] * 12,
-        "vocab_size": 201088,
-        "max_position_embeddings": 131072,
-    },
-}
+"""The decoder of rednote-hilab/dots.ocr (its config.json on the Hub); the catalogue does not hold the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +101,7 @@ def read_rows(folder: Path = DATA) -> list[Row]:
     """The rows that can be judged."""
     logs = {row["row"]: row for row in read_lines(folder / "engine_logs.jsonl")}
     usable = [line for line in read_lines(folder / "engine_logs_usable.jsonl") if line["base_model"]]
-    return [_row(line, logs[line["row"]], folder) for line in usable if line["engine"].startswith("vllm@")]
+    return [_row(line, logs[line["row"]]) for line in usable if line["engine"].startswith("vllm@")]
 
 
 def judge(row: Row) -> Judged:
@@ -158,9 +134,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _row(line: Mapping[str, Any], log: Mapping[str, Any], folder: Path) -> Row:
+def _row(line: Mapping[str, Any], log: Mapping[str, Any]) -> Row:
     release = tuple(int(part) for part in line["engine"].removeprefix("vllm@").split("."))
-    model = read_model(line["base_model"], folder)
+    model = read_model(line["base_model"])
     # a fine-tune in a log may have a longer window than the base model's config
     model = replace(model, max_context_tokens=max(model.max_context_tokens or 0, log["max_model_len"] or 0))
     ranks = log["tp"] or 1
@@ -184,7 +160,9 @@ def _row(line: Mapping[str, Any], log: Mapping[str, Any], folder: Path) -> Row:
         weight_bytes=gib(log["model_load_gib"]),
     )
     if "language-model-only" in flags or "'image': 0" in flags:
-        facts = replace(facts, has_encoder=False)
+        facts = replace(facts, encoder=None)
+    if "Embedding" in log["model"]:
+        facts = replace(facts, runs_sampler=False)
     if "flashinfer" in flags:
         facts = replace(facts, sampler="flashinfer")
     elif "pytorch-native" in flags:
@@ -200,17 +178,23 @@ def _row(line: Mapping[str, Any], log: Mapping[str, Any], folder: Path) -> Row:
     )
 
 
-def read_model(name: str, folder: Path = DATA) -> ModelSpec:
-    """The model of a log row, from its recorded config, from one of the same widths, or from its widths."""
-    facts: Mapping[str, Any] = {"config": WIDTHS.get(name), "params": None}
-    if name not in WIDTHS:
-        recorded = folder / "models" / f"{SAME_SHAPE.get(name, name).replace('/', '--')}.json"
-        facts = json.loads(recorded.read_text(encoding="utf-8"))
-    config = {**facts["config"], **dict.fromkeys(NULLS.get(name, ()))}
-    return read_config(config, model_id=name, source=Source(name="recorded config"), parameters=facts["params"])
+def read_model(name: str) -> ModelSpec:
+    """The model of a log row, or the catalogue's of the same widths."""
+    if name == "rednote-hilab/dots.ocr":
+        return read_config(DOTS_OCR, model_id=name, source=Source(name="its config.json"))
+    return read_reference(BASE_MODELS.get(name, name), offline=True)
 
 
-CAPABILITIES = {"T4": (7, 5), "L4": (8, 9), "4090": (8, 9), "H100": (9, 0), "Blackwell": (12, 0)}
+CAPABILITIES = {
+    "T4": (7, 5),
+    "L4": (8, 9),
+    "4090": (8, 9),
+    "H100": (9, 0),
+    "H200": (9, 0),
+    "Blackwell": (12, 0),
+    "5090": (12, 0),
+    "GB10": (12, 1),
+}
 """By a word of the card's name; the others of the logs are Ampere's, or not said."""
 
 
@@ -239,7 +223,7 @@ def device_of(name: str, memory_bytes: int) -> GpuProfile:
 
 _FITTED: Mapping[str, Sequence[float]] = {
     "SAMPLER_COPIES_TORCH": [9.0 + 0.1 * step for step in range(13)],
-    "SAMPLER_COPIES_TRITON": [4.0 + 0.5 * step for step in range(9)],
+    "SAMPLER_COPIES_TRITON": [2.5 + 0.5 * step for step in range(9)],
     "SAMPLER_COPIES_FLASHINFER": [2.0 + 0.5 * step for step in range(7)],
     "NON_TORCH_BEFORE_CONTEXT_SMALL": [0.02 * step * GIB for step in range(8)],
     "NON_TORCH_BEFORE_CONTEXT_LARGE": [0.03 * step * GIB for step in range(10)],

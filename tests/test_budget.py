@@ -1,6 +1,7 @@
 """Budgets: each term by hand, which rank decides, real start-ups as golden rows, and the bars on recorded logs."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from kvplan.engines.vllm.peaks import (
     RankFacts,
     compile_bytes,
     encoder_bytes,
+    encoder_output_bytes,
+    encoder_tokens,
     forward_bytes,
     sampler_bytes,
     sampler_state_bytes,
@@ -31,6 +34,7 @@ from kvplan.engines.vllm.peaks import (
 from kvplan.engines.vllm.runner import is_second_runner
 from kvplan.engines.vllm.settings import resolve_settings
 from kvplan.errors import InputError
+from kvplan.model import EncoderShape
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.units import GIB, MIB
 from tests import budget_table
@@ -47,6 +51,10 @@ H100 = GpuProfile(
     checked="2026-01-01",
     compute_capability=(9, 0),
 )
+
+
+TOWER = EncoderShape(hidden=1152, intermediate=4304, patches_per_token=4, item_tokens=16384)
+"""The vision tower of Qwen3-VL and its successors."""
 
 
 def facts(**changes: Any) -> RankFacts:
@@ -104,9 +112,9 @@ def test_latent_attention_turns_its_context_back() -> None:
     ("changes", "copies"),
     [
         ({"release": (0, 11)}, Fraction(96, 10)),
-        ({"release": (0, 19)}, Fraction(6)),
+        ({"release": (0, 19)}, Fraction(7, 2)),
         ({}, Fraction(3)),
-        ({"capability": (7, 5)}, Fraction(6)),
+        ({"capability": (7, 5)}, Fraction(7, 2)),
         ({"vendor": "amd"}, Fraction(96, 10)),
         ({"sampler": "flashinfer", "release": (0, 11)}, Fraction(3)),
         ({"runs_sampler": False}, Fraction(0)),
@@ -121,11 +129,42 @@ def test_sampler_by_hand(changes: dict[str, Any], copies: Fraction) -> None:
 
 
 def test_the_peak_is_the_largest_phase() -> None:
-    for changes in ({}, {"sequences": 1}, {"has_encoder": True}, {"has_encoder": True, "batched_tokens": 2048}):
+    """Forward pass, sampler and compiler run while what the encoder made is kept; the encoder runs before them."""
+    for changes in ({}, {"sequences": 1}, {"encoder": TOWER}, {"encoder": TOWER, "batched_tokens": 2048}):
         here = facts(**changes)
         found = terms(**changes)
         activation = sum(amount for name, amount in found.items() if name.startswith("activation"))
-        assert activation == max(forward_bytes(here), sampler_bytes(here), encoder_bytes(here), compile_bytes(here))
+        decoding = max(forward_bytes(here), sampler_bytes(here), compile_bytes(here))
+        assert activation == max(encoder_bytes(here), encoder_output_bytes(here) + decoding)
+
+
+def test_an_encoder_has_a_line_of_its_own_where_it_is_not_the_peak_too() -> None:
+    """Qwen3.6's: the start-up run encodes one picture of 16,384 tokens (a log of 0.20 with steps of 4,096 prints it),
+    each of 4 patches × (3 × 4,304 + 3 × 1,152) × 2 B = 2.0 GiB, and keeps 16,384 × 4,096 × 2 B."""
+    here = facts(encoder=TOWER, batched_tokens=4096)
+    assert encoder_tokens(here) == 16384
+    assert encoder_tokens(facts(encoder=TOWER, batched_tokens=40000)) == 2 * 16384
+    assert encoder_bytes(here) == 16384 * 4 * 2 * (3 * 4304 + 3 * 1152)
+    assert encoder_output_bytes(here) == 16384 * 4096 * 2
+    found = {term.name: term for term in rank_terms(facts(encoder=TOWER, release=(0, 11)))}
+    assert found["activation_encoder"].bytes == 0  # 1,024 sequences: sampling takes more
+    assert found["activation_encoder"].formula == (
+        "16,384 tokens × 4 patches × 2 B × 16,368 values = 2 GiB before the decoder runs; here what exceeds the "
+        "others"
+    )
+    assert "activation_encoder" not in terms()
+    # 0.11 keeps room for 153,600 tokens of a video of Qwen3-VL, which makes four vectors of each
+    deep = replace(TOWER, outputs=4)
+    assert encoder_output_bytes(facts(encoder=deep, release=(0, 11))) == 153600 * 4 * 4096 * 2
+    assert encoder_output_bytes(facts(encoder=deep)) == 16384 * 4 * 4096 * 2
+
+
+def test_a_gated_delta_net_works_on_whole_steps() -> None:
+    """75,776 values a token of Qwen3.6-35B-A3B's, where an MLP of 3 × 512 would be less; a wider MLP hides it."""
+    narrow = facts(intermediate=512, recurrent_width=75776)
+    assert forward_bytes(narrow) - forward_bytes(facts(intermediate=0)) == 8192 * 75776 * 2
+    wide = {"intermediate": 100_000}
+    assert forward_bytes(facts(**wide, recurrent_width=75776)) == forward_bytes(facts(**wide))
 
 
 def test_what_the_second_runner_keeps() -> None:
@@ -159,14 +198,14 @@ def test_which_runner_a_model_gets() -> None:
     assert not is_second_runner((0, 22), "Qwen3ForCausalLM", **dense)
 
 
-def test_graphs_lie_inside_from_0_21() -> None:
+def test_graphs_lie_inside_from_0_20() -> None:
     """86 graphs at 256 sequences: 0.10 + 86 × 0.0042 GiB; a log of 0.29 on an L40S prints an estimate of 0.46."""
     assert captured_graphs(256) == 86
     assert graph_bytes(86) / GIB == pytest.approx(0.46, abs=0.005)
     runner = {"is_second_runner": True}
     for changes, inside in (
-        ({"release": (0, 20)}, False),
-        ({"release": (0, 21)}, True),
+        ({"release": (0, 19, 1)}, False),
+        ({"release": (0, 20)}, True),
         ({"release": (0, 28), **runner}, False),
         ({"release": (0, 29), **runner}, True),
     ):
@@ -204,14 +243,19 @@ def test_communication_grows_with_ranks_and_nodes() -> None:
         # "non-torch 0.21 GiB" on 8 × L40S, "non_torch_memory takes 0.20GiB" on 16 × RTX 3090
         ({"tensor_parallel": 8, "capability": (8, 9)}, "0.15"),
         ({"tensor_parallel": 16, "capability": (8, 6)}, "0.15"),
-        # a PRO 6000 has no NVLink, but its pools say that the buffers are on the card
-        ({"tensor_parallel": 8, "capability": (12, 0)}, "2.5"),
         ({"tensor_parallel": 8, "capability": None}, "2.5"),
         ({"tensor_parallel": 8, "vendor": "amd", "capability": None}, "2.5"),
     ],
 )
 def test_communication_by_what_joins_the_cards(changes: dict[str, Any], amount: str) -> None:
     assert communication_bytes(facts(gpus=changes["tensor_parallel"] // 2, **changes)) == gib(amount)
+
+
+def test_cards_that_reach_each_other_over_pcie_keep_buffers_for_each_peer() -> None:
+    """A PRO 6000 has no NVLink, but its pools say that the buffers are on the card: 2.5 GiB among 8."""
+    for ranks in (2, 4, 8):
+        found = communication_bytes(facts(gpus=ranks, tensor_parallel=ranks, capability=(12, 0)))
+        assert found == (ranks - 1) * (gib("2.5") // 7)
 
 
 def half_width(**changes: Any) -> float:
@@ -232,10 +276,9 @@ def test_the_band_is_the_root_of_the_summed_squares() -> None:
     [
         ({"release": (0, 11)}, {"release": (0, 6, 4)}),
         ({"release": (0, 11), "vendor": "nvidia"}, {"release": (0, 11), "vendor": "amd"}),
-        ({"release": (0, 20), "sampler": "triton"}, {"release": (0, 20)}),
-        ({"has_encoder": False}, {"has_encoder": True}),
+        ({"encoder": None}, {"encoder": TOWER}),
         ({"unified_memory": False}, {"unified_memory": True}),
-        ({"capability": (9, 0)}, {"capability": (12, 0)}),
+        ({}, {"runs_flashinfer": True}),
         (
             {"tensor_parallel": 8, "capability": (10, 0), "is_linked": True},
             {"tensor_parallel": 8, "capability": (12, 0)},
@@ -251,7 +294,14 @@ def test_sparse_attention_keeps_workspaces() -> None:
     """VLLM's own comment: 5 × 163,840 × 576 × 2 B ≈ 900 MB for DeepSeek-V3.2."""
     sparse = facts(sparse_latent_width=576, window_tokens=163840)
     assert workspace_bytes(sparse) == 5 * 163840 * 576 * 2 + 512 * MIB
-    assert workspace_bytes(facts(capability=(10, 0))) == 394 * MIB
+
+
+def test_flashinfers_buffer_is_taken_where_its_attention_runs_and_graphs_are_profiled() -> None:
+    runs = {"runs_flashinfer": True}
+    assert workspace_bytes(facts(**runs)) == 394 * MIB
+    assert workspace_bytes(facts(**runs, enforce_eager=True)) == 0
+    assert workspace_bytes(facts(**runs, release=(0, 19))) == 0
+    assert workspace_bytes(facts(capability=(10, 0))) == 0
 
 
 def test_a_budget_that_does_not_close_stays_negative() -> None:

@@ -10,6 +10,8 @@ DEFAULT_WINDOW = 2048
 
 H100_BYTES = 85_041_610_752  # 79.2 GiB, what the driver reports for an H100-80
 H100_CAPABILITY = (9, 0)
+ROCM_CAPABILITY = (9, 4)
+"""What an MI300 reports in its place: no rule of a CUDA kernel asks for it."""
 
 
 def device_bytes(deployment: Deployment) -> int:
@@ -31,10 +33,12 @@ def check_pool(deployment: Deployment) -> None:
 
 
 def capability_of(deployment: Deployment) -> tuple[int, int]:
-    """CUDA's compute capability of the device; an H100's where no GPU was named or it has none."""
-    if deployment.gpu is None or deployment.gpu.compute_capability is None:
-        return H100_CAPABILITY
-    return deployment.gpu.compute_capability
+    """CUDA's compute capability of the device; an H100's where no GPU was named or an NVIDIA one has none, and no CUDA
+    device's on others."""
+    gpu = deployment.gpu
+    if gpu is not None and gpu.compute_capability is None and gpu.vendor.lower() != "nvidia":
+        return ROCM_CAPABILITY
+    return H100_CAPABILITY if gpu is None or gpu.compute_capability is None else gpu.compute_capability
 
 
 def device_memories(deployment: Deployment) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kvplan.hf_config.described import HEAD_NAMES, HIDDEN_NAMES, Described
+from kvplan.hf_config.weights.encoder_shape import encoder_shape
 from kvplan.model import Shape
 
 _VISION_KEYS = ("vision_config", "vision_tower", "mm_vision_tower", "vision_encoder", "visual", "image_size")
@@ -36,6 +37,7 @@ def read_shape(model: Described) -> Shape:
         has_vision=any(outer.says(key) for key in _VISION_KEYS),
         vision_layers=None if vision is None else vision.optional_count("num_hidden_layers"),
         vision_hidden=None if vision is None else vision.optional_count("hidden_size"),
+        encoder=encoder_shape(outer.values),
         is_pooling=any(word in listed[0] for word in _POOLING_WORDS),
     )
 

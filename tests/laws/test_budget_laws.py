@@ -11,7 +11,7 @@ from kvplan.engines.vllm.budget_terms import rank_budget, rank_terms
 from kvplan.engines.vllm.graphs import capture_sizes, captured_graphs
 from kvplan.engines.vllm.peaks import RankFacts
 from kvplan.engines.weights import rank_share
-from kvplan.model import WeightPart
+from kvplan.model import EncoderShape, WeightPart
 from kvplan.units import GIB
 
 RELEASES = [(0, 6), (0, 11), (0, 17), (0, 19), (0, 20), (0, 21), (0, 28), (0, 33)]
@@ -42,7 +42,8 @@ def rank_facts(draw: st.DrawFn) -> RankFacts:
         capability=draw(st.sampled_from([None, (7, 5), (8, 0), (9, 0), (10, 0), (12, 0)])),
         unified_memory=draw(st.booleans()),
         is_linked=draw(st.booleans()),
-        has_encoder=draw(st.booleans()),
+        encoder=draw(st.sampled_from([None, EncoderShape(hidden=1152, intermediate=4304, patches_per_token=9)])),
+        runs_flashinfer=draw(st.booleans()),
         runs_sampler=draw(st.booleans()),
         enforce_eager=draw(st.booleans()),
         **optional,

@@ -5,15 +5,18 @@ from dataclasses import replace
 from kvplan.engines.base import Budget, Deployment, Settings
 from kvplan.engines.drafting import EAGLE, MTP, Drafter, draft_weights
 from kvplan.engines.stages import stage_layers
+from kvplan.engines.vllm.budget_constants import PLAIN_ENCODER
 from kvplan.engines.vllm.budget_terms import rank_budget
 from kvplan.engines.vllm.lora import lora_bytes
-from kvplan.engines.vllm.peaks import RankFacts
+from kvplan.engines.vllm.peaks import RankFacts, delta_width
 from kvplan.engines.vllm.runner import is_second_runner
 from kvplan.engines.vllm.settings import release_of
+from kvplan.engines.vllm.storage import kv_types
 from kvplan.engines.weights import load_rank
-from kvplan.layers import LatentAttention, RecurrentLayer
+from kvplan.layers import FullAttention, GatedDeltaState, KdaState, LatentAttention, RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
 
+_HOPPER, _BLACKWELL, _SMALL_BLACKWELL = 9, 10, 12
 _LATENT_HEAD_WIDTH = 256
 """K and V values of one MLA head made from a latent: 128 + 128 in every published DeepSeek-like model but GLM-5."""
 
@@ -52,7 +55,7 @@ def stage_budgets(
                 rank=deployment.lora_rank,
                 stage=shares[stage],
             ),
-            has_encoder=facts.has_encoder and stage == 0,
+            encoder=facts.encoder if stage == 0 else None,
         )
         last = stage == stages - 1
         budgets.append(rank_budget(_with_drafter(here, model, drafter) if last else replace(here, runs_sampler=False)))
@@ -90,6 +93,7 @@ def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> 
         intermediate=shape.intermediate or 0,
         experts_per_token=(shape.experts_per_token or 0) if shape.experts else 0,
         expert_intermediate=shape.expert_intermediate or shape.intermediate or 0,
+        recurrent_width=_recurrent_width(model, deployment.tensor_parallel),
         tensor_parallel=deployment.tensor_parallel,
         gpus=deployment.gpus,
         vendor=gpu.vendor.lower() if gpu is not None else "nvidia",
@@ -103,10 +107,45 @@ def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> 
             has_states=model.keeps(RecurrentLayer),
             is_pooling=shape.is_pooling,
         ),
+        runs_flashinfer=_runs_flashinfer(model, deployment),
         runs_sampler=not shape.is_pooling,
-        has_encoder=shape.has_vision,
+        encoder=shape.encoder or PLAIN_ENCODER if shape.has_vision else None,
         enforce_eager=deployment.enforce_eager,
         query_tokens=1 + deployment.speculative_tokens,
         latent_context_width=heads * _LATENT_HEAD_WIDTH if latent is not None and not sparse else 0,
         sparse_latent_width=latent.latent_dim + latent.rope_dim if latent is not None and sparse else 0,
     )
+
+
+def _recurrent_width(model: ModelSpec, tensor_parallel: int) -> int:
+    """Of gated delta nets, which work on whole steps; other recurrent layers scan, and are not counted."""
+    for kept in model.caches:
+        if isinstance(kept, GatedDeltaState):
+            rank = kept.shard(tensor_parallel)
+            return delta_width(
+                key_heads=rank.key_heads,
+                key_dim=rank.key_dim,
+                value_heads=rank.value_heads,
+                value_dim=rank.value_dim,
+            )
+        if isinstance(kept, KdaState):
+            heads = kept.shard(tensor_parallel).heads
+            return delta_width(key_heads=heads, key_dim=kept.dim, value_heads=heads, value_dim=kept.dim)
+    return 0
+
+
+def _runs_flashinfer(model: ModelSpec, deployment: Deployment) -> bool:
+    """Whether FlashInfer's attention is the default: on capability 10.x; else with 8-bit KV, which FlashAttention reads
+    on Hopper only. MLA has kernels of its own but for the sparse one of 12.x; heads of several sizes go to Triton.
+
+    Source: vLLM 0.20 and 0.33, ``_get_backend_priorities`` of ``platforms/cuda.py``, and the classes' own choices.
+    """
+    gpu = deployment.gpu
+    if gpu is None or gpu.vendor.lower() != "nvidia" or gpu.compute_capability is None:
+        return False
+    generation = gpu.compute_capability[0]
+    if model.keeps(LatentAttention):
+        return generation == _BLACKWELL or (generation == _SMALL_BLACKWELL and model.has_sparse_latents)
+    heads = {kept.head_dim for kept in model.caches if isinstance(kept, FullAttention | SlidingAttention)}
+    is_8_bit = kv_types(model, deployment.kv_dtype, capability=gpu.compute_capability).key.bytes_per_group == 1
+    return len(heads) == 1 and (generation == _BLACKWELL or (is_8_bit and generation != _HOPPER))

@@ -7,6 +7,7 @@ is printed by ``tests/budget_table.py``, and the relative uncertainties below ma
 from collections.abc import Mapping
 from fractions import Fraction
 
+from kvplan.model import EncoderShape
 from kvplan.units import GIB, MIB
 
 
@@ -19,8 +20,9 @@ def _gib(amount: str) -> int:
 SAMPLER_COPIES_TORCH = Fraction(96, 10)
 """Sorting top-k/top-p in PyTorch: the logits twice (16 and 32 bit), sorted values, 64-bit indices, the sort's own
 workspace, probabilities, their sum and masks. Printed activation peaks lie between 9.6 and 9.8 copies."""
-SAMPLER_COPIES_TRITON = Fraction(6)
-"""The Triton top-k/top-p sampler (0.17 and later on NVIDIA) works on the logits without sorting indices."""
+SAMPLER_COPIES_TRITON = Fraction(7, 2)
+"""The Triton top-k/top-p sampler (0.17 and later on NVIDIA) works on the logits in place: they are there in 16 and 32
+bit, and then their probabilities and as many random numbers (``random_sample``)."""
 SAMPLER_COPIES_FLASHINFER = Fraction(3)
 """FlashInfer's sampling kernels: the logits, their probabilities and one working copy."""
 FIRST_TRITON_SAMPLER = (0, 17)
@@ -45,6 +47,8 @@ FORWARD_INTERMEDIATES = 3
 """Vectors of the MLP's width alive at once: gate, up and their product (a model without a gate has fewer)."""
 FORWARD_HIDDENS = 3
 """Vectors of hidden width alive at once: residual, the layer's input and its output."""
+DELTA_CHUNK_TOKENS = 64
+"""Tokens of a gated delta net's chunk: every one gets a matrix of its tokens' products, and a state."""
 EXPERT_WORKSPACES = 2
 """Buffers per routed token, each as wide as the wider of an expert's input, gate-and-up and output."""
 EXPERT_CHUNK_TOKENS = 32 * 1024
@@ -81,6 +85,10 @@ prints 0.07; pools of 4 × H100 (Qwen3-235B-FP8) and 8 × H100 (Qwen3-32B)."""
 COMMUNICATION_THROUGH_HOST: Mapping[int, int] = {1: 0, 2: _gib("0.15")}
 """Cards before Blackwell without NVLink hand data over in host memory, whatever their number: 2 × 4090 (0.25), 8 × L40S
 (0.21) and 16 × RTX 3090 (0.20) print this above one card's non-torch memory."""
+COMMUNICATION_PER_PEER = _gib("2.5") // 7
+COMMUNICATION_OVER_PCIE: Mapping[int, int] = {ranks: COMMUNICATION_PER_PEER * (ranks - 1) for ranks in (1, 2, 4, 8)}
+"""Blackwell cards without NVLink keep buffers for each peer that they reach over PCIe: pools of 8 (2.5 GiB) and of
+4 × RTX PRO 6000 (Qwen3-235B-A22B: 1.2)."""
 HOPPER = (9, 0)
 BLACKWELL = (10, 0)
 COMMUNICATION_PER_NODE_PAIR = _gib("1.5")
@@ -90,13 +98,13 @@ GPUS_PER_NODE = 8
 GRAPH_BASE = _gib("0.10")
 GRAPH_EACH = int(Fraction("0.0042") * GIB)
 """A captured CUDA graph keeps its launch parameters and workspaces; the pool has a fixed part."""
-FIRST_GRAPHS_INSIDE = (0, 21)
+FIRST_GRAPHS_INSIDE = (0, 20)
+"""Their messages say 0.21; 0.20.0's ``envs.py`` already has it on, and its start-up logs too."""
 FIRST_GRAPHS_OF_SECOND_RUNNER = (0, 29)
 """Before it, the second runner's estimate is 0 (``profile_cudagraph_memory`` of 0.24 to 0.28): graphs lie outside."""
 
 FLASHINFER_WORKSPACE = 394 * MIB
-"""``VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE``; FlashInfer attention is the default on compute capability 10.x, and with
-8-bit KV on 12.x (``_get_backend_priorities`` of ``platforms/cuda.py``); with 16-bit KV pools of 12.x miss as much."""
+"""``VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE``."""
 SPARSE_PREFILL_FACTOR = 5
 """Sparse MLA gathers up to 5 × window latents of 16 bit for a prefill (``sparse_mla_prefill_workspace_factor``)."""
 SPARSE_LOGITS = 512 * MIB
@@ -104,17 +112,18 @@ SPARSE_LOGITS = 512 * MIB
 LATENT_CONTEXT_TOKENS = 64 * 1024
 """MLA's prefill turns at most this many cached latents into K and V at a time."""
 
-ENCODER_MERGE = 4
-"""Image patches per token of the language model: 2 × 2 are merged in every current encoder."""
-ENCODER_WIDTH = 3 * 4304 + 3 * 1152
-"""Values per patch alive in the encoder, as in a decoder layer: the ViT (So400m) that most vision models use."""
+PLAIN_ENCODER = EncoderShape(hidden=1152, intermediate=4304, patches_per_token=4)
+"""Where a config says that there is one and not which: the ViT (So400m) that most vision models use, 2 × 2 merged."""
+
+WIDE_VIDEO_RELEASE = (0, 11)
+WIDE_VIDEO_TOKENS = 153_600
+"""That release keeps room for 12.5 tokens beside each of the 12,288 that Qwen3-VL makes of a video ("a budget of 153600
+tokens", its ``get_max_video_tokens``)."""
 
 # Uncertainties of the terms, which add in squares; each from the residuals of start-up logs named beside it.
 SAMPLER_SHARE = Fraction(15, 100)
 SAMPLER_SHARE_PRINTED = Fraction(8, 100)
 """Peaks printed with PyTorch's sampler on NVIDIA (0.6 to 0.11) lie within 8 %; of the others only pools are known."""
-SAMPLER_CHOICE_SHARE = Fraction(1, 2)
-"""From 0.17 to 0.21 FlashInfer's sampler is taken where asked for: 3 copies instead of 6 (PRO 6000 on 0.20.2)."""
 FORWARD_SHARE = Fraction(35, 100)
 ENCODER_SHARE = Fraction(1)
 """Of the encoder's whole peak: widths differ between towers, and videos are profiled longer than images (Gemma 4 on an

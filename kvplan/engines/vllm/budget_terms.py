@@ -12,14 +12,20 @@ from kvplan.engines.vllm.peaks import (
     default_sampler,
     dense_width,
     encoder_bytes,
+    encoder_output_bytes,
+    encoder_tokens,
+    encoder_width,
     expert_tokens,
     expert_width,
     forward_bytes,
+    output_tokens,
     sampler_bytes,
     sampler_copies,
     sampler_state_bytes,
 )
 from kvplan.units import GIB, format_bytes
+
+_ALWAYS = frozenset({"weights", "non_torch", "activation_sampler", "activation_encoder", "cuda_graphs"})
 
 
 def requested_bytes(total_bytes: int, utilization: Fraction) -> int:
@@ -52,11 +58,10 @@ def communication_bytes(facts: RankFacts) -> int:
     buffers across nodes."""
     capability = facts.capability if facts.vendor == "nvidia" else None
     measured = c.COMMUNICATION
-    if capability is not None and capability < c.BLACKWELL:
-        if not facts.is_linked:
-            measured = c.COMMUNICATION_THROUGH_HOST
-        elif capability >= c.HOPPER:
-            measured = c.COMMUNICATION_HOPPER
+    if capability is not None and not facts.is_linked:
+        measured = c.COMMUNICATION_THROUGH_HOST if capability < c.BLACKWELL else c.COMMUNICATION_OVER_PCIE
+    elif capability is not None and c.HOPPER <= capability < c.BLACKWELL:
+        measured = c.COMMUNICATION_HOPPER
     inside = measured[next((size for size in measured if size >= facts.tensor_parallel), max(measured))]
     return inside + (c.COMMUNICATION_PER_NODE_PAIR if facts.gpus > c.GPUS_PER_NODE else 0)
 
@@ -71,9 +76,10 @@ def workspace_bytes(facts: RankFacts) -> int:
 
 
 def flashinfer_bytes(facts: RankFacts) -> int:
-    """FlashInfer's own buffer, on NVIDIA cards of compute capability 10 and later."""
-    runs = facts.vendor == "nvidia" and facts.capability is not None and facts.capability >= c.BLACKWELL
-    return c.FLASHINFER_WORKSPACE if runs else 0
+    """FlashInfer's own buffer, where its attention is the default and the start-up run reaches it: sparse MLA's layers
+    make it themselves, others with the graphs."""
+    reached = facts.sparse_latent_width > 0 or (graphs_inside(facts) and not facts.enforce_eager)
+    return c.FLASHINFER_WORKSPACE if facts.runs_flashinfer and reached else 0
 
 
 def cuda_graph_bytes(facts: RankFacts) -> int:
@@ -99,7 +105,7 @@ def graph_count(facts: RankFacts) -> int:
 
 
 def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
-    """Every term, in the order in which it is taken; weights, CUDA's own and graphs also where they are nothing."""
+    """Every term, in the order in which it is taken; those of ``_ALWAYS`` also where they add nothing."""
     rows = min(facts.sequences, facts.batched_tokens)
     count = graph_count(facts)
     terms = (
@@ -138,21 +144,25 @@ def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
             inside_fraction=False,
         ),
     )
-    return tuple(term for term in terms if term.bytes or term.name in {"weights", "non_torch", "cuda_graphs"})
+    return tuple(term for term in terms if term.bytes or term.name in _ALWAYS)
 
 
 def activation_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
-    """The forward pass, and what sampler, encoder and compiler need above it: they run one after the other, so the peak
-    is the largest of the four."""
-    forward, sampler, encoder = forward_bytes(facts), sampler_bytes(facts), encoder_bytes(facts)
-    compiling = compile_bytes(facts)
+    """Encoder, forward pass, sampler and compiler run one after the other, so the peak is the largest of the four; what
+    the encoder made stays while the others run.
+
+    The forward pass stands whole, each other one with what it needs above all before it.
+    """
+    forward, sampler, compiling = forward_bytes(facts), sampler_bytes(facts), compile_bytes(facts)
+    encoder, outputs = encoder_bytes(facts), encoder_output_bytes(facts)
+    decoding = max(forward, sampler, compiling)
     rows, tokens = min(facts.sequences, facts.batched_tokens), f"{facts.batched_tokens:,} tokens × 2 B"
     width = dense_width(facts) + expert_width(facts)
     chunk = (
         f", experts {chunked:,} tokens at a time" if (chunked := expert_tokens(facts)) < facts.batched_tokens else ""
     )
     latents = f" + {facts.latent_context_width:,} × cached latents" if facts.latent_context_width else ""
-    return (
+    terms = [
         BudgetTerm(name="activation_forward", bytes=forward, formula=f"{tokens} × {width:,} values{latents}{chunk}"),
         BudgetTerm(
             name="activation_sampler",
@@ -161,18 +171,30 @@ def activation_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
             f"{format_bytes(sampler)}; here what exceeds the forward pass",
         ),
         BudgetTerm(
-            name="activation_encoder",
-            bytes=max(0, encoder - max(forward, sampler)),
-            formula=f"{c.ENCODER_MERGE} patches × {tokens} × {c.ENCODER_WIDTH:,} = {format_bytes(encoder)}, above the "
-            "other two",
-        ),
-        BudgetTerm(
             name="activation_compile",
-            bytes=max(0, compiling - max(forward, sampler, encoder)),
+            bytes=decoding - max(forward, sampler),
             formula=f"{facts.vocabulary:,} × {facts.hidden:,} × 2 B / {facts.tensor_parallel} = "
             f"{format_bytes(compiling)} while kernels are timed; here what exceeds the others",
         ),
-    )
+    ]
+    if facts.encoder is not None:
+        pictures = encoder_tokens(facts)
+        terms += [
+            BudgetTerm(
+                name="activation_encoder_outputs",
+                bytes=outputs,
+                formula=f"{output_tokens(facts):,} tokens of pictures × {facts.encoder.outputs * facts.hidden:,} × 2 B "
+                "while the decoder runs",
+            ),
+            BudgetTerm(
+                name="activation_encoder",
+                bytes=max(0, encoder - outputs - decoding),
+                formula=f"{pictures:,} tokens × {facts.encoder.patches_per_token} patches × 2 B × "
+                f"{encoder_width(facts):,} values = {format_bytes(encoder)} before the decoder runs; here what exceeds "
+                "the others",
+            ),
+        ]
+    return tuple(terms)
 
 
 def band_bytes(facts: RankFacts) -> int:
@@ -197,10 +219,8 @@ def band_bytes(facts: RankFacts) -> int:
 
 
 def _sampler_share(facts: RankFacts) -> Fraction:
-    """Narrow where peaks were printed; wide where a release takes either of two samplers and no log says which."""
+    """Narrow where peaks were printed."""
     sampler = facts.sampler or default_sampler(facts)
-    if facts.sampler is None and sampler == "triton" and facts.release < c.FIRST_FLASHINFER_SAMPLER:
-        return c.SAMPLER_CHOICE_SHARE
     return c.SAMPLER_SHARE_PRINTED if sampler == "torch" and facts.vendor == "nvidia" else c.SAMPLER_SHARE
 
 

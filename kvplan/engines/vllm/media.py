@@ -16,19 +16,6 @@ _ENCODED = ("image", "video")
 _PARTS = "vision."
 
 
-_LARGEST_ITEM_TOKENS = {
-    "Qwen2VLForConditionalGeneration": 16384,
-    "Qwen2_5_VLForConditionalGeneration": 16384,
-    "Qwen3VLForConditionalGeneration": 16384,
-    "Qwen3VLMoeForConditionalGeneration": 16384,
-    "LlavaForConditionalGeneration": 576,
-    "Gemma3ForConditionalGeneration": 256,
-}
-"""Tokens of the largest image or video by the processor of the class: Qwen2 and 2.5 ``max_pixels`` 12,845,056 over 28 ×
-28 pixels a token, Qwen3 ``longest_edge`` 16,777,216 over 32 × 32; LLaVA 1.5 (336 / 14)², Gemma 3 always 256.
-Source: their preprocessor_config.json."""
-
-
 def worst_case_tokens(limits: Iterable[MediaLimit]) -> int:
     """Σ items × tokens of an item, of the media whose tokens are known.
 
@@ -77,7 +64,7 @@ def media_findings(model: ModelSpec, deployment: Deployment, settings: Settings)
     else:
         message = "images and videos are limited to none: the vision encoder is not loaded"
     yield Finding(code="media-limits", severity="info", message=message)
-    largest = _LARGEST_ITEM_TOKENS.get(model.architecture)
+    largest = None if model.shape.encoder is None else model.shape.encoder.item_tokens or None
     limits = tuple(replace(limit, item_tokens=limit.item_tokens or largest) for limit in limits)
     worst, profiled = worst_case_tokens(limits), settings.max_num_batched_tokens
     if any(limit.items > 1 and limit.item_tokens is None for limit in limits):

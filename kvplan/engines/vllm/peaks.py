@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.vllm import budget_constants as c
+from kvplan.model import EncoderShape
 
 SAMPLERS = {
     "torch": c.SAMPLER_COPIES_TORCH,
@@ -17,8 +18,9 @@ class RankFacts:
     """What one rank's start-up depends on. Widths are the whole model's; ``weight_bytes`` are this rank's.
 
     ``sampler``: torch, triton or flashinfer where it is known (a log says so), else None: the release's default.
-    ``is_linked``: NVLink joins the cards. ``latent_context_width``: K and V values per token that this rank's MLA heads
-    make of a latent, 0 without MLA. ``sparse_latent_width``: width of a sparse MLA's latent, else 0.
+    ``is_linked``: NVLink joins the cards. ``recurrent_width``: values per token that this rank's recurrent layer works
+    with. ``latent_context_width``: K and V values per token that this rank's MLA heads make of a latent, 0 without MLA.
+    ``sparse_latent_width``: width of a sparse MLA's latent, else 0. ``runs_flashinfer``: its attention is the default.
     ``is_drafter_captured``: what guesses ahead has graphs of its own. ``weight_share_unsure``: relative uncertainty of
     the weights.
     """
@@ -35,6 +37,7 @@ class RankFacts:
     intermediate: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
+    recurrent_width: int = 0
     tensor_parallel: int = 1
     gpus: int = 1
     rank: int = 0
@@ -44,8 +47,9 @@ class RankFacts:
     is_linked: bool = False
     sampler: str | None = None
     is_second_runner: bool = False
+    runs_flashinfer: bool = False
     runs_sampler: bool = True
-    has_encoder: bool = False
+    encoder: EncoderShape | None = None
     enforce_eager: bool = False
     query_tokens: int = 1
     latent_context_width: int = 0
@@ -112,10 +116,27 @@ def expert_width(facts: RankFacts) -> int:
 
 
 def dense_width(facts: RankFacts) -> int:
-    """Values per token alive at the peak of a layer beside experts: 3 × hidden, and 3 × intermediate / tp where the MLP
-    is dense."""
+    """Values per token alive at the peak of a layer beside experts: 3 × hidden, and the wider of a dense MLP's
+    3 × intermediate / tp and a recurrent layer's own."""
     mlp = 0 if facts.experts_per_token else c.FORWARD_INTERMEDIATES * facts.intermediate // facts.tensor_parallel
-    return c.FORWARD_HIDDENS * facts.hidden + mlp
+    return c.FORWARD_HIDDENS * facts.hidden + max(mlp, facts.recurrent_width)
+
+
+def delta_width(*, key_heads: int, key_dim: int, value_heads: int, value_dim: int) -> int:
+    """Values per token of a gated delta net's heads on one rank: 10 × keys + 9 × values + what its chunks of 64 make.
+
+    Keys: queries and keys as projected, joined, convolved, laid out by heads and normed. Values: the same without the
+    norm, the gate, the output, and three of the chunked kernel. Each head has 64 products of a token with its chunk in
+    32 and in 16 bit, a row of keys, and its share of the chunk's state, dk × dv / 64. Source: vLLM 0.20 and 0.33,
+    ``chunk_gated_delta_rule_fwd``; with steps of 32,768 tokens two starts of Qwen3.6-35B-A3B take 240 and 270 kB a
+    token with their experts, with 65,536 one of Qwen3.6-27B 230 kB.
+
+    >>> delta_width(key_heads=16, key_dim=128, value_heads=32, value_dim=128)
+    75776
+    """
+    chunk = c.DELTA_CHUNK_TOKENS
+    kept = 10 * key_heads * key_dim + 9 * value_heads * value_dim
+    return kept + value_heads * (3 * chunk + key_dim + key_dim * value_dim // chunk)
 
 
 def expert_tokens(facts: RankFacts) -> int:
@@ -133,6 +154,38 @@ def forward_bytes(facts: RankFacts) -> int:
     return c.ACTIVATION_BYTES * (values + context)
 
 
+def encoder_tokens(facts: RankFacts) -> int:
+    """Tokens of the pictures that the start-up run encodes: as many of the largest item as a step's tokens hold, and
+    one at least (vLLM 0.33, ``compute_mm_encoder_budget`` and ``MultiModalBudget``)."""
+    if facts.encoder is None:
+        return 0
+    item = facts.encoder.item_tokens
+    return max(facts.batched_tokens, item) // item * item if item else facts.batched_tokens
+
+
+def encoder_width(facts: RankFacts) -> int:
+    """Values per patch alive in the encoder, as in a decoder layer: 3 × intermediate / tp + 3 × hidden."""
+    if facts.encoder is None:
+        return 0
+    mlp = c.FORWARD_INTERMEDIATES * facts.encoder.intermediate // facts.tensor_parallel
+    return mlp + c.FORWARD_HIDDENS * facts.encoder.hidden
+
+
 def encoder_bytes(facts: RankFacts) -> int:
-    """The largest batch of images: T tokens are T × 4 patches × 2 B × encoder width."""
-    return c.ENCODER_MERGE * facts.batched_tokens * c.ACTIVATION_BYTES * c.ENCODER_WIDTH if facts.has_encoder else 0
+    """Tokens × patches a token × 2 B × encoder width."""
+    if facts.encoder is None:
+        return 0
+    return encoder_tokens(facts) * facts.encoder.patches_per_token * c.ACTIVATION_BYTES * encoder_width(facts)
+
+
+def output_tokens(facts: RankFacts) -> int:
+    """Tokens that the encoder's outputs are kept for."""
+    is_wide = facts.encoder is not None and facts.encoder.outputs > 1 and facts.release[:2] == c.WIDE_VIDEO_RELEASE
+    return c.WIDE_VIDEO_TOKENS if is_wide else encoder_tokens(facts)
+
+
+def encoder_output_bytes(facts: RankFacts) -> int:
+    """Tokens × vectors a token × hidden × 2 B, which stay while the decoder and the sampler run."""
+    if facts.encoder is None:
+        return 0
+    return output_tokens(facts) * facts.encoder.outputs * facts.hidden * c.ACTIVATION_BYTES

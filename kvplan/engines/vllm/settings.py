@@ -28,7 +28,8 @@ _FIRST_IN_FLIGHT = (0, 26)
 """Before, windows were sized for the tokens of one batch, however many are under way (vllm-project/vllm pull 47728 and
 issue 49878, which compares 0.25.1 with 0.26)."""
 
-_LAST_PLAIN_TOKENS = (0, 20)
+_FIRST_WHOLE_WINDOWS = (0, 20, 2)
+"""A log of 0.20.0 prints 79,648 tokens beside 4.03 × 65,536, one of 0.20.2 5,463,232 beside 20.84 × 262,144."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +109,8 @@ def default_utilization(release: tuple[int, ...]) -> Fraction:
 
 
 def prints_plain_tokens(release: tuple[int, ...]) -> bool:
-    """Whether the release prints blocks × block / groups as its "GPU KV cache size" (up to about 0.20)."""
-    return release[:2] <= _LAST_PLAIN_TOKENS
+    """Whether the release prints blocks × block / groups as its "GPU KV cache size", not concurrency × window."""
+    return release < _FIRST_WHOLE_WINDOWS
 
 
 def is_first_engine(release: tuple[int, ...]) -> bool:
