@@ -271,9 +271,9 @@ def test_rows_that_were_not_replayed_as_they_stand_are_said(capsys: pytest.Captu
     replay = TRAFFIC[: TRAFFIC.index("    - name")] + "    - {name: r, trace: t.csv}\n"
     (tmp_path / "traffic.yaml").write_text(replay, encoding="utf-8")
     shown = " ".join(_run(capsys, "--strategy", "none").split())
-    assert "Trace r: 1 rows skipped: no output (a failed request)" in shown
-    assert "Trace r: 1 rows skipped: a figure that is no number" in shown
-    assert "Trace r: 1 rows come before the row above them: sorted for replay" in shown
+    assert "Trace r: 1 row skipped: no output (a failed request)" in shown
+    assert "Trace r: 1 row skipped: a figure that is no number" in shown
+    assert "Trace r: 1 row with a stamp before that of the row above: sorted for replay" in shown
 
 
 def test_every_figure_has_its_interval_and_every_strategy_its_bound(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,10 @@
-"""Recorded traces: five formats, streamed, with everything odd about a file counted."""
+"""Recorded traces: five formats and the usual names of columns, streamed, with everything odd about a file counted."""
 
+import bz2
 import gzip
 import json
+import lzma
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -81,6 +84,53 @@ def test_plain_traces_may_be_json_and_say_input_tokens(tmp_path: Path) -> None:
     assert load_trace(path).prompt_tokens.tolist() == [5, 7]
 
 
+HEADERS = {
+    # Splitwise's simulator, Vidur's and Sarathi's replay, LLMServingSim, and what people write
+    "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
+    "0,2,0,10.5,1,100,20\n1,2,0,12.0,1,200,30\n": "arrival_timestamp",
+    "arrived_at,num_prefill_tokens,num_decode_tokens\n10.5,100,20\n12.0,200,30\n": "arrived_at",
+    '{"input_toks": 100, "output_toks": 20, "arrival_time_ns": 10500000000}\n'
+    '{"input_toks": 200, "output_toks": 30, "arrival_time_ns": 12000000000}\n': "",
+    '{"request_id": "bench-0", "input_toks": 100, "output_toks": 20, "arrival_time": 1787267980.5, "queued_ts": 5.1}\n'
+    '{"request_id": "bench-1", "input_toks": 200, "output_toks": 30, "arrival_time": 1787267982, "queued_ts": 6}\n': "",
+    "timestamp;Prompt Tokens;completion-tokens;max_completion_tokens\n"
+    "2026-05-10T00:00:00.500Z;100;20;\n2026-05-10T00:00:02Z;200;30;64\n": "",
+    "ts_ms\tISL\tOSL\n500\t100\t20\n2000\t200\t30\n": "",
+    "created,input_length,generated_tokens\n1787267980500,100.0,20.0\n1787267982000,200.0,30.0\n": "",
+    "Time,InputLen,OutputLen\n1787267980500000000,100,20\n1787267982000000000,200,30\n": "",
+}
+
+
+@pytest.mark.parametrize("text", HEADERS)
+@pytest.mark.parametrize("pack", [bytes, bz2.compress, lzma.compress])
+def test_columns_have_many_names_and_stamps_many_units(
+    tmp_path: Path, text: str, pack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(pack(text.encode()))
+    trace = load_trace(path)
+    assert trace.arrival_s.tolist() == pytest.approx([0.0, 1.5], abs=1e-6)
+    assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([100, 200], [20, 30])
+    assert trace.max_tokens.tolist() == ([0, 64] if "max_completion" in text else [0, 0])
+    assert trace.notes.guessed_unit == HEADERS[text]
+    said = "does not say its unit: taken as seconds" in " ".join(trace.notes.odd_rows)
+    assert said == bool(HEADERS[text])
+
+
+def test_a_benchmark_s_result_is_read_column_by_column(tmp_path: Path) -> None:
+    """As ``vllm bench serve --save-result --save-detailed`` writes it (vLLM 0.33); a failed request has no output."""
+    result = {"date": "20261130-070000", "num_prompts": 3, "input_lens": [10, 20, 30], "output_lens": [5, 0, 7]}
+    path = tmp_path / "vllm.json"
+    path.write_text(json.dumps(result | {"ttfts": [0.1, 0.0, 0.1], "start_times": [100.5, 101.0, 102.0]}))
+    trace = load_trace(path)
+    assert (trace.arrival_s.tolist(), trace.prompt_tokens.tolist()) == ([0.0, 1.5], [10, 30])
+    assert trace.skipped == {"no output (a failed request)": 1}
+    path.write_text(json.dumps(result))
+    with pytest.raises(InputError, match="without start_times, input_lens, output_lens") as caught:
+        load_trace(path)
+    assert "--save-detailed" in str(caught.value.hint)
+
+
 def test_seven_fractional_digits_and_zones() -> None:
     later, earlier = parse_stamp("2024-05-10 00:00:00.0099301+00:00"), parse_stamp("2024-05-10 01:00:00+01:00")
     assert later - earlier == pytest.approx(0.0099301, abs=1e-6)
@@ -104,7 +154,7 @@ def test_odd_rows_are_counted_and_the_rest_is_replayed(tmp_path: Path) -> None:
     }
     assert (trace.notes.unsorted, trace.notes.equal_stamps, trace.notes.ends_without_newline) == (1, 1, True)
     oddities = " · ".join(describe_trace(path).oddities)
-    for word in ("no prompt tokens", "before the row above", "stamp of the row above", "no newline"):
+    for word in ("no prompt tokens", "before that of the row above", "line 5", "stamp of the row above", "no newline"):
         assert word in oddities
 
 
@@ -114,6 +164,9 @@ def test_odd_rows_are_counted_and_the_rest_is_replayed(tmp_path: Path) -> None:
         ("", "is empty"),
         ("\n\n", "is empty"),
         ("a,b\n1,2\n", "no known trace has the columns a, b"),
+        ('{"conversation_id": "x", "messages": []}\n', "no known trace has the columns conversation_id, messages"),
+        ('[{"id": "x", "conversations": []}]', "is one JSON value"),
+        ('{\n  "start_times": []\n}\n', "is one JSON value"),
         ("arrival_s,prompt_tokens,output_tokens\n", "a header and no rows"),
         ("arrival_s,prompt_tokens,output_tokens\n1,0,1\n", "no request|cannot be read"),
         ("arrival_s,prompt_tokens,output_tokens\n" + "x,1,1\n" * 9 + "1,1,1\n", "9 of 10 rows cannot be read"),
@@ -131,6 +184,16 @@ def test_files_that_are_no_trace(tmp_path: Path, text: str, message: str) -> Non
 def test_folders_missing_and_damaged_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         load_trace(tmp_path)
+    for start, kind in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PAR1", "Parquet"), (b"PK\x03\x04", "zip")):
+        foreign = tmp_path / "foreign"
+        foreign.write_bytes(start + b"\x00" * 20)
+        with pytest.raises(InputError, match=f"is a {kind} file"):
+            load_trace(foreign)
+    (tmp_path / "t.csv").write_text("time,prompt,answer\n1,2,3\n")
+    with pytest.raises(InputError, match="no azure trace has the columns") as caught:
+        load_trace(tmp_path / "t.csv", format="azure")
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("none says ContextTokens, GeneratedTokens, TIMESTAMP;")
     with pytest.raises(InputError, match="there is no trace"):
         load_trace(tmp_path / "none.csv")
     damaged = tmp_path / "t.csv.gz"

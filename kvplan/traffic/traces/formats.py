@@ -1,11 +1,12 @@
-"""How each recorded trace writes a request: a reader per format, from a row's columns to a ``TraceRow``.
+"""How each recorded trace writes a request: which column says what, and from a row's columns to a ``TraceRow``.
 
-A reader answers with the row, or with the reason why it is none.
+A row is read, or there is a reason why it is none.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -36,21 +37,175 @@ class TraceRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TraceFormat:
-    """A format: the columns that give it away, how it is read, and where it is described."""
+    """Which columns of a file say what. ``unit_s``: how long one of its stamps' units is, None where nobody says."""
 
     name: str
-    columns: frozenset[str]
-    read: Callable[[Record], TraceRow | str]
+    stamp: str
+    prompt: str
+    output: str
+    unit_s: float | None = 1.0
+    mark: str = ""
+    cap: str = "max_tokens"
+    class_name: str = "class"
+    client: str = "client"
+    hash_ids: str = "hash_ids"
+    hash_block_tokens: int = 512
     source: str
 
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that give the format away."""
+        return frozenset(filter(None, (self.stamp, self.prompt, self.output, self.mark)))
 
-def recognise(record: Record) -> TraceFormat | None:
-    """The format whose columns ``record`` has; the one with most columns where several fit."""
+    def read(self, record: Record) -> TraceRow | str:
+        """A row of the file, or the reason why it is none."""
+        try:
+            return self._row(record)
+        except (KeyError, ValueError, TypeError, OverflowError):
+            return NOT_A_NUMBER
+
+    def _row(self, record: Record) -> TraceRow | str:
+        arrival_s = stamp_s(record[self.stamp], self.unit_s or 1.0)
+        if abs(arrival_s) >= _LATEST_S:
+            return NO_STAMP
+        cap, ids = record.get(self.cap), record.get(self.hash_ids)
+        prompt_tokens, output_tokens = _count(record[self.prompt]), _count(record[self.output])
+        max_tokens = min(_count(cap), LARGEST_TOKENS) if cap else 0  # a larger wish is cut to the window as well
+        if prompt_tokens < 0 or output_tokens < 0 or max_tokens < 0:
+            return NEGATIVE
+        if max(prompt_tokens, output_tokens) > LARGEST_TOKENS:
+            return TOO_LONG
+        if not prompt_tokens:
+            return NO_PROMPT
+        if not output_tokens:
+            return NO_OUTPUT
+        return TraceRow(
+            arrival_s,
+            prompt_tokens,
+            output_tokens,
+            max_tokens,
+            str(record.get(self.class_name) or ""),
+            str(record.get(self.client) or ""),
+            _ids(ids) if ids else (),
+            self.hash_block_tokens,
+            self.name,
+        )
+
+
+FORMATS: dict[str, TraceFormat] = {
+    known.name: known
+    for known in (
+        TraceFormat(
+            name="plain",
+            stamp="arrival_s",
+            prompt="prompt_tokens",
+            output="output_tokens",
+            source="kvplan's own form, seconds from any origin; and all others whose columns have usual names",
+        ),
+        TraceFormat(
+            name="azure",
+            stamp="TIMESTAMP",
+            prompt="ContextTokens",
+            output="GeneratedTokens",
+            source="github.com/Azure/AzurePublicDataset, LLM inference traces of 2023 and 2024",
+        ),
+        TraceFormat(
+            name="burstgpt",
+            stamp="Timestamp",
+            prompt="Request tokens",
+            output="Response tokens",
+            class_name="Model",
+            source="github.com/HPMLL/BurstGPT, README: seconds, failed requests have 0 response tokens",
+        ),
+        TraceFormat(
+            name="mooncake",
+            stamp="timestamp",
+            prompt="input_length",
+            output="output_length",
+            unit_s=1e-3,
+            source="github.com/kvcache-ai/Mooncake, FAST25-release: milliseconds, blocks of 512 tokens",
+        ),
+        TraceFormat(
+            name="bailian",
+            stamp="timestamp",
+            prompt="input_length",
+            output="output_length",
+            mark="chat_id",
+            class_name="type",
+            hash_block_tokens=16,
+            source="github.com/alibaba-edu/qwen-bailian-usagetraces-anon: seconds, blocks of 16 tokens",
+        ),
+    )
+}
+
+_MOMENTS = (
+    *(
+        "arrival",
+        "arrivaltime",
+        "arrivaltimestamp",
+        "arrivedat",
+        "requesttime",
+        "requesttimestamp",
+        "sendtime",
+        "sentat",
+    ),
+    *("starttime", "starttimes", "start", "timestamp", "datetime", "createdat", "created", "time", "ts"),
+)
+_UNITS_S = {"": None, "s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_STAMPS = {f"{moment}{unit}": unit_s for moment in _MOMENTS for unit, unit_s in _UNITS_S.items()}
+_SIZES = [
+    f"{number}{{}}{size}" for size in ("tokens", "length", "len", "lens", "size", "toks") for number in ("", "num")
+]
+_PROMPTS = (*(size.format(of) for size in _SIZES for of in ("prompt", "input", "context", "request", "prefill")), "isl")
+_WRITTEN = ("output", "completion", "generated", "response", "decode", "generation")
+_OUTPUTS = (*(size.format(of) for size in _SIZES for of in _WRITTEN), "tokensize", "osl")
+_CAPS = ("maxtokens", "maxcompletiontokens", "maxoutputtokens", "maxnewtokens")
+
+
+def recognise(record: Record, name: str = "auto") -> TraceFormat | list[str]:
+    """The format of a file whose first row is ``record``: a known one by its very columns, else by the usual names of
+    columns in any spelling; or what no column says. ``name``: the format that it shall have."""
     names = set(record)
-    fitting = [known for known in FORMATS.values() if known.columns <= names]
-    if not fitting and {"arrival_s", "input_tokens", "output_tokens"} <= names:
-        return FORMATS["plain"]
-    return max(fitting, key=lambda known: len(known.columns), default=None)
+    fitting = [known for known in FORMATS.values() if known.columns <= names and name in ("auto", known.name)]
+    if fitting:
+        return max(fitting, key=lambda known: len(known.columns))
+    if name not in ("auto", "plain"):
+        return sorted(FORMATS[name].columns - names)
+    plain = {re.sub("[^a-z0-9]", "", str(column).lower()): str(column) for column in record}
+
+    def named(usual: tuple[str, ...]) -> str:
+        return next((plain[one] for one in usual if one in plain), "")
+
+    stamp = next((found for found in _STAMPS if found in plain), "")
+    prompt, output = named(_PROMPTS), named(_OUTPUTS)
+    said = {"when a request came": stamp, "how long its prompt is": prompt, "how long its answer is": output}
+    if not all(said.values()):
+        return [what for what, column in said.items() if not column]
+    unit_s = _STAMPS[stamp] or _unit_by_size(record[plain[stamp]])
+    own = FORMATS["plain"]
+    cap = named(_CAPS) or own.cap
+    return replace(own, stamp=plain[stamp], unit_s=unit_s, prompt=prompt, output=output, cap=cap)
+
+
+def _unit_by_size(value: object) -> float | None:
+    """The unit of a stamp since 1970, which its size gives away (seconds of our time have ten digits), or that of a
+    written date; None where neither says.
+
+    >>> _unit_by_size("2026-11-30 07:00:00"), _unit_by_size(1.8e9), _unit_by_size(1.8e12), _unit_by_size(12.5)
+    (1.0, 1.0, 0.001, None)
+    """
+    try:
+        digits = len(str(int(abs(_number(value)))))
+    except ValueError:
+        return 1.0
+    return {10: 1.0, 13: 1e-3, 16: 1e-6, 19: 1e-9}.get(digits)
+
+
+def stamp_s(value: object, unit_s: float) -> float:
+    """Seconds of a stamp: a number of units, or a date that begins with its year."""
+    if type(value) is str and value.strip()[4:5] == "-":
+        return parse_stamp(value)
+    return _number(value) * unit_s
 
 
 def _number(value: object) -> float:
@@ -70,52 +225,11 @@ def _count(value: object) -> int:
     return value if type(value) is int else int(_number(value))
 
 
-def _row(
-    arrival_s: float,
-    prompt: object,
-    output: object,
-    name: str,
-    cap: object = None,
-    class_name: str = "",
-    client: str = "",
-    hash_ids: object = None,
-    hash_block_tokens: int = 512,
-) -> TraceRow | str:
-    if abs(arrival_s) >= _LATEST_S:
-        return NO_STAMP
-    prompt_tokens, output_tokens = _count(prompt), _count(output)
-    max_tokens = min(_count(cap), LARGEST_TOKENS) if cap else 0  # a larger wish is cut to the window as well
-    if prompt_tokens < 0 or output_tokens < 0 or max_tokens < 0:
-        return NEGATIVE
-    if max(prompt_tokens, output_tokens) > LARGEST_TOKENS:
-        return TOO_LONG
-    if not prompt_tokens:
-        return NO_PROMPT
-    if not output_tokens:
-        return NO_OUTPUT
-    ids = _ids(hash_ids) if hash_ids else ()
-    return TraceRow(
-        arrival_s, prompt_tokens, output_tokens, max_tokens, class_name, client, ids, hash_block_tokens, name
-    )
-
-
 def _ids(value: object) -> tuple[int, ...]:
     parts = value.split() if isinstance(value, str) else value
     if not isinstance(parts, list):
         raise ValueError(value)  # noqa: TRY004 - one reason for every figure that cannot be read
     return tuple(int(part) % 2**63 for part in parts)
-
-
-def _guarded(read: Callable[[Record], TraceRow | str]) -> Callable[[Record], TraceRow | str]:
-    """``read``, with a missing or unreadable figure turned into a reason."""
-
-    def guarded(record: Record) -> TraceRow | str:
-        try:
-            return read(record)
-        except (KeyError, ValueError, TypeError, OverflowError):
-            return NOT_A_NUMBER
-
-    return guarded
 
 
 def parse_stamp(text: str) -> float:
@@ -132,90 +246,3 @@ def parse_stamp(text: str) -> float:
     zone = moment.utcoffset()
     seconds = (moment.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds()
     return seconds - (zone.total_seconds() if zone else 0.0) + (float(f"0.{digits}") if dot and digits else 0.0)
-
-
-def _azure(record: Record) -> TraceRow | str:
-    return _row(parse_stamp(str(record["TIMESTAMP"])), record["ContextTokens"], record["GeneratedTokens"], "azure")
-
-
-def _burstgpt(record: Record) -> TraceRow | str:
-    return _row(
-        _number(record["Timestamp"]),
-        record["Request tokens"],
-        record["Response tokens"],
-        "burstgpt",
-        class_name=str(record.get("Model") or ""),
-    )
-
-
-def _mooncake(record: Record) -> TraceRow | str:
-    return _row(
-        _number(record["timestamp"]) / 1000.0,
-        record["input_length"],
-        record["output_length"],
-        "mooncake",
-        hash_ids=record.get("hash_ids"),
-    )
-
-
-def _bailian(record: Record) -> TraceRow | str:
-    return _row(
-        _number(record["timestamp"]),
-        record["input_length"],
-        record["output_length"],
-        "bailian",
-        class_name=str(record.get("type") or ""),
-        hash_ids=record.get("hash_ids"),
-        hash_block_tokens=16,
-    )
-
-
-def _plain(record: Record) -> TraceRow | str:
-    prompt = record["prompt_tokens"] if "prompt_tokens" in record else record["input_tokens"]
-    return _row(
-        _number(record["arrival_s"]),
-        prompt,
-        record["output_tokens"],
-        "plain",
-        cap=record.get("max_tokens"),
-        class_name=str(record.get("class") or ""),
-        client=str(record.get("client") or ""),
-        hash_ids=record.get("hash_ids"),
-    )
-
-
-FORMATS: dict[str, TraceFormat] = {
-    name: TraceFormat(name=name, columns=frozenset(columns), read=_guarded(read), source=source)
-    for name, columns, read, source in (
-        (
-            "plain",
-            ("arrival_s", "prompt_tokens", "output_tokens"),
-            _plain,
-            "kvplan's own form, seconds from any origin",
-        ),
-        (
-            "azure",
-            ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-            _azure,
-            "github.com/Azure/AzurePublicDataset, LLM inference traces of 2023 and 2024",
-        ),
-        (
-            "burstgpt",
-            ("Timestamp", "Request tokens", "Response tokens"),
-            _burstgpt,
-            "github.com/HPMLL/BurstGPT, README: seconds, failed requests have 0 response tokens",
-        ),
-        (
-            "mooncake",
-            ("timestamp", "input_length", "output_length"),
-            _mooncake,
-            "github.com/kvcache-ai/Mooncake, FAST25-release: milliseconds, blocks of 512 tokens",
-        ),
-        (
-            "bailian",
-            ("timestamp", "input_length", "output_length", "chat_id"),
-            _bailian,
-            "github.com/alibaba-edu/qwen-bailian-usagetraces-anon: seconds, blocks of 16 tokens",
-        ),
-    )
-}

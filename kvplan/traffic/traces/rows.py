@@ -1,20 +1,23 @@
-"""Recorded traces row by row: Azure, BurstGPT, Mooncake, Bailian and kvplan's plain form.
+"""Recorded traces row by row: Azure, BurstGPT, Mooncake, Bailian, and whatever names its columns in the usual ways.
 
-Files are streamed (gzip or not); rows that cannot be read are counted by reason, never silently dropped.
+Files are streamed (gzip, bzip2, xz or not); rows that cannot be read are counted by reason, never silently dropped.
 """
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from kvplan.checkpoint import require_file
 from kvplan.errors import InputError, unreadable
@@ -22,6 +25,7 @@ from kvplan.traffic.traces.formats import FORMATS, TraceFormat, TraceRow, recogn
 
 _BAD_SHARE = 0.5
 _LONGEST_LINE = 2**24
+_SHOWN_COLUMNS = 20
 
 
 @dataclass(kw_only=True)
@@ -34,14 +38,23 @@ class TraceNotes:
     unsorted: int = 0
     equal_stamps: int = 0
     ends_without_newline: bool = False
+    guessed_unit: str = ""
 
     @property
     def odd_rows(self) -> tuple[str, ...]:
         """What was not replayed as it stands in the file, in words."""
-        found = [f"{count:,} rows skipped: {reason}" for reason, count in self.skipped.items()]
+        found = [f"{_counted_rows(count)} skipped: {reason}" for reason, count in self.skipped.items()]
+        found += [f"the first of these stands in line {self.first_bad_line:,}"] if self.first_bad_line else []
         if self.unsorted:
-            found.append(f"{self.unsorted:,} rows come before the row above them: sorted for replay")
+            found.append(f"{_counted_rows(self.unsorted)} with a stamp before that of the row above: sorted for replay")
+        if self.guessed_unit:
+            name = self.guessed_unit
+            found.append(f"the column {name!r} does not say its unit: taken as seconds (else name it {name}_ms or _ns)")
         return tuple(found)
+
+
+def _counted_rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
 
 
 def read_trace(path: str | Path, *, format: str = "auto", notes: TraceNotes | None = None) -> Iterator[TraceRow]:  # noqa: A002
@@ -73,14 +86,17 @@ def _rows(stream: io.TextIOBase, file: str, name: str, notes: TraceNotes) -> Ite
     head = next(records, None)
     if head is None:
         raise InputError(f"{file} has a header and no rows", hint=_PLAIN_HINT, file=file)
-    chosen = recognise(head[1]) if name == "auto" else FORMATS[name]
-    if chosen is None:
+    chosen = recognise(head[1], name)
+    if isinstance(chosen, list):
+        columns = ", ".join(map(str, list(head[1])[:_SHOWN_COLUMNS]))
         raise InputError(
-            f"{file}: no known trace has the columns {', '.join(map(str, head[1]))}",
-            hint=_PLAIN_HINT,
+            f"{file}: no {'known' if name == 'auto' else name} trace has the columns {columns}",
+            hint=f"none says {', '.join(chosen)}; {_PLAIN_HINT}",
             file=file,
             line=1,
         )
+    if chosen.unit_s is None:
+        notes.guessed_unit = chosen.stamp
     yield from _checked(head, records, chosen, file, notes)
 
 
@@ -90,7 +106,10 @@ def _records(stream: io.TextIOBase, file: str, notes: TraceNotes) -> Iterator[tu
     first = next((line for line in lines if line.strip()), None)
     if first is None:
         raise InputError(f"{file} is empty", hint=_PLAIN_HINT, file=file)
-    yield from _json_records(first, lines, notes) if first.lstrip().startswith("{") else _csv_records(first, lines)
+    opening = first.strip()
+    if opening == "{" or opening.startswith("["):
+        raise InputError(f"{file} is one JSON value", hint=f"one object a line: jq -c '.[]' {file}", file=file, line=1)
+    yield from _json_records(first, lines, file, notes) if opening.startswith("{") else _csv_records(first, lines)
 
 
 _PLAIN_HINT = (
@@ -140,13 +159,16 @@ def _counted(stream: io.TextIOBase, notes: TraceNotes) -> Iterator[str]:
 
 
 def _csv_records(header: str, lines: Iterator[str]) -> Iterator[tuple[int, Mapping[str, object]]]:
-    names = [name.strip().lstrip("\ufeff") for name in next(csv.reader([header]))]
-    for number, cells in enumerate(csv.reader(lines), start=2):
+    comma = max(",\t;", key=header.count)
+    names = [name.strip().lstrip("\ufeff") for name in next(csv.reader([header], delimiter=comma))]
+    for number, cells in enumerate(csv.reader(lines, delimiter=comma), start=2):
         if cells:
             yield number, dict(zip(names, cells, strict=False))
 
 
-def _json_records(first: str, lines: Iterator[str], notes: TraceNotes) -> Iterator[tuple[int, Mapping[str, object]]]:
+def _json_records(
+    first: str, lines: Iterator[str], file: str, notes: TraceNotes
+) -> Iterator[tuple[int, Mapping[str, object]]]:
     for number, line in enumerate(chain((first,), lines), start=1):
         text = line.strip()
         if not text:
@@ -155,29 +177,69 @@ def _json_records(first: str, lines: Iterator[str], notes: TraceNotes) -> Iterat
             record = json.loads(text)
         except (ValueError, RecursionError):
             record = None
-        if isinstance(record, dict):
+        if isinstance(record, dict) and isinstance(record.get("input_lens"), list):
+            yield from ((number, one) for one in _benchmark_requests(record, file, number))
+        elif isinstance(record, dict):
             yield number, record
         else:
             notes.skipped["not a JSON object"] += 1
             notes.first_bad_line = notes.first_bad_line or number
 
 
+_BENCHMARK = {"start_times": "arrival_s", "input_lens": "prompt_tokens", "output_lens": "output_tokens"}
+
+
+def _benchmark_requests(record: Mapping[str, object], file: str, line: int) -> Iterator[Mapping[str, object]]:
+    """The requests of a benchmark's result, which lists their figures column by column; start times are seconds.
+
+    Source: vLLM 0.33, ``vllm bench serve --save-result --save-detailed``; other benchmarks list no start times.
+    """
+    found = [record.get(name) for name in _BENCHMARK]
+    lists = [column for column in found if isinstance(column, list)]
+    if len(lists) < len(found):
+        raise InputError(
+            f"{file}: a benchmark's result without {', '.join(_BENCHMARK)}",
+            hint="vllm bench serve --save-result --save-detailed writes them",
+            file=file,
+            line=line,
+        )
+    yield from (dict(zip(_BENCHMARK.values(), row, strict=True)) for row in zip(*lists, strict=False))
+
+
+_PACKED: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+}
+_FOREIGN = {
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
+    b"PK\x03\x04": ("zip", "unzip"),
+    b"PAR1": ("Parquet", "write it as CSV:"),
+}
+"""How files begin that are packed, and what must be done to those that cannot be read."""
+
+
+def _unpacked(raw: io.BufferedReader, path: Path) -> Any:
+    start = raw.peek(8)[:8]  # a look ahead, not a read: the shell's pipes cannot go back
+    for magic, (kind, command) in _FOREIGN.items():
+        if start.startswith(magic):
+            raise InputError(f"{path} is a {kind} file", hint=f"{command} {path}", file=str(path))
+    return next((unpack(raw) for magic, unpack in _PACKED.items() if start.startswith(magic)), raw)
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[io.TextIOBase]:
-    """A text stream of the file, unpacked where it starts with gzip's magic number."""
+    """A text stream of the file, unpacked."""
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a trace", hint="name a file in it", file=str(path))
     try:
         require_file(path)
-        with path.open("rb") as raw:
-            packed = raw.peek(2)[:2] == b"\x1f\x8b"  # a look ahead, not a read: the shell's pipes cannot go back
-            unpacked = gzip.GzipFile(fileobj=raw) if packed else raw
-            with io.TextIOWrapper(unpacked, encoding="utf-8-sig", newline="") as stream:
-                yield stream
+        with path.open("rb") as raw, io.TextIOWrapper(_unpacked(raw, path), encoding="utf-8-sig", newline="") as stream:
+            yield stream
     except FileNotFoundError as error:
         raise InputError(f"there is no trace {path}", hint="check the path", file=str(path)) from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path} is a truncated or damaged gzip file", hint="fetch it anew", file=str(path)) from error
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise InputError(f"{path} is truncated or damaged", hint="fetch it anew", file=str(path)) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text", hint=_PLAIN_HINT, file=str(path)) from error
     except csv.Error as error:
