@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from kvplan.capacity import Fit, RequestShape, fit
-from kvplan.engines import ENGINES, engine_plan, parse_engine
+from kvplan.engines import ENGINES, engine_of, engine_plan, parse_engine
 from kvplan.engines.base import Deployment, EnginePlan
 from kvplan.engines.corrections import corrected
 from kvplan.engines.ggml_types import CACHE_TYPES, cache_types
-from kvplan.engines.llama_cpp.slots import divide_context, scratch_bytes, window_cells
+from kvplan.engines.llama_cpp.devices import device_layers, device_weights
+from kvplan.engines.llama_cpp.slots import buffers, divide_context, scratch_bytes, window_cells
 from kvplan.engines.sglang.budget import before_loading_bytes
 from kvplan.engines.sglang.classes import has_window_pool
 from kvplan.engines.sglang.reserve import captured_sizes, default_fraction, static_fraction, tier_of
 from kvplan.engines.sglang.rules import kv_memory, share_out, window_pool_tokens
+from kvplan.engines.statement import Served
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     CompressedKv,
@@ -60,7 +62,8 @@ def plan_of(engine: str, model: ModelSpec, **asked: object) -> EnginePlan:
     return engine_plan(model, replace(deployment, **asked))  # type: ignore[arg-type]
 
 
-DENSE = model_of(*[FULL] * 32)
+CONTEXT = 131_072
+DENSE = model_of(*[FULL] * 32, context=CONTEXT)
 OTHERS = [name for name in ENGINES if name != "vllm"]
 
 
@@ -434,8 +437,55 @@ def test_llama_cpp_index_keys_are_one_head_of_the_key_type() -> None:
 
 
 def test_llama_cpp_splits_layers_over_gpus() -> None:
+    """With the head there are 33: the first of two equal GPUs gets the 17 of which i / 33 is less than a half."""
     plan = plan_of("llama.cpp", DENSE, max_model_len=8192, max_num_seqs=1, tensor_parallel=2)
-    assert plan.layout.bytes_per_block == 16 * 4096
+    assert plan.layout.bytes_per_block == 17 * 4096
+    # Qwen1.5-72B, MHA, over two GPUs as --tensor-split says: 27 layers × 2 × 8,192 × 2 B × 13,056 cells
+    mha = model_of(*[FullAttention(kv_heads=64, head_dim=128, value_head_dim=128)] * 80)
+    split = plan_of(
+        "llama.cpp", mha, max_model_len=13_000, max_num_seqs=1, pipeline_parallel=2, pipeline_layers=(27, 53)
+    )
+    assert split.layout.bytes_per_block in (27 * 32_768, 53 * 32_768)
+    buffers_of = [
+        buffers(mha, split.kv_types, divide_context(13_000, 1, None), 512, swa_full=False, part=part).kv_bytes / MIB
+        for part in (range(27), range(27, 80))
+    ]
+    assert buffers_of == [11_016.0, 21_624.0]
+    flags = engine_of("llama.cpp").flags()
+    served = Served(
+        model=mha,
+        deployment=Deployment(max_model_len=13_000, pipeline_layers=(27, 53)),
+        settings=split.settings,
+        window_tokens=13_000,
+    )
+    assert (flags["--tensor-split"](served), flags["--ctx-size"](served)) == ("27,54", 13_000)
+    with pytest.raises(InputError, match="one has none"):
+        device_layers(8, (100, 1))
+
+
+def test_llama_cpp_leaves_the_embedding_on_the_host() -> None:
+    """Llama-3.1-8B: 8,030,261,248 parameters, 128,256 × 4,096 of them the embedding; tied, it is the head's copy."""
+    model = read_model("meta-llama/Llama-3.1-8B-Instruct", offline=True)
+    on_gpu = device_weights(model, (range(32),), 0).bytes
+    assert on_gpu == 2 * (8_030_261_248 - 128_256 * 4096)
+    two = [device_weights(model, (range(17), range(17, 32)), device).bytes for device in (0, 1)]
+    assert sum(two) == on_gpu
+    assert two[1] - two[0] * 15 // 17 == 2 * (128_256 * 4096 + 4096)
+    small = read_model("meta-llama/Llama-3.2-1B-Instruct", offline=True)
+    assert device_weights(small, (range(16),), 0).bytes == 2 * 1_235_814_400
+
+
+def test_llama_cpp_caps_a_slot_at_what_the_model_was_trained_for() -> None:
+    """The server warns of a "possible training context overflow" and caps the slot, its cache allocated as asked."""
+    beyond = plan_of("llama.cpp", DENSE, max_model_len=2 * CONTEXT, max_num_seqs=1)
+    assert beyond.settings.max_model_len == CONTEXT
+    assert beyond.blocks == 2 * CONTEXT
+    (found,) = [each for each in beyond.findings if each.code == "slot-capped-at-training-context"]
+    assert (found.severity, found.hint) == ("warning", f"--context {CONTEXT}")
+    # four slots on one cache can use together what none may use alone
+    shared = plan_of("llama.cpp", DENSE, max_model_len=4 * CONTEXT, kv_memory_bytes=200 * GIB)
+    assert [each.severity for each in shared.findings if each.code == found.code] == ["info"]
+    assert not [each for each in plan_of("llama.cpp", DENSE).findings if each.code == found.code]
     odd = model_of(FullAttention(kv_heads=8, head_dim=80, value_head_dim=80))
     with pytest.raises(InputError, match="whole groups of 32"):
         plan_of("llama.cpp", odd, cache_type_k="q8_0", max_model_len=1024)

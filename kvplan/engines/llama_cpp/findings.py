@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kvplan.engines.base import CacheLayout, Finding
-from kvplan.engines.llama_cpp.slots import PADDING_CELLS, Slots
+from kvplan.engines.llama_cpp.slots import PADDING_CELLS, Slots, served_tokens
 from kvplan.model import ModelSpec
 from kvplan.units import format_bytes
 
@@ -61,4 +61,23 @@ def slot_findings(slots: Slots) -> Iterator[Finding]:
         severity="warning",
         message="a request without max_tokens may run to the end of its window (n_predict is −1)",
         hint="set a server-side default: --predict N",
+    )
+
+
+def training_findings(model: ModelSpec, slots: Slots) -> Iterator[Finding]:
+    """A window beyond the model's own: "possible training context overflow", the server says, and caps the slot.
+
+    Where slots share one cache, they can use together what none may use alone.
+    """
+    served = served_tokens(model, slots)
+    if served == slots.window_tokens:
+        return
+    idle = slots.all_cells - slots.slots * served
+    wasted = f"; {idle:,} of {slots.all_cells:,} cells are never used" if idle > 0 else ""
+    yield Finding(
+        code="slot-capped-at-training-context",
+        severity="warning" if idle > 0 else "info",
+        message=f"a window of {slots.window_tokens:,} tokens is longer than the {served:,} that {model.id} was made "
+        f"for: the server says so and ends every request there{wasted}",
+        hint=f"--context {served * (1 if slots.is_unified else slots.slots)}" if idle > 0 else None,
     )

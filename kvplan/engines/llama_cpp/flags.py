@@ -20,7 +20,10 @@ def _is_unified(served: Served) -> bool:
 
 
 def _context(served: Served) -> int:
-    """The whole context of a server: one slot's window, for each slot where the cache is divided."""
+    """The whole context of a server, as asked for; else one slot's window, for each slot where the cache is divided."""
+    whole = served.deployment.max_model_len
+    if whole is not None and served.window_tokens == served.settings.max_model_len:
+        return whole
     return served.window_tokens * (1 if _is_unified(served) else served.settings.max_num_seqs)
 
 
@@ -34,8 +37,15 @@ def _cache_type(option: str) -> FlagValue:
     return read
 
 
+def _split(served: Served) -> str | None:
+    """Layers of each GPU, one more on the last for the head: in these proportions they come out as they are."""
+    layers = served.deployment.pipeline_layers
+    return None if layers is None else ",".join(map(str, (*layers[:-1], layers[-1] + 1)))
+
+
 FLAGS: Mapping[str, FlagValue] = {
     "--n-gpu-layers": lambda _: ALL_LAYERS,
+    "--tensor-split": _split,
     "--ctx-size": _context,
     "--parallel": sequences,
     "--kv-unified": lambda served: _is_unified(served) or None,

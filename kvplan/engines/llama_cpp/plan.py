@@ -20,7 +20,8 @@ from kvplan.engines.base import (
 from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import device_memories
 from kvplan.engines.ggml_types import cache_types
-from kvplan.engines.llama_cpp.findings import cache_findings, slot_findings, weights_findings
+from kvplan.engines.llama_cpp.devices import device_layers, device_weights
+from kvplan.engines.llama_cpp.findings import cache_findings, slot_findings, training_findings, weights_findings
 from kvplan.engines.llama_cpp.slots import (
     UBATCH_TOKENS,
     Buffers,
@@ -30,12 +31,12 @@ from kvplan.engines.llama_cpp.slots import (
     ignored_windows,
     kept_by,
     logits_bytes,
+    served_tokens,
 )
 from kvplan.engines.ranks import Kept, refuse_options, refuse_other_kinds
 from kvplan.engines.sharing import others_term
-from kvplan.engines.stages import stage_layers
 from kvplan.engines.token_pool import CONTEXT, model_notes, pool_bytes, windows_kept_whole
-from kvplan.engines.weights import rank_weights
+from kvplan.engines.weights import RankWeights
 from kvplan.errors import InputError
 from kvplan.layers import (
     ChunkedAttention,
@@ -62,12 +63,17 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
         raise InputError(f"{model.id} does not say its context", hint="give --context", key="max_model_len")
     slots = divide_context(context, deployment.max_num_seqs, deployment.kv_unified)
     ubatch = deployment.max_num_batched_tokens or UBATCH_TOKENS
-    stages = stage_layers(len(model.layers), deployment.tensor_parallel * deployment.pipeline_parallel)
+    devices = deployment.tensor_parallel * deployment.pipeline_parallel
+    memories = (1,) * devices if deployment.kv_memory_bytes is not None else device_memories(deployment)
+    stages = device_layers(len(model.layers), memories, deployment.pipeline_layers)
     parts = [buffers(model, kv, slots, ubatch, swa_full=deployment.swa_full, part=stage) for stage in stages]
     budget, device = None, max(range(len(stages)), key=lambda index: parts[index].kv_bytes)
     if deployment.kv_memory_bytes is None:
         spare = spare_logits_bytes(model, deployment, slots, ubatch)
-        budgets = [_budget(model, deployment, part, index, len(stages), spare) for index, part in enumerate(parts)]
+        weights = [device_weights(model, stages, index, deployment.weight_bytes) for index in range(devices)]
+        budgets = [
+            _budget(deployment, part, index, memories[index], weights[index], spare) for index, part in enumerate(parts)
+        ]
         device = min(range(len(stages)), key=lambda index: budgets[index].kv_bytes - parts[index].full_bytes)
         budget = budgets[device]
     layout, asked = _layout(kept_by(model, kv, stages[device]), slots)
@@ -76,7 +82,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     blocks = held if budget is None else min(asked, held)
     return EnginePlan(
         settings=Settings(
-            max_model_len=slots.window_tokens,
+            max_model_len=served_tokens(model, slots),
             max_num_seqs=slots.slots,
             max_num_batched_tokens=ubatch,
             memory_utilization=Fraction(1),
@@ -95,6 +101,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
             *cache_findings(slots, held, asked, layout, has_budget=budget is not None),
             *(weights_findings(model) if budget is not None else ()),
             *slot_findings(slots),
+            *training_findings(model, slots),
         ),
         tokens=blocks * layout.block_tokens,
     )
@@ -167,13 +174,9 @@ def spare_logits_bytes(model: ModelSpec, deployment: Deployment, slots: Slots, u
 
 
 def _budget(
-    model: ModelSpec, deployment: Deployment, part: Buffers, index: int, devices: int, spare_bytes: int
+    deployment: Deployment, part: Buffers, index: int, total: int, weights: RankWeights, spare_bytes: int
 ) -> Budget:
     """What one device holds; ``kv_bytes`` is what is left for the full cache, ``spare_bytes`` more at best."""
-    total = device_memories(deployment)[index]
-    weights = rank_weights(
-        model, tensor_parallel=1, pipeline_parallel=devices, stage=index, given_bytes=deployment.weight_bytes
-    )
     terms = [
         BudgetTerm(name="weights", bytes=weights.bytes, formula=weights.formula),
         CONTEXT,

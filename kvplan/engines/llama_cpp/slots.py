@@ -67,6 +67,15 @@ def divide_context(context_tokens: int, slots: int | None, unified: bool | None)
     )
 
 
+def served_tokens(model: ModelSpec, slots: Slots) -> int:
+    """Tokens that a request may reach: the slot's window, at most the context that the model was trained for.
+
+    A longer window is allocated all the same, and the server caps the slot (``n_ctx_slot`` of ``server-context.cpp``).
+    """
+    native = model.max_context_tokens
+    return slots.window_tokens if native is None or not model.context_is_said else min(slots.window_tokens, native)
+
+
 def window_cells(window: int, slots: Slots, ubatch_tokens: int, *, swa_full: bool = False) -> int:
     """Cells of one stream of the window cache: min(cells, window × slots that share it + micro-batch), up to 256.
 
