@@ -1,7 +1,7 @@
 """How much fits: the longest window, concurrency at the window, and worst-case reservations by shape of request."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from kvplan.engines import engine_plan
@@ -59,6 +59,7 @@ class Fit:
     reservations: tuple[Reservation, ...]
     verdict: str
     findings: tuple[Finding, ...]
+    default_max_tokens: int | None = None
 
     @property
     def concurrency_all_replicas(self) -> Fraction:
@@ -131,12 +132,14 @@ def fit(
     deployment: Deployment,
     shapes: Sequence[RequestShape] = (),
     safety_fraction: Fraction = Fraction(1),
+    default_max_tokens: int | None = None,
 ) -> Fit:
     """What ``deployment`` can carry of ``model``, and how many worst-case requests of each shape.
 
     Verdict ``fits``: the pool has room for one request of the whole window beside the reserved block, and no finding is
     an error: the engine starts, keeps running, and admits every shape. ``cannot_tell``: an option was asked for that
-    the plan is made without, unless the plan does not fit and the option can only take more.
+    the plan is made without, unless the plan does not fit and the option can only take more. ``default_max_tokens`` is
+    the output cap of shapes without one, and the engine's flags say it.
     """
     if not 0 < safety_fraction <= 1:
         raise InputError(
@@ -148,7 +151,11 @@ def fit(
     layout, window = plan.layout, plan.settings.max_model_len
     charge, usable = layout.request_blocks(window), usable_blocks(layout, plan.blocks)
     longest = longest_window(layout, plan.blocks, max(model.max_context_tokens or window, window))
-    reservations = tuple(_reserve(model, deployment, plan, shape, safety_fraction) for shape in shapes)
+    capped = [
+        shape if shape.max_output_tokens is not None else replace(shape, max_output_tokens=default_max_tokens)
+        for shape in shapes
+    ]
+    reservations = tuple(_reserve(model, deployment, plan, shape, safety_fraction) for shape in capped)
     findings = (
         *plan.findings,
         *(() if plan.budget is None else budget_findings(plan.budget)),
@@ -164,6 +171,7 @@ def fit(
         longest_window_tokens=longest,
         concurrency=Fraction(plan.blocks, charge),
         reservations=reservations,
+        default_max_tokens=default_max_tokens,
         verdict=_verdict(plan, fits=not any(finding.severity == "error" for finding in findings)),
         findings=(*(each.finding for each in plan.unpriced), *findings),
     )

@@ -2,22 +2,25 @@
 
 import shlex
 
-from kvplan.capacity import Fit
+from kvplan.capacity import FITS, Fit
 from kvplan.engines import engine_of
 from kvplan.engines.statement import Served
 
 
 def _served(fit: Fit) -> Served:
-    """What is served: the window asked for, or the longest that fits, where that one does not."""
-    longest, window = fit.longest_window_tokens, fit.max_model_len
-    caps = [shape.max_output_tokens for shape in fit.reservations if shape.max_output_tokens]
     return Served(
         model=fit.model,
         deployment=fit.deployment,
         settings=fit.plan.settings,
-        window_tokens=window if not longest or fit.verdict == "fits" else min(longest, window),
-        largest_cap_tokens=max(caps, default=None),
+        window_tokens=served_window(fit),
+        largest_cap_tokens=fit.default_max_tokens,
     )
+
+
+def served_window(fit: Fit) -> int:
+    """The window asked for, or the longest that fits, where that one does not."""
+    longest, window = fit.longest_window_tokens, fit.max_model_len
+    return window if not longest or fit.verdict == FITS else min(longest, window)
 
 
 def engine_flags(fit: Fit) -> dict[str, object]:

@@ -66,3 +66,25 @@ def test_media_and_whole_prompts_reach_the_engine(capsys: pytest.CaptureFixture[
 def test_what_cannot_be_is_said(options: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*POOL, *options]) == code
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_default_cap_is_charged_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """A request without a cap gets the default one; lengths of ``--tokens`` are no caps, and say none."""
+    shapes = ["--prompt", "4000", "--prompt", "500", "--max-tokens", "2000", "--default-max-tokens", "1024"]
+    plan = answer([*POOL, *shapes], capsys)
+    assert [each["reserved_tokens"] for each in plan["capacity"]["reservations"]] == [6000, 1524]
+    assert json.loads(plan["flags"]["--override-generation-config"]) == {"max_new_tokens": 1024}
+    plan = answer([*POOL, "--prompt", "4000", "--max-tokens", "2000"], capsys)
+    assert json.loads(plan["flags"]["--override-generation-config"]) == {"max_new_tokens": 2000}
+    for shapes in (["--tokens", "1024,8192"], ["--prompt", "4000", "--prompt", "500", "--max-tokens", "2000"], []):
+        assert "--override-generation-config" not in answer([*POOL, *shapes], capsys)["flags"]
+    assert main([*POOL, "--default-max-tokens", "0"]) == 3
+
+
+def test_flags_do_not_shorten_a_window_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    """Qwen3-32B keeps 256 KiB a token: 4 GiB hold 1,023 blocks of 16 beside the reserved one."""
+    asked = ["fit", "Qwen/Qwen3-32B", "--kv-memory", "4GiB", "--offline", "--max-model-len", "32768", "--flags", "cli"]
+    assert main(asked) == 1
+    out, err = capsys.readouterr()
+    assert "--max-model-len 16368" in out
+    assert "warning: the flags say a window of 16,368, not 32,768" in err

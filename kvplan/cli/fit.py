@@ -15,6 +15,8 @@ from kvplan.cli.output import remark, show_report, write_data
 from kvplan.errors import InputError, UnsupportedModelError
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from kvplan.calibration_file import CalibrationFile
     from kvplan.capacity import Fit, RequestShape
 
@@ -38,6 +40,9 @@ def run(
     tokens: Annotated[
         str | None, grouped("load", "--tokens", metavar="N,N", help="Reserve requests of these lengths.")
     ] = None,
+    default_max_tokens: Annotated[
+        int | None, grouped("load", "--default-max-tokens", metavar="N", help="The cap where a request has none.")
+    ] = None,
     safety_fraction: options.SafetyFraction = 1.0,
     calibration: options.Calibration = None,
     flags: Annotated[
@@ -53,13 +58,17 @@ def run(
     from kvplan.engines.forms import read_share
 
     folder = options.profiles_folder(profiles)
-    shapes = _shapes(prompt or (), max_tokens or (), options.counts_or_none(tokens, "--tokens"))
+    prompts, caps = prompt or [], max_tokens or []
+    default_cap = options.positive_or_none(default_max_tokens, "--default-max-tokens")
+    shapes = _shapes(prompts, caps, default_cap, options.counts_or_none(tokens, "--tokens"))
+    if default_cap is None and len(caps) == len(prompts):
+        default_cap = max(caps, default=None)
     learnt = None if calibration is None else load_calibration(calibration)
     wanted = read_options(asked, {key: flag_of(key) for key in asked})
     _check_device(wanted, learnt)
     fraction = read_share(safety_fraction, "--safety-fraction")
     try:
-        result = _fit(model, wanted, learnt, shapes, fraction, offline=offline, folder=folder)
+        result = _fit(model, wanted, learnt, shapes, fraction, default_cap, offline=offline, folder=folder)
     except UnsupportedModelError as error:
         if format != "json":
             raise
@@ -90,7 +99,8 @@ def _fit(
     wanted: dict[str, Any],
     learnt: "CalibrationFile | None",
     shapes: Sequence["RequestShape"],
-    fraction: Any,
+    fraction: "Fraction",
+    default_cap: int | None,
     *,
     offline: bool,
     folder: Path | None,
@@ -104,7 +114,7 @@ def _fit(
     spec = read_model(model, offline=offline, profiles_folder=folder)
     if learnt is not None:
         deployment = apply_calibration(deployment, learnt, spec.id)
-    return fit(spec, deployment, shapes, fraction)
+    return fit(spec, deployment, shapes, fraction, default_cap)
 
 
 def _print(result: "Fit", flags: str | None, format: str, command: str) -> None:
@@ -114,19 +124,24 @@ def _print(result: "Fit", flags: str | None, format: str, command: str) -> None:
     if format == "json":
         show_report("fit", "json", result, engine_flags(result), smallest_changes(result))
     elif flags is not None:
-        from kvplan.flags import command_words
+        from kvplan.flags import command_words, served_window
         from kvplan.report.flags_text import text as flags_text
 
         for finding in result.findings:
             if finding.severity != "info":
                 remark(finding.severity, finding.message, finding.hint)
+        if served_window(result) < result.max_model_len:
+            window = f"the flags say a window of {served_window(result):,}, not {result.max_model_len:,}"
+            remark("warning", window, "it is the longest that fits")
         write_data(flags_text(command_words(result), engine_flags(result), flags))
     else:
         show_report("fit", "text", result, smallest_changes(result), command)
 
 
-def _shapes(prompts: Sequence[int], caps: Sequence[int], lengths: Sequence[int]) -> tuple["RequestShape", ...]:
-    """The shapes to reserve: the n-th prompt with the n-th cap, and one for every length of ``--tokens``."""
+def _shapes(
+    prompts: Sequence[int], caps: Sequence[int], default_cap: int | None, lengths: Sequence[int]
+) -> tuple["RequestShape", ...]:
+    """The shapes to reserve: the n-th prompt with the n-th cap or the default one, and one for each of ``--tokens``."""
     from kvplan.capacity import RequestShape
 
     if len(caps) > len(prompts):
@@ -135,7 +150,7 @@ def _shapes(prompts: Sequence[int], caps: Sequence[int], lengths: Sequence[int])
             hint="give each cap its prompt",
             key="max_tokens",
         )
-    padded = [*caps, *[None] * (len(prompts) - len(caps))]
+    padded = [*caps, *[default_cap] * (len(prompts) - len(caps))]
     pairs = [
         RequestShape(
             name=f"{prompt:,} + {'window' if cap is None else f'{cap:,}'}", prompt_tokens=prompt, max_output_tokens=cap

@@ -14,7 +14,7 @@ class Served:
     """What an engine's flags are written of: a plan's settings, and how far its requests may run.
 
     ``window_tokens`` is the window asked for, or the longest that fits where that one does not; ``largest_cap_tokens``
-    the largest output cap among the shapes asked for.
+    the output cap that every request may be given.
     """
 
     model: ModelSpec

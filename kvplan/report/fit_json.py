@@ -114,7 +114,7 @@ def _pool_object(fit: Fit) -> dict[str, object]:
 
 def _capacity_object(fit: Fit) -> dict[str, object]:
     return {
-        **picked(fit, "max_model_len longest_window_tokens"),
+        **picked(fit, "max_model_len longest_window_tokens default_max_tokens"),
         "concurrency_at_max_model_len": float(fit.concurrency),
         "concurrency_all_replicas": float(fit.concurrency_all_replicas),
         "reservations": [picked(each, _RESERVATION) for each in fit.reservations],

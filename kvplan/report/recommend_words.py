@@ -95,4 +95,6 @@ def _flags_step(advice: Advice) -> tuple[str, ...]:
     words += ["--max-model-len", str(plant.settings.max_model_len)]
     words += ["--max-num-seqs", str(advice.engine.max_num_seqs)]
     words += ["--max-num-batched-tokens", str(advice.engine.max_num_batched_tokens)]
+    cap = advice.default_max_tokens
+    words += ["--default-max-tokens", str(cap)] if cap is not None else []
     return (" ".join([*words, "--flags", "cli"]),)
