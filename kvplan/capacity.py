@@ -74,6 +74,13 @@ class Fit:
         return int(self.concurrency * self.max_model_len)
 
     @property
+    def serves_window(self) -> bool:
+        """Whether the pool holds one request of the whole window, which is all that vLLM asks of it before it captures
+        graphs; ``verdict`` also says whether the engine starts and keeps running."""
+        usable = usable_blocks(self.plan.layout, self.plan.blocks)
+        return self.plan.layout.request_blocks(self.max_model_len) <= usable
+
+    @property
     def window_bytes(self) -> int:
         """What one request of ``max_model_len`` is charged on one rank."""
         return self.plan.layout.request_blocks(self.max_model_len) * self.plan.layout.bytes_per_block

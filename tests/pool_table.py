@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvplan.capacity import FITS, Fit, fit
+from kvplan.capacity import Fit, fit
 from kvplan.engines.base import Deployment
 from kvplan.engines.devices import window_of
 from kvplan.errors import KvplanError
@@ -80,12 +80,12 @@ def figures(answer: Fit) -> dict[str, object]:
         "groups": sorted((group.layers, group.block_tokens, group.page_bytes) for group in layout.groups),
         "num_gpu_blocks": plan.blocks,
         "max_request_blocks": layout.request_blocks(length),
-        "fits": answer.verdict == FITS,
+        "fits": answer.serves_window,
         "max_model_len_native": window_of(answer.model, Deployment()),
         **{flag: getattr(plan.settings, flag) for flag in _FLAGS},
         "max_in_flight_tokens": plan.settings.in_flight_tokens,
     }
-    if answer.verdict == FITS:
+    if answer.serves_window:
         found["max_concurrency"] = plan.blocks / layout.request_blocks(length)
         found["kv_cache_size_tokens"] = answer.pool_tokens
     else:

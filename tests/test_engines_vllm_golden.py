@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvplan.capacity import FITS, fit
+from kvplan.capacity import fit
 from kvplan.engines.base import Deployment
 from kvplan.layers import (
     CompressedKv,
@@ -50,9 +50,9 @@ def test_figures_are_vllms(row: dict[str, Any]) -> None:
         "groups": sorted([group.layers, group.block_tokens, group.page_bytes] for group in layout.groups),
         "blocks": plan.blocks,
         "request_blocks": layout.request_blocks(answer.max_model_len),
-        "fits": answer.verdict == FITS,
+        "fits": answer.serves_window,
     }
-    if answer.verdict == FITS:
+    if answer.serves_window:
         found |= {"concurrency": float(answer.concurrency), "tokens": answer.pool_tokens}
     else:
         found |= {"longest_window": answer.longest_window_tokens}

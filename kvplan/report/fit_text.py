@@ -112,7 +112,7 @@ def _answer(fit: Fit) -> str:
         return f"fits: {pool}, {held}"
     if not fit.plan.starts:
         return f"does not fit: {fit.deployment.engine.name} refuses to start ({pool}, {held})"
-    if fit.verdict == "does_not_fit" and fit.longest_window_tokens < fit.max_model_len:
+    if fit.verdict == "does_not_fit" and not fit.serves_window:
         return f"does not fit: {pool} holds {held}; the longest window is {fit.longest_window_tokens:,}"
     if fit.verdict == "does_not_fit":
         return f"does not fit: {pool}, {held}, but a request that was asked for is never admitted"
