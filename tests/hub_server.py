@@ -110,6 +110,10 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None:
             self._fail(fault)
         elif path.startswith("/api/models/"):
+            name, slash, _ = path.removeprefix("/api/models/").partition("/tree/")
+            if slash and name in self.server.repositories:
+                self._send(200, json.dumps(_tree(self.server.repositories[name])).encode(), {})
+                return
             name, _, revision = path.removeprefix("/api/models/").partition("/revision/")
             self._answer_info(name, revision or "main", token)
         else:
@@ -179,9 +183,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+def _sizes(repository: Repository) -> dict[str, int]:
+    return {file: len(body) for file, body in repository.files.items()} | repository.sizes
+
+
+def _tree(repository: Repository) -> list[dict[str, object]]:
+    """The answer of ``/api/models/{id}/tree/{revision}``, which other programs ask for."""
+    return [{"type": "file", "path": file, "size": size} for file, size in _sizes(repository).items()]
+
+
 def _info(name: str, repository: Repository) -> dict[str, object]:
     """The answer of ``/api/models/{id}?blobs=true``, less the keys that nobody reads."""
-    sizes = {file: len(body) for file, body in repository.files.items()} | repository.sizes
     info: dict[str, object] = {
         "_id": "1",
         "id": name,
@@ -192,7 +204,7 @@ def _info(name: str, repository: Repository) -> dict[str, object]:
         "downloads": 0,
         "likes": 0,
         "tags": [],
-        "siblings": [{"rfilename": file, "size": size} for file, size in sizes.items()],
+        "siblings": [{"rfilename": file, "size": size} for file, size in _sizes(repository).items()],
     }
     if repository.elements is not None:
         info["safetensors"] = {"parameters": repository.elements, "total": sum(repository.elements.values())}

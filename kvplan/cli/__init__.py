@@ -12,7 +12,7 @@ from pathlib import Path
 from kvplan.errors import KvplanError
 
 INTERRUPTED = 130
-OBJECTS_BETWEEN_COLLECTIONS = 50_000
+OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = report_bug(error, given)
     if code == INTERRUPTED:
         print("interrupted", file=sys.stderr)
+    if arguments is None:
+        gc.freeze()  # nor is it looked for at the end, when the process gives everything back at once
     return _flush(code)
 
 
