@@ -8,7 +8,7 @@ import typer
 from kvplan.cli import options
 from kvplan.cli.output import check_free, show_report
 from kvplan.cli.progress import progress_bar
-from kvplan.engines.forms import read_share
+from kvplan.engines.forms import read_kv_type, read_share
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def run(
             kinds,
             load,
             **asked,
-            kv_dtypes=tuple(dict.fromkeys(word.strip() for word in kv_dtype.split(",") if word.strip())) or ("auto",),
+            kv_dtypes=_kv_types(kv_dtype),
             engine=version,
             prices_per_hour=prices,
             seeds=runs,
@@ -136,6 +136,11 @@ def _load(
         concurrency=options.positive_or_none(concurrency, "--concurrency") or 1,
         safety_fraction=read_share(safety_fraction, "--safety-fraction"),
     )
+
+
+def _kv_types(text: str) -> tuple[str, ...]:
+    words = (word.strip() for word in text.split(","))
+    return tuple(dict.fromkeys(read_kv_type(word, "--kv-dtype") for word in words if word)) or ("auto",)
 
 
 def _model_of(load: "ShapeLoad | Traffic") -> list[str]:

@@ -13,6 +13,7 @@ from kvplan.engines.forms import (
     COUNTS,
     ENGINE,
     GPU,
+    KV_TYPE,
     MEDIA,
     MEMORY_SHARE,
     MODEL,
@@ -77,7 +78,7 @@ class Deployment:
         int | None, Option(form=COUNT, short=("--context",), help="The engine's window, in tokens.")
     ] = None
     max_num_seqs: Annotated[int | None, Option(form=COUNT, help="Sequences at once.")] = None
-    kv_dtype: Annotated[str, Option(form=TYPE, help="auto, bfloat16, fp8, ... (its word).")] = "auto"
+    kv_dtype: Annotated[str, Option(form=KV_TYPE, help="auto, bfloat16, fp8, ... (its word).")] = "auto"
     kv_memory_bytes: Annotated[
         int | None, Option(form=AMOUNT_OR_NONE, group="memory", help="The KV pool of one GPU: no budget.")
     ] = None

@@ -65,6 +65,18 @@ def read_word(value: str, said: str) -> str:
     return value
 
 
+_LONG_TYPES = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16"}
+
+
+def read_kv_type(value: str, said: str) -> str:
+    """A KV type by the word that every engine takes.
+
+    >>> read_kv_type("bf16", "--kv-dtype"), read_kv_type("fp8", "--kv-dtype")
+    ('bfloat16', 'fp8')
+    """
+    return _LONG_TYPES.get(read_word(value, said).lower(), value)
+
+
 def read_switch(value: bool, said: str) -> bool:  # noqa: FBT001
     """Yes or no."""
     if not isinstance(value, bool):
@@ -235,6 +247,7 @@ COUNT = Form(name="count", typed=int, metavar="N", read=read_count)
 COUNT_OR_NONE = Form(name="count_or_none", typed=int, metavar="N", read=read_count_or_none)
 COUNTS = Form(name="counts", typed=str, metavar="N,N", read=read_counts)
 WORD = Form(name="word", typed=str, metavar="NAME", read=read_word)
+KV_TYPE = Form(name="word", typed=str, metavar="TYPE", read=read_kv_type)
 TYPE = Form(name="word", typed=str, metavar="TYPE", read=read_word)
 AMOUNT = Form(name="amount", typed=str, metavar="BYTES", read=read_amount)
 AMOUNT_OR_NONE = Form(name="amount", typed=str, metavar="BYTES", read=read_amount_or_none)
