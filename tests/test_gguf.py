@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kvplan.engines.llama_cpp.devices import device_weights
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.gguf import read_gguf, read_gguf_metadata
 from kvplan.layers import FLOAT16, FullAttention, KvTypes, SharedKv, SlidingAttention
@@ -226,6 +227,27 @@ def test_weights_are_the_tensors_blocks(tmp_path: Path) -> None:
     assert model.weights.stored_bytes == 10 * 144 + 1024
     assert model.weights.parameters == 2560 + 256
     assert model.source.name == "header of llama.gguf"
+
+
+def test_weights_know_their_place(tmp_path: Path) -> None:
+    """The embedding stays on the host, unless the head is a copy of it; layer 32 of 32 is a next-token layer's."""
+    tensors = {
+        "token_embd.weight": ((256, 10), 12, 1440),
+        "output.weight": ((256, 10), 14, 2100),
+        "blk.0.attn_q.weight": ((256, 4), 12, 576),
+        "blk.31.ffn_down_exps.weight": ((256, 4, 2), 8, 2176),
+        "blk.32.attn_q.weight": ((256,), 0, 1024),
+        "rope_freqs.weight": ((64,), 0, 256),
+    }
+    path = tmp_path / "own-head.gguf"
+    path.write_bytes(gguf_bytes(LLAMA_8B, tensors))
+    model, dealt = read_gguf(path), (range(17), range(17, 32))
+    assert [device_weights(model, dealt, device).bytes for device in (0, 1)] == [576 + 256, 2100 + 2176]
+    assert device_weights(model, (range(32),), 0).bytes == 576 + 256 + 2100 + 2176
+    tied = tmp_path / "tied.gguf"
+    tied.write_bytes(gguf_bytes(LLAMA_8B, {name: held for name, held in tensors.items() if name != "output.weight"}))
+    assert device_weights(read_gguf(tied), (range(32),), 0).bytes == 576 + 256 + 1440 + 2176
+    assert {part.name for part in model.weights.parts if part.layer == 31} == {"mlp.experts"}
 
 
 def test_a_reader_is_asked_for_ranges_and_not_for_the_file() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from kvplan.errors import InputError, unreadable
 from kvplan.gguf.header import GgufHeader, Reader, read_header
 from kvplan.gguf.metadata import read_gguf_metadata
+from kvplan.gguf.weights import weight_parts
 from kvplan.model import ModelSpec, Source
 
 __all__ = ["Reader", "read_gguf", "read_gguf_metadata"]
@@ -44,6 +45,9 @@ def read_gguf(
         parameters=None if is_partial else sum(header.parameters for header in headers) or None,
         stored_bytes=weight_bytes or (None if is_partial else _stored_bytes(headers)),
     )
+    if not is_partial:
+        tensors = (tensor for header in headers for tensor in header.tensors)
+        model = replace(model, weights=replace(model.weights, parts=weight_parts(tensors, len(model.layers))))
     if is_partial and weight_bytes is None:
         note = f"one of {shards} files: the weights of the others are not counted"
         model = replace(model, notes=(*model.notes, note))

@@ -1,9 +1,11 @@
 """LoRA slots: what vLLM sets aside on a rank for adapters, whether or not any is loaded."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
+from kvplan.engines.base import Deployment
 from kvplan.errors import InputError
-from kvplan.layers import RecurrentLayer
+from kvplan.layers import LatentAttention, RecurrentLayer
 from kvplan.model import ModelSpec, WeightPart
 
 ADAPTER_BYTES = 2
@@ -11,13 +13,22 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks that vLLM 0.33 takes (``config/lora.py``)."""
 _MLP_MATRICES = 3
 _TABLES = frozenset({"embed_tokens", "lm_head"})
+_JOINED = frozenset(
+    {
+        "GptOssForCausalLM",
+        "InternS1ProForConditionalGeneration",
+        "Qwen3OmniMoeThinkerForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+    }
+)
+"""Classes whose adapters hold one A for gate and up (vLLM 0.33, ``is_3d_moe_weight``)."""
 
 
 def adapters_are_priced(model: ModelSpec) -> bool:
-    """Whether the slots of adapters can be counted: plain attention and dense MLPs of a known class. Experts and
-    recurrent layers have adapters of their own shape."""
-    plain = not model.shape.experts and not model.keeps(RecurrentLayer)
-    return plain and bool(model.weights.parts) and bool(model.shape.hidden)
+    """Whether the slots of adapters can be counted: attention, MLPs and experts of a known class. Recurrent layers, and
+    MLA beside experts, have adapters of their own shape."""
+    own = model.keeps(RecurrentLayer) or (bool(model.shape.experts) and model.keeps(LatentAttention))
+    return not own and bool(model.weights.parts) and bool(model.shape.hidden)
 
 
 def check_rank(rank: int) -> None:
@@ -30,35 +41,74 @@ def check_rank(rank: int) -> None:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExpertSlots:
+    """Experts as a rank's adapters see them: ``held`` of them, each cut ``slices`` times, and ``inputs`` sides as wide
+    as the model that no rank shares (A of gate and of up, B of down; gate and up joined have one A)."""
+
+    experts: int = 0
+    held: int = 0
+    slices: int = 1
+    inputs: int = 3
+
+
+def expert_slots(model: ModelSpec, deployment: Deployment) -> ExpertSlots:
+    """Every expert in slices, or under expert parallelism some of them whole."""
+    experts = model.shape.experts or 0
+    ranks = deployment.tensor_parallel * deployment.data_parallel
+    whole = deployment.expert_parallel
+    return ExpertSlots(
+        experts=experts,
+        held=-(-experts // ranks) if whole else experts,
+        slices=1 if whole else ranks,
+        inputs=2 if model.architecture in _JOINED else 3,
+    )
+
+
 def lora_bytes(
-    parts: Iterable[WeightPart], hidden: int, *, tensor_parallel: int, slots: int, rank: int, stage: range | None = None
+    parts: Iterable[WeightPart],
+    hidden: int,
+    *,
+    tensor_parallel: int,
+    slots: int,
+    rank: int,
+    stage: range | None = None,
+    experts: ExpertSlots = ExpertSlots(),
 ) -> int:
     """Slots × rank × Σ (inputs + outputs) × 2 B over the adapted matrices of the rank's layers.
 
     A matrix of inputs × outputs gets A (inputs × rank) and B (rank × outputs); the side that tensor parallelism splits
-    is split, the other is whole on every rank. Attention and dense MLP are adapted; vLLM's experts are not counted.
-    ``stage`` names the layers of a pipeline stage. Embedding and head (those among ``parts``) get rank × (vocabulary +
-    hidden), whole on every rank and counted on every stage; classes that do not adapt them take less. Source: vLLM
-    0.33, ``lora/layers``.
+    is split, the other is whole on every rank. All linear layers are adapted, every expert held by itself (vLLM 0.33,
+    ``FusedMoEWithLoRA``: held × (3 × hidden + 3 × expert width / slices)). ``stage`` names the layers of a pipeline
+    stage. Embedding and head (those among ``parts``) get rank × (vocabulary + hidden), whole on every rank and counted
+    on every stage; classes that do not adapt them take less. Source: vLLM 0.33, ``lora/layers``.
 
     >>> q = WeightPart(name="self_attn.q_proj", parameters=4096 * 4096, split="heads", layer=0)
     >>> lora_bytes([q], 4096, tensor_parallel=1, slots=1, rank=16) == 16 * (4096 + 4096) * 2
     True
     """
-    widths = 0
-    for part in parts if hidden else ():
-        if part.name in _TABLES:
-            widths += part.parameters // hidden + hidden
-            continue
-        if part.layer is None or (stage is not None and part.layer not in stage) or not part.name.endswith("proj"):
-            continue
-        if part.split == "none":
-            continue
-        others = part.parameters // hidden
-        whole_sides = _MLP_MATRICES if part.name.endswith(".proj") else 2 if "kv_proj" in part.name else 1
-        split = others // tensor_parallel
-        if part.split == "kv_heads":
-            heads = part.kv_heads or 1
-            split = others * max(1, heads // tensor_parallel) // heads
-        widths += whole_sides * hidden + split
+    if not hidden:
+        return 0
+    held = [part for part in parts if part.layer is None or stage is None or part.layer in stage]
+    widths = sum(_widths(part, hidden, tensor_parallel, experts) for part in held)
     return slots * rank * widths * ADAPTER_BYTES
+
+
+def _widths(part: WeightPart, hidden: int, tensor_parallel: int, experts: ExpertSlots) -> int:
+    """Inputs + outputs of the adapters of one part on a rank; 0 for what is not a linear layer."""
+    outputs = part.parameters // hidden
+    if part.name in _TABLES:
+        return outputs + hidden
+    if part.layer is None:
+        return 0
+    if part.name.endswith("experts") and experts.experts:
+        return experts.held * (experts.inputs * hidden + outputs // experts.experts // experts.slices)
+    if part.name.endswith("gate"):
+        return hidden + outputs
+    if part.split == "none" or not part.name.endswith("proj"):
+        return 0
+    whole_sides = _MLP_MATRICES if part.name.endswith(".proj") else 2 if "kv_proj" in part.name else 1
+    if part.split == "kv_heads":
+        heads = part.kv_heads or 1
+        return whole_sides * hidden + outputs * max(1, heads // tensor_parallel) // heads
+    return whole_sides * hidden + outputs // tensor_parallel
