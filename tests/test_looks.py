@@ -142,7 +142,9 @@ def test_a_terminal_of_an_old_code_page(command: list[str], encoding: str) -> No
     done = subprocess.run(run, env=environment, capture_output=True, timeout=60, check=False)
     assert done.returncode == (0 if command[0] == "simulate" else 3)
     assert b"Traceback" not in done.stderr
-    assert (done.stdout + done.stderr).decode(encoding)
+    lines = (done.stdout + done.stderr).decode(encoding).splitlines()
+    assert lines
+    assert max(map(len, lines)) <= 80, "signs are spelled out before columns are set"
 
 
 @pytest.mark.parametrize("name", PLANS)

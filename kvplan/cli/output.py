@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -32,7 +33,7 @@ __all__ = [
     "write_lines",
 ]
 
-_ASCII = str.maketrans({"×": "x", "±": "+/-", "·": "-", "−": "-", "≤": "<=", "≥": ">=", "…": "...", "→": "->"})
+_ASCII = {"×": "x", "±": "+/-", "·": "-", "−": "-", "≤": "<=", "≥": ">=", "…": "...", "→": "->"}
 
 
 @contextmanager
@@ -76,13 +77,16 @@ def write_data(text: str) -> None:
 def encodable(text: str, encoding: str) -> str:
     """``text`` with the signs that ``encoding`` lacks (an old Windows code page) written in ASCII.
 
-    >>> encodable("2 × 3 ± 1 · …", "ascii"), encodable("2 × 3 ± 1 · …", "utf-8")
-    ('2 x 3 +/- 1 - ...', '2 × 3 ± 1 · …')
+    >>> encodable("2 × 3 ± 1 ≤ …", "ascii"), encodable("2 × 3 ± 1 ≤ …", "cp1252"), encodable("×", "utf-8")
+    ('2 x 3 +/- 1 <= ...', '2 × 3 ± 1 <= …', '×')
     """
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+        return "".join(
+            sign if sign.isascii() else sign.encode(encoding, "ignore").decode(encoding) or _ASCII.get(sign, "?")
+            for sign in text
+        )
     return text
 
 
@@ -146,7 +150,9 @@ def show(parts: "Iterable[Part]") -> None:
     """Print the parts of a text report."""
     from kvplan.report.page import render
 
-    write_data(render(parts, width=terminal_width(), colour=wants_colour()))
+    encoding = sys.stdout.encoding or "utf-8"
+    spell = partial(encodable, encoding=encoding)
+    write_data(render(parts, width=terminal_width(), colour=wants_colour(), spell=spell))
 
 
 def show_above(parts: "Iterable[Part]", text: str) -> None:

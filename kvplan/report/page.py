@@ -6,7 +6,7 @@ command line app: ``kvplan model`` must cost little more than such an app.
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 ACCENT = "1;36"
@@ -124,10 +124,11 @@ def columns(
     )
 
 
-def render(parts: Iterable[Part], *, width: int = 80, colour: bool = False) -> str:
-    """``parts``, one under the other, as text with or without ANSI colours."""
+def render(parts: Iterable[Part], *, width: int = 80, colour: bool = False, spell: Callable[[str], str] = str) -> str:
+    """``parts``, one under the other, as text with or without ANSI colours; ``spell`` writes the signs that a terminal
+    lacks in others, before columns are set."""
     usable = max(40, min(width, WIDEST))
-    lines = [line for part in parts for line in _set(_harmless(part), usable)]
+    lines = [line for part in parts for line in _set(_harmless(part, spell), usable)]
     text = "".join(f"{line.rstrip()}\n" for line in lines)
     return text if colour else _ANSI.sub("", text)
 
@@ -135,18 +136,22 @@ def render(parts: Iterable[Part], *, width: int = 80, colour: bool = False) -> s
 _STEERING = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def _harmless(part: Part) -> Part:
+def _harmless(part: Part, spell: Callable[[str], str]) -> Part:
     """``part`` with the characters that steer a terminal written out: names come from foreign files."""
+
+    def clean(text: str) -> str:
+        return spell(_written_out(text))
+
     if isinstance(part, Verbatim):
-        return Verbatim(text="\n".join(map(_written_out, part.text.split("\n"))))
+        return Verbatim(text="\n".join(map(clean, part.text.split("\n"))))
     if isinstance(part, Columns):
-        rows = tuple(tuple(map(_written_out, row)) for row in part.rows)
-        return replace(part, headings=tuple(map(_written_out, part.headings)), rows=rows)
+        rows = tuple(tuple(map(clean, row)) for row in part.rows)
+        return replace(part, headings=tuple(map(clean, part.headings)), rows=rows)
     if isinstance(part, Headline):
-        return Headline(title=_written_out(part.title), aside=_written_out(part.aside))
+        return Headline(title=clean(part.title), aside=clean(part.aside))
     if isinstance(part, Labelled):
-        return replace(part, label=_written_out(part.label), text=_written_out(part.text.replace("\n", " ")))
-    return replace(part, text=_written_out(part.text.replace("\n", " ")))
+        return replace(part, label=clean(part.label), text=clean(part.text.replace("\n", " ")))
+    return replace(part, text=clean(part.text.replace("\n", " ")))
 
 
 def _written_out(text: str) -> str:
