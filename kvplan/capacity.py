@@ -169,6 +169,7 @@ def fit(
         *_window_findings(window, longest, charge, usable),
         *_shape_findings(reservations, usable),
         *_step_findings(reservations, plan.settings),
+        *_sequence_findings(reservations, plan.settings),
     )
     return Fit(
         model=model,
@@ -216,8 +217,8 @@ def _window_findings(window: int, longest: int, charge: int, usable: int) -> tup
         Finding(
             code="window-not-servable",
             severity="error",
-            message=f"one request of the whole window takes {charge:,} blocks, {usable:,} are usable: the engine "
-            f"cannot serve a window of {window:,}",
+            message=f"max_model_len is larger than the pool: one request of {window:,} tokens takes {charge:,} blocks, "
+            f"{usable:,} are usable",
             hint=f"--max-model-len {longest}, the longest that fits" if longest else "free memory, or take more GPUs",
         ),
     )
@@ -239,6 +240,26 @@ def _step_findings(reservations: Sequence[Reservation], settings: Settings) -> t
     )
 
 
+def _sequence_findings(reservations: Sequence[Reservation], settings: Settings) -> tuple[Finding, ...]:
+    """That the engine lets in more sequences than fit at their worst, by the shape of which fewest do."""
+    asked = [one for one in reservations if one.max_output_tokens is not None and one.sequences]
+    if not asked:
+        return ()
+    fewest = min(asked, key=lambda one: one.sequences)
+    times = settings.max_num_seqs / fewest.sequences
+    if times <= 1:
+        return ()
+    return (
+        Finding(
+            code="max-num-seqs-above-worst-cases",
+            severity="info",
+            message=f"max_num_seqs {settings.max_num_seqs:,} is {times:.1f}x the safe concurrency: "
+            f"{fewest.sequences:,} worst cases of {fewest.name} fit at once, beyond them requests are preempted",
+            hint=f"--max-num-seqs {fewest.sequences}, or a limit in front",
+        ),
+    )
+
+
 def _shape_findings(reservations: Sequence[Reservation], usable: int) -> tuple[Finding, ...]:
     findings = [
         Finding(
@@ -254,9 +275,10 @@ def _shape_findings(reservations: Sequence[Reservation], usable: int) -> tuple[F
         Finding(
             code="cap-beyond-window",
             severity="warning",
-            message=f"{one.name}: prompt + cap is {one.prompt_tokens + one.max_output_tokens:,} tokens, beyond the "
-            f"window of {one.reserved_tokens:,}",
-            hint="the engine cuts the answer there, or refuses the request",
+            message=f"{one.name}: prompt + cap is {one.prompt_tokens + one.max_output_tokens:,} tokens, "
+            f"{one.prompt_tokens + one.max_output_tokens - one.reserved_tokens:,} beyond the window of "
+            f"{one.reserved_tokens:,}: most engines refuse the request for good (400), others cut the answer there",
+            hint=f"a cap of {one.reserved_tokens - one.prompt_tokens:,} at most",
         )
         for one in reservations
         if one.max_output_tokens is not None and one.prompt_tokens + one.max_output_tokens > one.reserved_tokens

@@ -1,17 +1,23 @@
 """The engine flags that make a server keep to a plan: the plan's settings in the engine's own words."""
 
 import shlex
+from dataclasses import replace
 
 from kvplan.capacity import FITS, Fit
 from kvplan.engines import engine_of
+from kvplan.engines.base import OVER_STATE_BLOCKS
 from kvplan.engines.statement import Served
 
 
 def _served(fit: Fit) -> Served:
+    """What is served: the sequences asked for, or as many as there are blocks for their states."""
+    settings, codes = fit.plan.settings, {finding.code for finding in fit.findings}
+    if OVER_STATE_BLOCKS in codes:
+        settings = replace(settings, max_num_seqs=fit.plan.blocks)
     return Served(
         model=fit.model,
         deployment=fit.deployment,
-        settings=fit.plan.settings,
+        settings=settings,
         window_tokens=served_window(fit),
         largest_cap_tokens=fit.default_max_tokens,
     )

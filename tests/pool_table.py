@@ -59,7 +59,7 @@ def read_facts(model_id: str, *, without_quantization: bool = False) -> ModelSpe
 
 
 def deployment_of(row: Mapping[str, Any], flags: tuple[str, ...]) -> Deployment:
-    """What was asked of vLLM; ``flags`` are the settings that were given."""
+    """What was asked of vLLM; ``flags`` are the settings that were given. No graph was captured."""
     given = {flag: row[flag] for flag in flags}
     return Deployment(
         tensor_parallel=row["tensor_parallel_size"],
@@ -67,6 +67,7 @@ def deployment_of(row: Mapping[str, Any], flags: tuple[str, ...]) -> Deployment:
         max_model_len=row["max_model_len"],
         kv_memory_bytes=row["available_memory_bytes"],
         hybrid_kv_cache_manager=not row["hybrid_kv_cache_manager_disabled"],
+        enforce_eager=True,
         **given,
     )
 

@@ -149,8 +149,7 @@ def test_an_encoder_has_a_line_of_its_own_where_it_is_not_the_peak_too() -> None
     found = {term.name: term for term in rank_terms(facts(encoder=TOWER, release=(0, 11)))}
     assert found["activation_encoder"].bytes == 0  # 1,024 sequences: sampling takes more
     assert found["activation_encoder"].formula == (
-        "16,384 tokens × 4 patches × 2 B × 16,368 values = 2 GiB before the decoder runs; here what exceeds the "
-        "others"
+        "16,384 tokens × 4 patches × 2 B × 16,368 values = 2 GiB before the decoder runs; here what exceeds the others"
     )
     assert "activation_encoder" not in terms()
     # 0.11 keeps room for 153,600 tokens of a video of Qwen3-VL, which makes four vectors of each

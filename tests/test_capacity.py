@@ -1,5 +1,6 @@
 """What fits: windows, concurrency and reservations, worked out by hand on small pools."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -101,7 +102,13 @@ def test_a_fit_by_hand() -> None:
         ),
     )
     assert answer.window_bytes == 32768 * 131072
-    assert answer.findings == ()
+    (found,) = answer.findings
+    assert found.message.startswith("max_num_seqs 1,024 is 68.3x the safe concurrency: 15 worst cases of chat fit")
+
+
+def test_no_more_sequences_than_fit_at_their_worst_is_no_finding() -> None:
+    shape = RequestShape(name="chat", prompt_tokens=4083, max_output_tokens=1024)
+    assert fit(LLAMA, replace(TEN_GIB, max_num_seqs=15), [shape]).findings == ()
 
 
 def test_a_safety_fraction_takes_its_share() -> None:

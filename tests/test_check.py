@@ -228,7 +228,7 @@ def test_a_pool_that_does_not_start_is_a_broken_limit() -> None:
     fits, refused = found.limits
     assert not found.passed
     assert (fits.name, fits.passed, fits.reading.value) == ("fits", False, 0)
-    assert "takes 512 blocks and 399 are usable" in message(fits)
+    assert "takes 512 blocks, 399 are usable" in message(fits)
     assert (refused.passed, refused.certainty) == (False, "not_measured")
     assert json.loads(json_text(found))["passed"] is False
 

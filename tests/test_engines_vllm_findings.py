@@ -78,7 +78,7 @@ def test_a_window_hybrids_charge_is_explained_and_stands_beside_what_is_stored()
 
 def test_expert_parallelism_is_not_ignored() -> None:
     found = codes(fit(LLAMA, Deployment(kv_memory_bytes=10 * GIB, expert_parallel=True)))
-    assert found == {"expert-parallel-not-priced": "warning"}
+    assert found == {"expert-parallel-buffers": "info"}
 
 
 @pytest.mark.parametrize(("capability", "said"), [((8, 0), False), ((9, 0), False), ((10, 0), True), (None, True)])

@@ -25,6 +25,10 @@ __all__ = [
 ]
 
 
+OVER_STATE_BLOCKS = "max-num-seqs-above-state-blocks"
+"""The code of a finding: more sequences than the plan has blocks, of which each that runs needs one for its state."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """Something the reader should know: a stable code, a severity (info, warning, error), and what to do."""

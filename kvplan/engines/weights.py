@@ -127,7 +127,7 @@ def rank_weights(
 ) -> RankWeights:
     """Weights on a rank of one pipeline stage.
 
-    ``stage_sizes`` are the layers of each stage where they are not even. ``given_bytes`` (all ranks together) and a
+    ``stage_sizes`` are the layers of each stage where they are not even. ``given_bytes`` (one copy of the model) and a
     quantised checkpoint's file sizes are shared out in proportion to the parts; a 16-bit model is counted from its
     parts; without parts bytes are published size / ranks.
     """
@@ -135,17 +135,21 @@ def rank_weights(
     if not weights.parts:
         return _without_parts(model, ranks, given_bytes)
 
-    def of_stage(each: int) -> Fraction:
+    def of_stage(each: int, replicas: int = data_parallel) -> Fraction:
         parts = stage_parts(weights.parts, len(model.layers), pipeline_parallel, each, stage_sizes)
-        return _loaded_bytes(model, parts, tensor_parallel, expert_ranks=tensor_parallel * data_parallel)
+        return _loaded_bytes(model, parts, tensor_parallel, expert_ranks=tensor_parallel * replicas)
 
     mine = of_stage(stage)
     if given_bytes is not None:
-        whole = sum(map(of_stage, range(pipeline_parallel)), Fraction(0)) * tensor_parallel
+        whole = sum((of_stage(each, 1) for each in range(pipeline_parallel)), Fraction(0)) * tensor_parallel
         return RankWeights(
             bytes=int(given_bytes * mine / whole),
             unsure_share=Fraction(0),
-            formula=f"given / {ranks} ranks" if ranks > 1 else "given",
+            formula=f"given / {ranks} ranks"
+            if ranks > 1
+            else f"given × {float(mine / whole):.3g}"
+            if mine < whole
+            else "given",
         )
     if weights.quantization is not None and weights.stored_bytes is not None:
         total = sum((part_bytes(part, Fraction(part.parameters), model.dtype) for part in weights.parts), Fraction(0))

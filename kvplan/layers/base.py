@@ -63,7 +63,7 @@ def share(count: int, ranks: int, what: str) -> int:
     if count % ranks:
         raise InputError(
             f"tensor parallelism {ranks} does not divide {count} {what}",
-            hint=f"choose a tensor parallelism that divides {count}",
+            hint=f"choose a tensor parallelism that divides {count}, or share out the layers instead: --pp {ranks}",
             key="tensor_parallel",
         )
     return count // ranks

@@ -153,8 +153,8 @@ def _check_starts(traffic: Traffic, planned: Fit, blocks: int, longest: int) -> 
     message = None
     if charge > usable:
         message = (
-            f"one request of the window of {settings.max_model_len:,} tokens takes {charge:,} blocks "
-            f"and {usable:,} are usable"
+            f"max_model_len is larger than the pool: one request of {settings.max_model_len:,} tokens takes "
+            f"{charge:,} blocks, {usable:,} are usable"
         )
     elif not planned.plan.starts and (pool is None or pool.blocks is None):
         message = next(finding.message for finding in planned.findings if finding.severity == "error")

@@ -9,10 +9,10 @@ from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
 
 
-def _kv_types(_: ModelSpec, deployment: Deployment) -> KvTypes:
-    from kvplan.engines.ggml_types import cache_types
+def _kv_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
+    from kvplan.engines.llama_cpp.plan import kv_types
 
-    return cache_types(deployment.cache_type_k, deployment.cache_type_v, deployment.kv_dtype)
+    return kv_types(model, deployment)
 
 
 def _plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:

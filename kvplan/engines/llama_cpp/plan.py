@@ -53,11 +53,17 @@ _SCRATCH_BAND_BYTES = 256 * MIB
 """Half width for the compute buffer, which backends size by the operations they run, and the driver's context."""
 
 
+def kv_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
+    """The types of K and V; InputError where they do not suit the model's heads."""
+    kv = cache_types(deployment.cache_type_k, deployment.cache_type_v, deployment.kv_dtype)
+    _check_blocks(model, kv)
+    return kv
+
+
 def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     """The static cache, where it goes, and whether it fits beside the weights."""
     _refuse(model, deployment)
-    kv = cache_types(deployment.cache_type_k, deployment.cache_type_v, deployment.kv_dtype)
-    _check_blocks(model, kv)
+    kv = kv_types(model, deployment)
     context = deployment.max_model_len or model.max_context_tokens
     if context is None:
         raise InputError(f"{model.id} does not say its context", hint="give --context", key="max_model_len")

@@ -90,14 +90,15 @@ def window_pool_finding(window_pool: int, chunk_tokens: int, ratio: Fraction, wi
 
 def fraction_finding(budget: Budget, fraction: Fraction) -> Finding:
     """The static share is below the weights': which one would be above."""
-    inside = sum(term.bytes for term in budget.terms if term.inside_fraction)
+    inside = [term for term in budget.terms if term.inside_fraction]
     free = budget.total_bytes - next(term.bytes for term in budget.terms if term.name == "before_loading")
-    smallest = smallest_fraction(free, inside)
+    weights = smallest_fraction(free, sum(term.bytes for term in inside if "weights" in term.name))
+    smallest = smallest_fraction(free, sum(term.bytes for term in inside))
     possible = smallest < 1
     return Finding(
         code="static-share-below-weights",
         severity="error",
         message=f"mem_fraction_static {float(fraction):g} leaves nothing for KV: the weights alone take "
-        f"{float(smallest):.4f} of what is free",
+        f"{float(weights):.4f} of what is free",
         hint=f"--mem-fraction-static above {float(smallest):.4f}" if possible else "more GPUs, or smaller weights",
     )

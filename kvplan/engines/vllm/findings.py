@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, CacheLayout, Deployment, Finding, Settings
+from kvplan.engines.base import OVER_STATE_BLOCKS, Budget, CacheLayout, Deployment, Finding, Settings
 from kvplan.engines.devices import DEFAULT_WINDOW
 from kvplan.engines.graphs import inside_finding
 from kvplan.engines.sharing import start_findings
@@ -11,7 +11,7 @@ from kvplan.engines.vllm.lora import check_rank
 from kvplan.engines.vllm.removed import last_release
 from kvplan.engines.vllm.settings import is_whole_prompt, release_of
 from kvplan.errors import UnsupportedModelError
-from kvplan.layers import RecurrentLayer, SlidingAttention
+from kvplan.layers import LatentAttention, RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB, format_bytes
 
@@ -24,6 +24,10 @@ _ALL_OR_NO_WINDOWS = frozenset(
     }
 )
 """Classes built on vLLM 0.33's ``Qwen2Model``, which asserts that a window is in every layer or in none."""
+
+_FIRST_LATENTS = (0, 7)
+"""The release whose cache holds MLA's latents ("MLA is enabled", logs of 0.7.1); DeepSeek-V2 of 16 heads a rank had
+13,360 tokens under 0.5 where latents would be fourteen times as many (deepseek-ai/DeepSeek-V2 issue 83)."""
 
 PROMPT_LOGITS_TOKENS = 1024
 """vLLM 0.33 computes prompt log-probabilities for so many tokens at a time (``prompt_logprobs`` of its sampler)."""
@@ -41,6 +45,13 @@ def check_asked(model: ModelSpec, deployment: Deployment) -> None:
     """Raises for what vLLM refuses whatever the pool: InputError for an option, UnsupportedModelError for a model."""
     if deployment.lora_slots:
         check_rank(deployment.lora_rank)
+    if release_of(deployment)[:2] < _FIRST_LATENTS and model.keeps(LatentAttention):
+        raise UnsupportedModelError(
+            f"vLLM before 0.7 stores keys and values of every head of {model.id}, padded, in place of MLA's latents, "
+            "many times as much: not modelled",
+            hint="--engine vllm@0.7.3 or newer",
+            key="engine",
+        )
     if model.architecture in _ALL_OR_NO_WINDOWS and _slides_from_a_layer_on(model):
         raise UnsupportedModelError(
             f"vLLM refuses {model.id}: a sliding window for some but not all layers (max_window_layers below the "
@@ -231,9 +242,10 @@ def _parallel_findings(deployment: Deployment) -> Iterator[Finding]:
         )
     if deployment.expert_parallel:
         yield Finding(
-            code="expert-parallel-not-priced",
-            severity="warning",
-            message="cannot tell how expert parallelism moves weights between ranks; the pages are not touched",
+            code="expert-parallel-buffers",
+            severity="info",
+            message="with expert parallelism a rank of the tp × dp holds whole experts, as many bytes as slices of "
+            "all; the buffers for sending tokens to them are not priced",
         )
 
 
@@ -254,11 +266,12 @@ def _sequence_findings(
     model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout, blocks: int
 ) -> Iterator[Finding]:
     """What max_num_seqs asks of the pool. With recurrent state vLLM refuses to start if it is above the blocks, because
-    a captured graph needs a state block for each sequence (source: vLLM 0.33, ``resolve_cudagraph_mode_and_sizes``)."""
+    a captured graph needs a state block for each sequence (source: vLLM 0.33, ``resolve_cudagraph_mode_and_sizes``).
+    An error where it was asked for; the default is as many, and the plan's own flags give fewer."""
     if model.keeps(RecurrentLayer) and not deployment.enforce_eager and 0 < blocks < settings.max_num_seqs:
         yield Finding(
-            code="max-num-seqs-above-state-blocks",
-            severity="error",
+            code=OVER_STATE_BLOCKS,
+            severity="warning" if deployment.max_num_seqs is None else "error",
             message=f"max_num_seqs {settings.max_num_seqs:,} is above the {blocks:,} blocks that hold recurrent state: "
             "vLLM loads the weights and then refuses to start",
             hint=f"--max-num-seqs {blocks}",
