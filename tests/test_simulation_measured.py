@@ -1,5 +1,6 @@
 """A measured run and its one efficiency: recovered from a run that the simulation made, and held to real ones."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +107,42 @@ def test_two_clocks_are_laid_on_each_other(tmp_path: Path) -> None:
     run = read_measured_run(path)
     assert run.arrival_s.tolist() == [0.0, 1.0, 2.0]
     assert run.first_token_s.tolist() == [2.75, 2.75, 2.75]
+
+
+EXPECTED = ([0.0, 0.5], [10, 20], [3, 4], [0.25, 1.0], [2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "extra,finish_s,output_tokens,arrival_s,first_token_s,prompt_tokens\n,3,3,1,1.25,10\nx,4,4,1.5,2,20\n",
+        (
+            "Start Time,ISL,OSL,TTFT_ms,e2e_latency_ms\n2026-05-10T07:00:00Z,10,3,250,2000\n"
+            "2026-05-10T07:00:00.5Z,20,4,500,2500\n"
+        ),
+        (
+            "timestamp_ns,input_len,output_len,first_token_time_ns,end_time_ns\n"
+            "1000000000,10,3,1250000000,3000000000\n1500000000,20,4,2000000000,4000000000\n"
+        ),
+        (
+            "arrival_time,prompt_len,completion_tokens,ttft,latency\n1787267980.0,10,3,0.25,2\n1787267980.5,20,4,0.5,2.5\n"
+            "1787267981.5,20,0,,\n"
+        ),
+        json.dumps(
+            {"input_lens": [10, 20, 9], "output_lens": [3, 4, 0], "start_times": [7.0, 7.5, 8.0]}
+            | {"ttfts": [0.25, 0.5, 0.0], "itls": [[1.0, 0.75], [1.0, 0.5, 0.5], []]}
+        ),
+    ],
+    ids=["any order", "since the arrival, in ms", "in ns", "wall clock", "a benchmark's result"],
+)
+def test_times_have_many_names_and_units(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text(text)
+    run = read_measured_run(path)
+    found = (run.arrival_s, run.prompt_tokens, run.output_tokens, run.first_token_s, run.finish_s)
+    for values, expected in zip(found, EXPECTED, strict=True):
+        assert values.tolist() == pytest.approx(expected, abs=1e-6)
+    assert run.skipped == (",,\n" in text or "[]" in text)
 
 
 @pytest.mark.parametrize(

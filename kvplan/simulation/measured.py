@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +9,20 @@ import numpy as np
 
 from kvplan.errors import InputError
 from kvplan.simulation.types import Floats, Integers
+from kvplan.traffic.traces.formats import stamp_s
+from kvplan.traffic.traces.names import (
+    ARRIVAL,
+    FIRST_TOKEN,
+    LAST_TOKEN,
+    OUTPUT,
+    PROMPT,
+    TIME_TO_FIRST,
+    TIME_TO_LAST,
+    Column,
+    Columns,
+    Record,
+)
 
-# The names that known recorders give each figure: our own --requests first, then vLLM's request statistics.
-_ARRIVAL = ("arrival_s", "queued_ts", "arrival_time")
-_PROMPT = ("prompt_tokens", "input_tokens", "input_toks", "prompt_len")
-_OUTPUT = ("output_tokens", "output_toks", "output_len")
-_FIRST = ("first_token_s", "first_token_ts", "first_token_time")
-_FINISH = ("finish_s", "last_token_ts", "finished_ts", "finished_time")
-_COLUMNS = (_ARRIVAL, _PROMPT, _OUTPUT, _FIRST, _FINISH)
 _HINT = "it needs arrival_s, prompt_tokens, output_tokens, first_token_s and finish_s, as simulate --requests writes"
 
 
@@ -39,27 +44,27 @@ class MeasuredRun:
 def read_measured_run(path: str | Path) -> MeasuredRun:
     """A CSV or JSONL file with arrival, tokens, first-token and finish time of every request (gzip or not).
 
-    Names as in ``--requests``, or as vLLM's request statistics record them. Those stamp the arrival on the wall clock
-    and all else on a monotonic one, and ``queued_ts`` only when the engine has ended a step; the smallest difference of
-    the two is taken for the clocks' offset, so that a request arrives when it was sent. Requests without a finish, or
-    with times out of order, are skipped and counted. InputError where they are more than half.
+    Names as in ``--requests``, as vLLM's request statistics record them, or other usual ones; times of the two tokens
+    may be counted from the arrival (``ttft_ms``). vLLM stamps the arrival on the wall clock and all else on a monotonic
+    one, and ``queued_ts`` only when the engine has ended a step; the smallest difference of the two is taken for the
+    clocks' offset, so that a request arrives when it was sent. Requests without a finish, or with times out of order,
+    are skipped and counted. InputError where they are more than half.
     """
     from kvplan.traffic.traces.rows import read_records
 
     rows: list[tuple[float, ...]] = []
     offsets: list[float] = []
     reasons: Counter[str] = Counter()
-    for number, record in enumerate(read_records(path), start=1):
-        if number == 1:
-            _check_columns(record, path)
-        row = _row(record)
+    read: _Reader | None = None
+    for record in read_records(path):
+        read = read or _reader(record, path)
+        row = read.row(record)
         if isinstance(row, str):
             reasons[row] += 1
             continue
-        queued_s, sent_s = _number(record, ("queued_ts",)), _number(record, ("arrival_time",))
-        if "arrival_s" not in record and queued_s is not None and sent_s is not None:
-            offsets.append(queued_s - sent_s)
-            row = (sent_s, *row[1:])
+        queued_s = read.queued_s(record)
+        if queued_s is not None:
+            offsets.append(queued_s - row[0])
         rows.append(row)
     if not rows and not reasons:
         raise InputError(f"{path} holds no request", hint=_HINT, file=str(path))
@@ -85,31 +90,68 @@ def read_measured_run(path: str | Path) -> MeasuredRun:
     )
 
 
-def _check_columns(record: Mapping[str, object], path: str | Path) -> None:
-    for names in _COLUMNS:
-        if not any(name in record for name in names):
-            raise InputError(f"{path} has no column {names[0]}", hint=_HINT, file=str(path), line=1, key=names[0])
+@dataclass(frozen=True, kw_only=True)
+class _Reader:
+    """Which columns say what; a time that is counted ``from_arrival`` is none of a clock."""
+
+    arrival: Column
+    prompt: str
+    output: str
+    first: Column
+    finish: Column
+    from_arrival: tuple[bool, bool]
+
+    def row(self, record: Record) -> tuple[float, ...] | str:
+        """Arrival, prompt, output, first token, finish; or why the request cannot be used."""
+        times = [_moment(record, column) for column in (self.arrival, self.first, self.finish)]
+        prompt, output = _number(record.get(self.prompt)), _number(record.get(self.output))
+        arrival_s, first_s, finish_s = times
+        if arrival_s is None or first_s is None or finish_s is None or prompt is None or output is None:
+            return "a figure is missing"
+        first_s += arrival_s if self.from_arrival[0] else 0.0
+        finish_s += arrival_s if self.from_arrival[1] else 0.0
+        if prompt < 1 or output < 1:
+            return "no tokens"
+        begins_s = self.queued_s(record) or arrival_s
+        in_order = begins_s <= first_s <= finish_s
+        return (arrival_s, prompt, output, first_s, finish_s) if in_order else "times out of order"
+
+    def queued_s(self, record: Record) -> float | None:
+        """When the engine took the request in, by the clock of its tokens, where the arrival is on another one."""
+        has_two = self.arrival.name == "arrival_time" and not any(self.from_arrival)
+        return _number(record.get("queued_ts")) if has_two else None
 
 
-def _row(record: Mapping[str, object]) -> tuple[float, ...] | str:
-    """Arrival, prompt, output, first token, finish; or why the request cannot be used."""
-    found = [_number(record, names) for names in _COLUMNS]
-    if any(value is None for value in found):
-        return "a figure is missing"
-    arrival_s, prompt, output, first_s, finish_s = (value for value in found if value is not None)
-    if prompt < 1 or output < 1:
-        return "no tokens"
-    return (arrival_s, prompt, output, first_s, finish_s) if arrival_s <= first_s <= finish_s else "times out of order"
+def _reader(record: Record, path: str | Path) -> _Reader:
+    """The columns of a file whose first row is ``record``; InputError for one that is missing."""
+    columns = Columns(record)
+    prompt, output = columns.counted(PROMPT), columns.counted(OUTPUT)
+    arrival = columns.timed(ARRIVAL) or columns.timed(("queued", "queuedts"))
+    first, finish = columns.timed(FIRST_TOKEN), columns.timed(LAST_TOKEN)
+    to_first, to_last = first or columns.timed(TIME_TO_FIRST), finish or columns.timed(TIME_TO_LAST)
+    found = {"arrival_s": arrival, "prompt_tokens": prompt, "output_tokens": output}
+    for name, column in {**found, "first_token_s": to_first, "finish_s": to_last}.items():
+        if not column:
+            raise InputError(f"{path} has no column {name}", hint=_HINT, file=str(path), line=1, key=name)
+    assert arrival is not None
+    assert to_first is not None
+    assert to_last is not None
+    counted = (first is None, finish is None)
+    return _Reader(arrival=arrival, prompt=prompt, output=output, first=to_first, finish=to_last, from_arrival=counted)
 
 
-def _number(record: Mapping[str, object], names: tuple[str, ...]) -> float | None:
-    """The first of these columns as a finite number."""
-    for name in names:
-        value = record.get(name)
-        if isinstance(value, int | float | str) and value != "":
-            try:
-                number = float(value)
-            except ValueError:
-                return None
-            return number if math.isfinite(number) else None
-    return None
+def _moment(record: Record, column: Column) -> float | None:
+    value = record.get(column.name)
+    try:
+        return None if value is None else stamp_s(value, column.unit_s or 1.0)
+    except ValueError:
+        return None
+
+
+def _number(value: object) -> float | None:
+    """A finite number; None for anything else."""
+    try:
+        number = float(value) if isinstance(value, int | float | str) else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

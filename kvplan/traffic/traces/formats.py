@@ -4,13 +4,12 @@ A row is read, or there is a reason why it is none.
 """
 
 import math
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
-Record = Mapping[str, object]
+from kvplan.traffic.traces.names import ARRIVAL, CAP, OUTPUT, PROMPT, Columns, Record
+
 NOT_A_NUMBER = "a figure that is no number"
 NO_PROMPT = "no prompt tokens"
 NO_OUTPUT = "no output (a failed request)"
@@ -138,29 +137,6 @@ FORMATS: dict[str, TraceFormat] = {
     )
 }
 
-_MOMENTS = (
-    *(
-        "arrival",
-        "arrivaltime",
-        "arrivaltimestamp",
-        "arrivedat",
-        "requesttime",
-        "requesttimestamp",
-        "sendtime",
-        "sentat",
-    ),
-    *("starttime", "starttimes", "start", "timestamp", "datetime", "createdat", "created", "time", "ts"),
-)
-_UNITS_S = {"": None, "s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_STAMPS = {f"{moment}{unit}": unit_s for moment in _MOMENTS for unit, unit_s in _UNITS_S.items()}
-_SIZES = [
-    f"{number}{{}}{size}" for size in ("tokens", "length", "len", "lens", "size", "toks") for number in ("", "num")
-]
-_PROMPTS = (*(size.format(of) for size in _SIZES for of in ("prompt", "input", "context", "request", "prefill")), "isl")
-_WRITTEN = ("output", "completion", "generated", "response", "decode", "generation")
-_OUTPUTS = (*(size.format(of) for size in _SIZES for of in _WRITTEN), "tokensize", "osl")
-_CAPS = ("maxtokens", "maxcompletiontokens", "maxoutputtokens", "maxnewtokens")
-
 
 def recognise(record: Record, name: str = "auto") -> TraceFormat | list[str]:
     """The format of a file whose first row is ``record``: a known one by its very columns, else by the usual names of
@@ -171,34 +147,13 @@ def recognise(record: Record, name: str = "auto") -> TraceFormat | list[str]:
         return max(fitting, key=lambda known: len(known.columns))
     if name not in ("auto", "plain"):
         return sorted(FORMATS[name].columns - names)
-    plain = {re.sub("[^a-z0-9]", "", str(column).lower()): str(column) for column in record}
-
-    def named(usual: tuple[str, ...]) -> str:
-        return next((plain[one] for one in usual if one in plain), "")
-
-    stamp = next((found for found in _STAMPS if found in plain), "")
-    prompt, output = named(_PROMPTS), named(_OUTPUTS)
-    said = {"when a request came": stamp, "how long its prompt is": prompt, "how long its answer is": output}
-    if not all(said.values()):
+    columns, plain = Columns(record), FORMATS["plain"]
+    stamp, prompt, output = columns.timed(ARRIVAL), columns.counted(PROMPT), columns.counted(OUTPUT)
+    if stamp is None or not prompt or not output:
+        said = {"when a request came": stamp, "how long its prompt is": prompt, "how long its answer is": output}
         return [what for what, column in said.items() if not column]
-    unit_s = _STAMPS[stamp] or _unit_by_size(record[plain[stamp]])
-    own = FORMATS["plain"]
-    cap = named(_CAPS) or own.cap
-    return replace(own, stamp=plain[stamp], unit_s=unit_s, prompt=prompt, output=output, cap=cap)
-
-
-def _unit_by_size(value: object) -> float | None:
-    """The unit of a stamp since 1970, which its size gives away (seconds of our time have ten digits), or that of a
-    written date; None where neither says.
-
-    >>> _unit_by_size("2026-11-30 07:00:00"), _unit_by_size(1.8e9), _unit_by_size(1.8e12), _unit_by_size(12.5)
-    (1.0, 1.0, 0.001, None)
-    """
-    try:
-        digits = len(str(int(abs(_number(value)))))
-    except ValueError:
-        return 1.0
-    return {10: 1.0, 13: 1e-3, 16: 1e-6, 19: 1e-9}.get(digits)
+    cap = columns.counted(CAP) or plain.cap
+    return replace(plain, stamp=stamp.name, unit_s=stamp.unit_s, prompt=prompt, output=output, cap=cap)
 
 
 def stamp_s(value: object, unit_s: float) -> float:

@@ -12,10 +12,10 @@ import lzma
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -186,11 +186,11 @@ def _json_records(
             notes.first_bad_line = notes.first_bad_line or number
 
 
-_BENCHMARK = {"start_times": "arrival_s", "input_lens": "prompt_tokens", "output_lens": "output_tokens"}
+_BENCHMARK = ("start_times", "input_lens", "output_lens")
 
 
 def _benchmark_requests(record: Mapping[str, object], file: str, line: int) -> Iterator[Mapping[str, object]]:
-    """The requests of a benchmark's result, which lists their figures column by column; start times are seconds.
+    """The requests of a benchmark's result, which lists their figures column by column; times are seconds.
 
     Source: vLLM 0.33, ``vllm bench serve --save-result --save-detailed``; other benchmarks list no start times.
     """
@@ -203,7 +203,13 @@ def _benchmark_requests(record: Mapping[str, object], file: str, line: int) -> I
             file=file,
             line=line,
         )
-    yield from (dict(zip(_BENCHMARK.values(), row, strict=True)) for row in zip(*lists, strict=False))
+    ttfts, itls = record.get("ttfts"), record.get("itls")
+    times: Iterable[tuple[float | None, list[float]]] = repeat((None, []))
+    if isinstance(ttfts, list) and isinstance(itls, list):
+        times = zip(ttfts, itls, strict=False)
+    for (start_s, prompt, output), (ttft_s, gaps_s) in zip(zip(*lists, strict=False), times, strict=False):
+        request = {"arrival_s": start_s, "prompt_tokens": prompt, "output_tokens": output}
+        yield request if ttft_s is None else request | {"ttft_s": ttft_s, "e2e_s": ttft_s + sum(gaps_s)}
 
 
 _PACKED: dict[bytes, Callable[[Any], Any]] = {
