@@ -49,7 +49,9 @@ def test_more_sequences_than_state_blocks_do_not_start() -> None:
     answer = fit(HYBRID, Deployment(kv_memory_bytes=614 * block_bytes))
     assert answer.plan.blocks == 614
     (found,) = [finding for finding in answer.findings if finding.code == "max-num-seqs-above-state-blocks"]
-    assert (found.severity, found.hint) == ("error", "--max-num-seqs 614")
+    assert (found.severity, found.hint) == ("warning", "--max-num-seqs 614")  # the default, which the flags lower
+    asked = fit(HYBRID, Deployment(kv_memory_bytes=614 * block_bytes, max_num_seqs=1024))
+    assert codes(asked)["max-num-seqs-above-state-blocks"] == "error"
     enough = fit(HYBRID, Deployment(kv_memory_bytes=614 * block_bytes, max_num_seqs=614))
     assert "max-num-seqs-above-state-blocks" not in codes(enough)
     eager = fit(HYBRID, Deployment(kv_memory_bytes=614 * block_bytes, enforce_eager=True))
