@@ -38,7 +38,14 @@ def is_asked(deployment: Deployment, option: str) -> bool:
 
 def check_options(deployment: Deployment, engine: Engine, engines: Iterable[Engine]) -> None:
     """Raises InputError for an option that ``engine`` does not have: there it would change nothing. ``engines`` are
-    those of which one may have it."""
+    those of which one may have it. Raises it also for a GPU that the engine does not run on."""
+    vendor = "" if deployment.gpu is None else deployment.gpu.vendor.lower()
+    if vendor in engine.not_on:
+        raise InputError(
+            f"{engine.name} does not run on a GPU of {vendor}: {deployment.gpu and deployment.gpu.name}",
+            hint="--engine llama.cpp does",
+            key="gpu",
+        )
     for row in rows():
         if not row.option.rare or row.field in engine.has or not is_asked(deployment, row.field):
             continue

@@ -33,7 +33,7 @@ class EngineMetrics:
     """The names under which an engine shows what scaling looks at; None where it shows no such gauge."""
 
     kv_usage: str | None
-    waiting: str
+    waiting: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +43,16 @@ class Engine:
     ``has`` are the options it has of those that not every engine has, ``unpriced`` those that its plan is made without.
     ``kv_types`` and ``plan`` raise InputError for a deployment that cannot be, UnsupportedModelError for what is not
     known to kvplan. ``command`` begins the command line that ``flags`` end, in their order. ``metrics`` follow the
-    release, None for the newest. Functions import what they need when they are called: stating an engine costs nothing.
+    release, None for the newest. It does not run on GPUs of the vendors ``not_on``. Functions import what they need
+    when they are called: stating an engine costs nothing.
     """
 
     name: str
     has: frozenset[str]
-    unpriced: tuple[Unpriced, ...]
+    unpriced: tuple[Unpriced, ...] = ()
     kv_types: Callable[[ModelSpec, Deployment], KvTypes]
     plan: Callable[[ModelSpec, Deployment], EnginePlan]
     flags: Callable[[], Mapping[str, FlagValue]]
     command: Callable[[Served], str]
     metrics: Callable[[tuple[int, ...] | None], EngineMetrics]
+    not_on: frozenset[str] = frozenset({"apple"})

@@ -248,4 +248,5 @@ ENGINE = Engine(
         kv_usage='nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"}',
         waiting='nv_trt_llm_request_metrics{request_type="waiting"}',
     ),
+    not_on=frozenset({"amd", "apple"}),
 )

@@ -24,7 +24,7 @@ AROUND = " > "
 _MOST_TRIES = 2**31  # the simulation counts them in 32 bits
 _LONGEST_NAME = 200  # no file system keeps more than 255 bytes
 _PACKAGE = Path(__file__).resolve().parent.parent
-_VENDOR_WORDS = re.compile(r"^(nvidia|amd|intel|geforce|tesla|quadro|instinct)-")
+_VENDOR_WORDS = re.compile(r"^(nvidia|amd|intel|apple|geforce|tesla|quadro|instinct)-")
 
 
 def profile_folders(extra_folder: str | Path | None = None) -> tuple[Path, ...]:
@@ -45,12 +45,20 @@ def profile_folders(extra_folder: str | Path | None = None) -> tuple[Path, ...]:
 
 
 def load_gpu(name: str, *, extra_folder: str | Path | None = None) -> GpuProfile:
-    """The GPU called ``name``: its file name, an alias, or the name that the driver prints.
+    """The GPU called ``name``: its file name, an alias, the name that the driver prints, or a part of one of these.
 
-    >>> load_gpu("h100").name, load_gpu("NVIDIA H100 80GB HBM3").name
-    ('h100-80gb-sxm', 'h100-80gb-sxm')
+    >>> load_gpu("h100").name, load_gpu("NVIDIA H100 80GB HBM3").name, load_gpu("NVIDIA L40S-24Q").name
+    ('h100-80gb-sxm', 'h100-80gb-sxm', 'l40s-24q')
     """
-    return _load(GpuProfile, "gpus", plain_name(name), name, extra_folder)
+    plain = plain_name(name)
+    path = _find("gpus", plain, extra_folder)
+    if path is None:
+        from kvplan.profiles.slices import sliced
+
+        part = sliced(plain, lambda whole: _load(GpuProfile, "gpus", plain_name(whole), name, extra_folder))
+        if part is not None:
+            return part
+    return _load(GpuProfile, "gpus", plain, name, extra_folder)
 
 
 def load_client(name: str, *, extra_folder: str | Path | None = None) -> ClientProfile:
@@ -168,13 +176,21 @@ def _aliases(folder: Path, sort: str) -> dict[str, str]:
     return alias_table(folder, sort)
 
 
-def _load(kind: type[Profile], sort: str, plain: str, name: str, extra_folder: str | Path | None) -> Profile:
+def _find(sort: str, plain: str, extra_folder: str | Path | None) -> Path | None:
+    """The file of a catalogue that ``plain`` names, by its own name or by an alias."""
     for folder in profile_folders(extra_folder) if len(plain) <= _LONGEST_NAME else ():
         path = folder / sort / f"{plain}.yaml"
         if not _is_file(path):
             path = folder / sort / f"{_aliases(folder, sort).get(plain, plain)}.yaml"
         if _is_file(path):
-            return _read(kind, path)
+            return path
+    return None
+
+
+def _load(kind: type[Profile], sort: str, plain: str, name: str, extra_folder: str | Path | None) -> Profile:
+    path = _find(sort, plain, extra_folder)
+    if path is not None:
+        return _read(kind, path)
     thing = {"gpus": "GPU", "clients": "client"}[sort]
     near = ", ".join(nearest_names(sort, plain, extra_folder=extra_folder))
     more = " (or give its memory: --gpu-memory 79.18GiB)" if sort == "gpus" else ""

@@ -42,4 +42,5 @@ ENGINE = Engine(
     flags=_flags,
     command=_command,
     metrics=lambda _: EngineMetrics(kv_usage=None, waiting="llamacpp:requests_deferred"),
+    not_on=frozenset(),
 )

@@ -1,0 +1,80 @@
+"""Parts of a device that have no file of their own: NVIDIA vGPUs by their type, Apple machines by their memory."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+from kvplan.errors import InputError
+from kvplan.profiles.kinds import GpuProfile
+from kvplan.units import GIB, MIB
+
+_VGPU = re.compile(r"(?P<card>[a-z0-9-]+?)-(?P<gib>\d+)(?P<series>[abcq])")
+_VGPU_CARDS = {"a100": "a100-40gb-sxm", "a100d": "a100-80gb-sxm", "a100x": "a100-80gb-pcie"}
+"""Cards whose name in a vGPU type is not theirs otherwise: A100 has 40 GB there, A100D 80."""
+_VGPU_SOURCE = "https://docs.nvidia.com/ai-enterprise/ (total frame buffer for vGPUs: max-reserved-fb)"
+_STACKED = re.compile(r"[abgv]?(a100|a30|h100|h20|h200|gh200|b200|b300|gb200|gb300|v100)-.*")
+"""Cards with HBM, on which error correction takes no memory."""
+_TURING_COMPRESSION_MIB = {("t4", 16): 28, ("rtx-8000", 12): 32, ("rtx-8000", 16): 64, ("rtx-8000", 24): 96}
+_NOMINAL = re.compile(r".*-(\d+)gb(?:-.*)?")
+
+_MAC = re.compile(r"(?P<chip>m\d+(?:-(?:pro|max|ultra))?)-(?P<gib>\d+)gb")
+_LARGE_MAC_GIB = 32
+
+
+def sliced(name: str, load: Callable[[str], GpuProfile]) -> GpuProfile | None:
+    """The device that ``name`` calls a part of one that ``load`` finds; None where it is no such name.
+
+    Raises InputError for a part that is larger than the whole.
+    """
+    if found := _MAC.fullmatch(name):
+        return _mac(load(found["chip"]), int(found["gib"]))
+    if found := _VGPU.fullmatch(name):
+        card = load(_VGPU_CARDS.get(found["card"], found["card"]))
+        return _vgpu(card, found["card"], int(found["gib"]), name) if card.vendor == "nvidia" else None
+    return None
+
+
+def _vgpu(card: GpuProfile, word: str, gib: int, name: str) -> GpuProfile:
+    """A vGPU's memory: its type's frame buffer less what is reserved of it.
+
+    reserved = size / 16 + 16 MiB + size / 16 for error correction without HBM + 128 MiB / vGPUs that fit on the card,
+    and a few MiB on Turing. L40S-24Q: 24,576 − 1,536 − 16 − 1,536 − 64 = 21,424 MiB.
+    """
+    nominal = _NOMINAL.fullmatch(card.name)
+    whole = int(nominal[1]) if nominal else math.ceil(card.memory_bytes / GIB)
+    if not 1 <= gib <= whole:
+        raise InputError(
+            f"{name!r} is more than a {card.name} has", hint=f"up to {word}-{whole}q, of {whole} GB", key="gpu"
+        )
+    size = gib * 1024
+    correction = 0 if _STACKED.fullmatch(card.name) else Fraction(size, 16)
+    turing = _TURING_COMPRESSION_MIB.get((word, gib), 0)
+    reserved = Fraction(size, 16) + 16 + correction + Fraction(128, whole // gib) + turing
+    return replace(
+        card,
+        name=name,
+        memory_bytes=int((size - reserved) * MIB),
+        sources=(*card.sources, _VGPU_SOURCE),
+        aliases=(),
+        link_bytes_per_s=None,
+        notes=f"{gib} GB of a {card.name}; bandwidth and compute are shared in time, here the whole card's",
+    )
+
+
+def _mac(chip: GpuProfile, gib: int) -> GpuProfile:
+    """A machine of ``gib`` GiB: what Metal recommends at most, 2/3 of up to 32 GiB and 3/4 of more.
+
+    Logs of llama.cpp: 10,922.67 of 16 GiB, 21,845.34 of 32, 49,152 of 64, 73,728 MiB of 96.
+    """
+    largest = next(size for size in (8, 16, 24, *range(32, 1024, 4)) if _working_set(size) >= chip.memory_bytes)
+    if not 8 <= gib <= largest:
+        raise InputError(
+            f"no {chip.name} has {gib} GB", hint=f"up to {chip.name}-{largest}gb, or --gpu-memory 96GiB", key="gpu"
+        )
+    return replace(chip, name=f"{chip.name}-{gib}gb", memory_bytes=_working_set(gib), aliases=())
+
+
+def _working_set(gib: int) -> int:
+    return int(gib * GIB * (Fraction(2, 3) if gib <= _LARGE_MAC_GIB else Fraction(3, 4)))
