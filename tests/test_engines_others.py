@@ -81,7 +81,7 @@ def test_a_budget_adds_up_and_prices_a_dense_model_by_the_token(engine: str) -> 
 @pytest.mark.parametrize("engine", OTHERS)
 def test_more_memory_never_means_fewer_blocks(engine: str) -> None:
     """At a given share: SGLang's own default share falls where a larger GPU gets larger graphs."""
-    share = {} if engine == "llama.cpp" else {"memory_utilization": Fraction(9, 10)}
+    share = {} if engine in ("llama.cpp", "ollama") else {"memory_utilization": Fraction(9, 10)}
     blocks = [
         plan_of(engine, DENSE, max_model_len=65_536, gpu_memory_bytes=(amount * GIB,), **share).blocks
         for amount in range(8, 90, 6)
@@ -111,11 +111,21 @@ def test_what_an_engine_does_not_model_is_refused(engine: str) -> None:
         plan_of(engine, DENSE, kv_dtype="fp7")
 
 
-def test_ollama_is_planned_as_what_it_runs() -> None:
-    with pytest.raises(InputError, match=r"runs models with llama\.cpp") as refused:
-        parse_engine("ollama@0.15")
-    assert refused.value.hint is not None
-    assert "OLLAMA_NUM_PARALLEL" in refused.value.hint
+def test_ollama_multiplies_the_window_by_its_parallel_requests() -> None:
+    """num_ctx 4,096 × 4 = 16,384 cells (github.com/ollama/ollama/issues/9246); else by memory, cut to the model's."""
+    plan = plan_of("ollama", DENSE, max_model_len=4096, max_num_seqs=4)
+    assert (plan.blocks, plan.settings.max_model_len, plan.settings.max_num_seqs) == (16_384, 4096, 4)
+    windows = [
+        plan_of("ollama", DENSE, gpu_memory_bytes=(amount * GIB,), weight_bytes=GIB).settings.max_model_len
+        for amount in (16, 24, 80)
+    ]
+    assert windows == [4096, 32_768, CONTEXT]
+    served = Served(model=DENSE, deployment=Deployment(kv_dtype="q8_0"), settings=plan.settings, window_tokens=4096)
+    words = "OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_NUM_PARALLEL=4 OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve"
+    assert engine_of("ollama").command(served) == words
+    short = plan_of("ollama", DENSE, gpu_memory_bytes=(12 * GIB,), max_model_len=CONTEXT)
+    hints = {finding.code: finding.hint or "" for finding in short.findings}
+    assert "OLLAMA_NUM_PARALLEL" in hints["cache-does-not-fit"]
 
 
 @pytest.mark.parametrize("engine", OTHERS)

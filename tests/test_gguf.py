@@ -158,6 +158,12 @@ def test_mla_keeps_one_latent_and_no_values() -> None:
         "deepseek2.attention.kv_lora_rank": 512,
     }
     assert read_gguf_metadata(deepseek).growing_bytes_per_token(F16) == 61 * 576 * 2
+    # without the *_mla lengths keys and values are whole: DeepSeek-V2-Lite's logs say 324 + 216 MiB for 2,048 cells
+    lite = {key: item for key, item in deepseek.items() if "_mla" not in key and "nextn" not in key}
+    lite |= {"deepseek2.block_count": 27, "deepseek2.attention.head_count": 16}
+    lite |= {"deepseek2.attention.head_count_kv": 16, "deepseek2.attention.key_length": 192}
+    whole = read_gguf_metadata({**lite, "deepseek2.attention.value_length": 128})
+    assert 2048 * whole.growing_bytes_per_token(F16) == (324 + 216) << 20
     sparse = {**_renamed(deepseek, "deepseek2", "deepseek32"), "deepseek32.attention.indexer.key_length": 128}
     assert read_gguf_metadata(sparse).growing_bytes_per_token(F16) == 61 * (576 + 128) * 2
 

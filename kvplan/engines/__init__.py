@@ -18,17 +18,11 @@ ENGINES: Mapping[str, str] = {
     "tensorrt-llm": "kvplan.engines.tensorrt_llm",
     "llama.cpp": "kvplan.engines.llama_cpp",
     "tgi": "kvplan.engines.tgi",
+    "ollama": "kvplan.engines.ollama",
 }
 """Name → the module that states the engine, as ``ENGINE``; it is imported only when it is asked for."""
 
 _ALIASES = {"tensorrt": "tensorrt-llm", "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp"}
-_OLLAMA_HINT = (
-    "--engine llama.cpp --max-num-seqs P --context P × C for the .gguf file: P is OLLAMA_NUM_PARALLEL (unless set 1), "
-    "C is OLLAMA_CONTEXT_LENGTH (unless set 4,096 below 24 GiB of GPU memory, 32,768 below 48, else 262,144)"
-)
-_RUNS_ON = {"ollama": ("llama.cpp", _OLLAMA_HINT)}
-"""What people call an engine and runs another: which one, and how to ask for its plan."""
-
 _VERSION = re.compile(r"[vb]?([0-9]+(?:\.[0-9]+)*)(?:[.+\-]?[A-Za-z].*)?")
 
 
@@ -42,11 +36,6 @@ def parse_engine(text: str) -> EngineVersion:
     """
     name, at, version = text.strip().partition("@")
     name = _ALIASES.get(name.lower(), name.lower())
-    if name in _RUNS_ON:
-        runner, hint = _RUNS_ON[name]
-        raise InputError(
-            f"{name} is not planned by its own name: it runs models with {runner}", hint=hint, key="engine"
-        )
     _check_name(name)
     if not at:
         return EngineVersion(name=name)

@@ -53,13 +53,14 @@ def scaling_rules(plant: Plant, fraction: float, answer: Played) -> tuple[Scalin
                 meaning="what the engine's gauge reads when the ledger is 80% full",
             )
         )
-    rules.append(
-        ScalingRule(
-            metric=names.waiting,
-            direction="out",
-            threshold=1.0,
-            for_s=30,
-            meaning="admitted requests wait: max_num_seqs or the step time binds, not the ledger",
+    if names.waiting is not None:
+        rules.append(
+            ScalingRule(
+                metric=names.waiting,
+                direction="out",
+                threshold=1.0,
+                for_s=30,
+                meaning="admitted requests wait: max_num_seqs or the step time binds, not the ledger",
+            )
         )
-    )
     return tuple(rules)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from kvplan.engines.base import CacheLayout, Finding
 from kvplan.engines.llama_cpp.slots import PADDING_CELLS, Slots, served_tokens
+from kvplan.layers import LatentAttention
 from kvplan.model import ModelSpec
 from kvplan.units import format_bytes
 
@@ -30,13 +31,22 @@ def cache_findings(slots: Slots, held: int, asked: int, layout: CacheLayout, *, 
 
 
 def weights_findings(model: ModelSpec) -> Iterator[Finding]:
-    """That a checkpoint's weights stand for a GGUF file's."""
+    """That a checkpoint's weights and latents stand for a GGUF file's (DeepSeek-V2-Lite's old files: 540 MiB for 2,048
+    cells instead of 61)."""
     if not model.id.endswith(".gguf"):
         yield Finding(
             code="weights-of-the-checkpoint",
             severity="info",
             message=f"weights are priced in the checkpoint's own types; a GGUF file of {model.id} may have others",
             hint="plan for the file (org/name/file.gguf), or give its size: --weights-bytes",
+        )
+    if not model.id.endswith(".gguf") and model.keeps(LatentAttention):
+        yield Finding(
+            code="latents-of-a-new-conversion",
+            severity="warning",
+            message="a GGUF file of this MLA model from before April 2025, or converted without its latents, keeps "
+            "whole keys and values for every head: several times this cache",
+            hint="plan for the file (org/name/file.gguf)",
         )
 
 

@@ -80,7 +80,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
         budgets = [
             _budget(deployment, part, index, memories[index], weights[index], spare) for index, part in enumerate(parts)
         ]
-        device = min(range(len(stages)), key=lambda index: budgets[index].kv_bytes - parts[index].full_bytes)
+        device = min(range(len(stages)), key=lambda index: budgets[index].kv_bytes - parts[index].pool_bytes)
         budget = budgets[device]
     layout, asked = _layout(kept_by(model, kv, stages[device]), slots)
     memory = pool_bytes(deployment, budget)
@@ -98,7 +98,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
         ),
         kv_types=kv,
         layout=layout,
-        kv_bytes=memory if budget is None else parts[device].kv_bytes,
+        kv_bytes=memory if budget is None else parts[device].kv_bytes or parts[device].pool_bytes,
         blocks=blocks,
         budget=budget,
         findings=(
@@ -197,7 +197,7 @@ def _budget(
                 name="window_cache", bytes=part.window_bytes, formula="(window × slots sharing + micro-batch) cells"
             )
         )
-    if part.state_bytes:
+    if part.state_bytes and part.full_bytes:
         terms.append(BudgetTerm(name="recurrent_state", bytes=part.state_bytes, formula="slots × state, float32"))
     left = total - sum(term.bytes for term in terms)
     half = int(weights.bytes * weights.unsure_share) + _SCRATCH_BAND_BYTES

@@ -128,6 +128,11 @@ class Buffers:
         """Both KV caches, as the log's "KV buffer size" lines add up."""
         return self.full_bytes + self.window_bytes
 
+    @property
+    def pool_bytes(self) -> int:
+        """What requests share: the full cache, or the states of all slots where no layer grows."""
+        return self.full_bytes or self.state_bytes
+
 
 def buffers(model: ModelSpec, kv: KvTypes, slots: Slots, ubatch_tokens: int, *, swa_full: bool, part: range) -> Buffers:
     """Buffers of the decoder layers ``part``: cells × bytes per cell, and one float32 state a slot."""
