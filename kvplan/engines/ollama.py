@@ -61,6 +61,7 @@ def _command(served: Served) -> str:
 
 ENGINE = Engine(
     name="ollama",
+    not_on=frozenset(),
     has=frozenset(),
     unpriced=(ADAPTERS, EAGER),
     kv_types=LLAMA_CPP.kv_types,
