@@ -303,7 +303,7 @@ def test_an_endless_queue_and_a_limit_above_the_worst_case_are_said(
     assert heavy != TRAFFIC
     (tmp_path / "traffic.yaml").write_text(heavy, encoding="utf-8")
     shown = " ".join(_run(capsys, "--strategy", "none", "--strategy", "concurrency").split())
-    assert "no 429 or 503 is ever sent, so the wait grows without bound" in shown
+    assert "no 429/503 from the engine; the wait grows without bound; put the limit in front" in shown
     assert re.search(r"\d+ at once is [\d.]+ × the safe concurrency \(worst cases that fit of", shown)
 
 

@@ -111,17 +111,28 @@ def _draw_caps(panel: Any, caps: Sequence[CapPoint], result: Simulation) -> None
     panel.set_xscale("log", base=2)
     panel.set_yscale("symlog", linthresh=0.1)
     most = max([*(high * 100 for _, high in ends), *refused, *(point.truncated_share * 100 for point in caps), 1.0])
-    marks = [mark for mark in (0.0, 0.1, 1.0, 10.0, 100.0) if mark <= most * 1.001]
+    marks = [mark for mark in (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0) if mark <= most * 1.001]
     panel.set(ylim=(0, most * 1.2), yticks=marks, yticklabels=[f"{mark:g}" for mark in marks], xticks=values)
     panel.set_xticklabels([f"{value:,}" for value in values])
     panel.minorticks_off()
     chosen = result.best_default_tokens
     panel.axvline(chosen, color="0.35", linewidth=1.0, linestyle=":")
     panel.annotate(
-        f"recommended {chosen:,}", (chosen, 0.97), xycoords=("data", "axes fraction"), xytext=(4, 0),
-        textcoords="offset points", fontsize=8, va="top",
+        f"recommended {chosen:,}", (chosen, _clear_of_curves(panel, chosen)), xycoords=("data", "axes fraction"),
+        xytext=(4, 0), textcoords="offset points", fontsize=8, va="center",
     )  # fmt: skip
     panel.set_xlabel("max_tokens default, tokens (what the front door fills in where a client sends none)")
     panel.set_ylabel("% of all requests")
     panel.set_title("cap against truncation and refusal", fontsize=9, loc="left", fontweight="bold")
     panel.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2, frameon=False)
+
+
+def _clear_of_curves(panel: Any, value: int) -> float:
+    """The height, as a share of the panel's, that lies farthest from all curves beside ``value``."""
+    from_data = panel.transData - panel.transAxes
+    points = [from_data.transform(point) for line in panel.lines[:2] for point in line.get_xydata()]
+    near = sorted(points, key=lambda point: abs(point[0] - from_data.transform((value, 1.0))[0]))[:_NEAR_POINTS]
+    return max((0.9, 0.7, 0.5, 0.3, 0.1), key=lambda height: min(abs(height - y) for _, y in near))
+
+
+_NEAR_POINTS = 6

@@ -202,7 +202,7 @@ def remarks(result: Simulation) -> Iterator[tuple[str, str]]:
         yield label, f"{whom}: {sentence}"
 
 
-_ENDLESS = "no 429 or 503 is ever sent, so the wait grows without bound: put the limit in front of the engine"
+_ENDLESS = "no 429/503 from the engine; the wait grows without bound; put the limit in front"
 
 
 def _above_the_worst_case(result: Simulation) -> Iterator[tuple[str, str]]:
