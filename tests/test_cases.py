@@ -34,9 +34,19 @@ from kvplan.profiles.loader import load_gpu
 from kvplan.units import GB, GIB, MIB, parse_bytes
 from tests.gguf_files import gguf_bytes
 
-CASES = json.loads((Path(__file__).parent / "golden" / "cases.json").read_text(encoding="utf-8"))
+CASES = [
+    case
+    for name in ("cases", "cases_found")
+    for case in json.loads((Path(__file__).parent / "golden" / f"{name}.json").read_text(encoding="utf-8"))
+]
 
-FILES = {"config": "config.json", "gguf": "model.gguf", "log": "server.log", "traffic": "traffic.yaml"}
+FILES = {
+    "config": "config.json",
+    "gguf": "model.gguf",
+    "log": "server.log",
+    "traffic": "traffic.yaml",
+    "draft": "draft.json",
+}
 """What a case brings → the file it is written to; its command names it in capitals."""
 
 

@@ -64,6 +64,14 @@ _NOT_PLAIN = (
 )
 
 
+_TELLING_STEMS = ("lora_rank", "latent", "compress", "ssm", "state_size", "mamba", "recurrent", "linear_attn", "nsa_")
+"""Parts of key names by which a model of no known class says that it keeps something else than K and V."""
+
+
+def _a_model_of(family: str) -> str:
+    return "a model of no known class" if family == "explicit" else f"a {family} model"
+
+
 def read_standard(model: Described) -> LayerStack:
     """Layers of a plain decoder: one cache a layer, as wide as the heads say, as long as the windows say.
 
@@ -73,7 +81,12 @@ def read_standard(model: Described) -> LayerStack:
     for name in _NOT_PLAIN:
         found = model.text.value(name)
         if found and not (isinstance(found, list) and all(item == 1 for item in found)):
-            raise model.text.refused(name, f"a {model.family} model is not known to have it")
+            raise model.text.refused(name, f"{_a_model_of(model.family)} is not known to have it")
+    if model.family == "explicit":
+        for name, found in model.text.values.items():
+            if found and any(stem in name.lower() for stem in _TELLING_STEMS):
+                why = "compressed or unknown attention layout of a model of no known class, not supported"
+                raise model.text.refused(name, why)
     return tuple((kept,) for kept in own_caches(model))
 
 
