@@ -88,6 +88,8 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     (["simulate", "chat", "--set", "max_model_length=9"], 3, ("error: 'max_model_length' is no", "max_model_len?")),
     (["simulate", "chat", "--set", "nothing"], 3, ("not KEY=VALUE",)),
     (["simulate", "chat", "--safety-fraction", "1.5"], 3, ("error: --safety-fraction: must be",)),
+    (["simulate", "chat", "--mem-fraction-static", "2"], 3, ("error: --mem-fraction-static: must be less than",)),
+    (["recommend", "chat", "--kv-dtype", "fp7"], 3, ("'fp7' is not a KV type",)),
     (["simulate", "chat", "--duration", "10"], 3, ("error: --duration: '10' is not a duration",)),
     (["simulate", "chat", "--set", "traffic.seed=x"], 3, ("error: --set traffic.seed: ",)),
     (["simulate", "nofile.yaml"], 3, ("error: there is no traffic file 'nofile.yaml'",)),

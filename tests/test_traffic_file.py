@@ -346,6 +346,14 @@ def test_overrides_are_validated_like_the_file() -> None:
         parse_traffic(MINIMAL, file="mix.yaml", overrides={"safety": 2.0})
 
 
+def test_an_override_stands_for_every_word_of_its_option() -> None:
+    said = "deployment: {gpu_memory_utilization: 0.9, pp_layers: [3, 4]}\n" + MINIMAL
+    given = {"mem_fraction_static": 0.8, "pp_layers": "5, 2", "kv_dtype": "bf16"}
+    deployment = parse_traffic(said, file="mix.yaml", overrides=given).deployment
+    assert (deployment.memory_utilization, deployment.pipeline_layers) == (Fraction(8, 10), (5, 2))
+    assert deployment.kv_dtype == "bfloat16"
+
+
 def test_an_entry_of_a_list_is_overridden_by_its_number() -> None:
     assert parse_traffic(MINIMAL, file="m", overrides={f"{CLASS}.rate": "3/s"}).classes[0].rate_per_s == 3
     for key, message in (

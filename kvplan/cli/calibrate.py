@@ -2,12 +2,12 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from kvplan.cli import options, overrides
-from kvplan.cli.grouped import grouped
+from kvplan.cli.asked import takes_deployment
 from kvplan.cli.output import check_free, show_report, talk, write_file
 from kvplan.engines.forms import read_amount
 from kvplan.errors import InputError
@@ -28,8 +28,10 @@ traffic: {duration: 1s, classes: [{name: run, rate: 1/s, prompt_tokens: 1, outpu
 """A traffic file's least, for a deployment that the options say; of its traffic nothing is used."""
 
 
+@takes_deployment("tensor_parallel", "data_parallel", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
 def run(
     context: typer.Context,
+    asked: dict[str, Any],
     log: Annotated[
         Path | None,
         typer.Argument(metavar="LOG", help="The engine's start-up log, .gz or not; - for stdin.", show_default=False),
@@ -52,13 +54,6 @@ def run(
     start: Annotated[
         int | None, typer.Option("--start", metavar="N", help="Which start of the log, from 1; the last.")
     ] = None,
-    tensor_parallel: overrides.TensorParallel = None,
-    data_parallel: Annotated[
-        int | None, grouped(options.FILE, "--data-parallel", "--dp", metavar="N", help="Attention replicas.")
-    ] = None,
-    max_model_len: overrides.MaxModelLen = None,
-    max_num_seqs: overrides.MaxNumSeqs = None,
-    max_num_batched_tokens: overrides.MaxNumBatchedTokens = None,
     set_keys: overrides.Set = None,
     output: options.Output = None,
     force: options.Force = False,
@@ -74,13 +69,6 @@ def run(
     if output is not None:
         check_free(output, force=force)
     folder = options.profiles_folder(profiles)
-    told: dict[str, object] = {
-        "tensor_parallel": tensor_parallel,
-        "data_parallel": data_parallel,
-        "max_model_len": max_model_len,
-        "max_num_seqs": max_num_seqs,
-        "max_num_batched_tokens": max_num_batched_tokens,
-    }
     if measured_run is not None:
         if log is not None or start is not None:
             raise InputError(
@@ -88,12 +76,13 @@ def run(
                 hint=f"kvplan calibrate --run {measured_run} --set deployment.calibration=FILE adds to a log's file",
                 key="run",
             )
-        told |= {"weight_bytes": weights_bytes, "model": model, "gpu": gpu, "engine": engine}
-        keys = overrides.overrides(set_keys, **told)
+        named = {"weight_bytes": weights_bytes, "model": model, "gpu": gpu, "engine": engine}
+        keys = overrides.overrides(set_keys, **named, **asked)
         learnt = _from_run(measured_run, traffic, keys, offline=offline, folder=folder)
     elif log is not None:
         log = Path("/dev/stdin") if log == Path("-") else log
-        misplaced = next((name for name, value in {"traffic": traffic, "set": set_keys, **told}.items() if value), None)
+        told = {"traffic": traffic, "set": set_keys, **asked}
+        misplaced = next((name for name, value in told.items() if value), None)
         if misplaced is not None:
             option = f"--{misplaced.replace('_', '-')}"
             raise InputError(

@@ -7,6 +7,7 @@ import typer
 
 from kvplan.cli.grouped import grouped
 from kvplan.cli.options import FILE
+from kvplan.engines.asked import rows
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,19 +22,8 @@ DefaultMaxTokens = Annotated[
 Concurrency = Annotated[int | None, grouped(FILE, "--concurrency", metavar="N", help="The cap of that strategy.")]
 Policy = Annotated[str | None, typer.Option("--policy", metavar="NAME", help="The strategy that check judges.")]
 Duration = Annotated[str | None, typer.Option("--duration", metavar="TIME", help="How long requests arrive: 30m.")]
-Gpu = Annotated[str | None, grouped(FILE, "--gpu", metavar="NAME", help="Another GPU.")]
 Model = Annotated[str | None, grouped(FILE, "--model", metavar="MODEL", help="Another model.")]
 Replicas = Annotated[int | None, grouped(FILE, "--replicas", metavar="N", help="Engines behind one router.")]
-TensorParallel = Annotated[
-    int | None, grouped(FILE, "--tensor-parallel", "--tp", metavar="N", help="GPUs of an engine.")
-]
-MaxModelLen = Annotated[
-    int | None, grouped(FILE, "--max-model-len", "--context", metavar="N", help="The engine's window, in tokens.")
-]
-MaxNumSeqs = Annotated[int | None, grouped(FILE, "--max-num-seqs", metavar="N", help="Sequences at once.")]
-MaxNumBatchedTokens = Annotated[
-    int | None, grouped(FILE, "--max-num-batched-tokens", metavar="N", help="Tokens of one step.")
-]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the file: traffic.seed=7.")
 ]
@@ -58,10 +48,19 @@ def load(reference: str, changed: dict[str, object], profiles_folder: Path | Non
 def overrides(pairs: list[str] | None, **named: object) -> dict[str, object]:
     """What replaces the file's keys: the options that were given, then every ``--set``, its value read as YAML.
 
-    A file is named as the command line sees it, from the working folder and not from the traffic file's.
+    A file is named as the command line sees it, from the working folder and not from the traffic file's. An option of
+    the deployment is read as in the file: its text is YAML.
     """
-    given = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in named.items()}
-    found = {name: value for name, value in given.items() if value is not None}
+    keys = {key for row in rows() for key in row.keys}
+    found = {
+        name: str(value.resolve())
+        if isinstance(value, Path)
+        else _value(name, value)
+        if name in keys and isinstance(value, str)
+        else value
+        for name, value in named.items()
+        if value is not None
+    }
     for pair in pairs or ():
         key, equals, text = pair.partition("=")
         if not equals or not key:

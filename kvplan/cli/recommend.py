@@ -1,11 +1,12 @@
 """``kvplan recommend``: which settings, found by playing the traffic, with the evidence and the price."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvplan.cli import options, overrides
+from kvplan.cli.asked import takes_deployment
 from kvplan.cli.output import check_free, show_above, show_report, talk, write_file
 from kvplan.cli.progress import progress_bar
 from kvplan.errors import InputError
@@ -17,8 +18,10 @@ NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan recommend chat --max-refused 2% --write --output traffic.yaml"
 
 
+@takes_deployment()
 def run(
     traffic: options.TrafficReference,
+    asked: dict[str, Any],
     max_truncated: Annotated[
         str | None, typer.Option("--max-truncated", metavar="SHARE", help="Answers that the default may cut off: 1%.")
     ] = None,
@@ -46,10 +49,7 @@ def run(
     workers: options.Workers = None,
     cluster: options.Cluster = None,
     model: overrides.Model = None,
-    gpu: overrides.Gpu = None,
-    tensor_parallel: overrides.TensorParallel = None,
     replicas: overrides.Replicas = None,
-    max_model_len: overrides.MaxModelLen = None,
     calibration: options.Calibration = None,
     set_keys: overrides.Set = None,
     format: options.Format = "text",
@@ -72,11 +72,9 @@ def run(
         set_keys,
         duration=duration,
         model=model,
-        gpu=gpu,
-        tensor_parallel=tensor_parallel,
         replicas=replicas,
-        max_model_len=max_model_len,
         calibration=calibration,
+        **asked,
     )
     mix = overrides.load(traffic, changed, folder)
     with (

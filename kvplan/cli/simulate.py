@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from kvplan.cli import options, overrides
+from kvplan.cli.asked import takes_deployment
 from kvplan.cli.files import check_free, whole
 from kvplan.cli.output import encodable, show, show_report, talk, terminal_width, write_lines
 from kvplan.cli.progress import progress_bar
@@ -25,8 +26,10 @@ EXAMPLE = "kvplan simulate chat --default-max-tokens 1024 --scale 1.5"
 _REPORTS = (".html", ".htm", ".md", ".markdown")
 
 
+@takes_deployment()
 def run(
     traffic: options.TrafficReference,
+    asked: dict[str, Any],
     strategy: Annotated[
         list[str] | None, typer.Option("--strategy", metavar="NAME", help="Only this one; repeatable.")
     ] = None,
@@ -39,12 +42,7 @@ def run(
     default_max_tokens: overrides.DefaultMaxTokens = None,
     concurrency: overrides.Concurrency = None,
     model: overrides.Model = None,
-    gpu: overrides.Gpu = None,
-    tensor_parallel: overrides.TensorParallel = None,
     replicas: overrides.Replicas = None,
-    max_model_len: overrides.MaxModelLen = None,
-    max_num_seqs: overrides.MaxNumSeqs = None,
-    max_num_batched_tokens: overrides.MaxNumBatchedTokens = None,
     calibration: options.Calibration = None,
     set_keys: overrides.Set = None,
     requests: Annotated[
@@ -78,13 +76,9 @@ def run(
         default_max_tokens=default_max_tokens,
         concurrency=concurrency,
         model=model,
-        gpu=gpu,
-        tensor_parallel=tensor_parallel,
         replicas=replicas,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
         calibration=calibration,
+        **asked,
     )
     mix = overrides.load(traffic, changed, folder)
     with progress_bar("simulating") as step:

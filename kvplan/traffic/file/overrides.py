@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from kvplan.engines.asked import rows
 from kvplan.errors import InputError
 from kvplan.traffic.file.complaints import known_keys
 from kvplan.traffic.file.shapes.whole import FileShape
@@ -25,7 +26,15 @@ def override(values: dict[str, Any], overrides: Mapping[str, object]) -> None:
             block = _inside(block, part, name)
         if not isinstance(block, dict):
             raise _no_block(block, key, name)
+        if section == "deployment":
+            for other in _words_for(key):
+                block.pop(other, None)
         block[key] = value
+
+
+def _words_for(key: str) -> tuple[str, ...]:
+    """All keys of the option that ``key`` asks for; none where it is no option of an engine."""
+    return next((row.keys for row in rows() if key in row.keys), ())
 
 
 def _no_key(name: str) -> InputError:

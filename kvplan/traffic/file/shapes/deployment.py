@@ -65,7 +65,7 @@ _WRITTEN: dict[str, Any] = {
     "switch": bool,
     "count": Count,
     "count_or_none": CountOrNone,
-    "counts": Annotated[list[Count], Field(min_length=1)],
+    "counts": Annotated[list[Count], Field(min_length=1)] | Annotated[str, Field(pattern=r"^\d+( *, *\d+)*$")],
     "word": Annotated[str, Field(min_length=1)],
     "amount": _Amount,
     "amounts": _Amount | list[_Amount],
