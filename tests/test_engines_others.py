@@ -8,7 +8,7 @@ import pytest
 
 from kvplan.capacity import Fit, RequestShape, fit
 from kvplan.engines import ENGINES, engine_of, engine_plan, parse_engine
-from kvplan.engines.base import Deployment, EnginePlan
+from kvplan.engines.base import Deployment, EnginePlan, MediaLimit
 from kvplan.engines.corrections import corrected
 from kvplan.engines.ggml_types import CACHE_TYPES, cache_types
 from kvplan.engines.llama_cpp.devices import device_layers, device_weights
@@ -324,6 +324,33 @@ def test_sglang_latents_and_four_bit_kv() -> None:
     assert plan.layout.bytes_per_block == 61 * 576 * 2
     four = plan_of("sglang", DENSE, kv_memory_bytes=10 * GIB, kv_dtype="fp4_e2m1")
     assert four.layout.bytes_per_block == 32 * 2048 * 9 // 16
+
+
+@pytest.mark.parametrize("engine", ["sglang", "llama.cpp", "ollama"])
+def test_adapters_are_their_matrices(engine: str) -> None:
+    """Llama-3.1-8B, two of rank 16: 32 layers × (q, o: 8,192; k, v: 5,120; gate, up, down: 18,432) × 2 × 16 × 2 B."""
+    model = read_model("meta-llama/Llama-3.1-8B-Instruct", offline=True)
+    without, with_them = (plan_of(engine, model, max_model_len=8192, lora_slots=slots).budget for slots in (0, 2))
+    assert without is not None
+    assert with_them is not None
+    adapters = 32 * (2 * 8192 + 2 * 5120 + 3 * 18_432) * 2 * 16 * 2
+    assert [term.bytes for term in with_them.terms if term.name == "adapters"] == [adapters]
+    assert with_them.kv_bytes == without.kv_bytes - adapters
+    experts = read_model("Qwen/Qwen3-30B-A3B", offline=True)
+    answer = plan_of(engine, experts, max_model_len=8192, lora_slots=2)
+    assert [each.option for each in answer.unpriced] == ["lora_slots"]
+
+
+def test_sglang_deals_experts_and_tries_no_media() -> None:
+    experts = read_model("Qwen/Qwen3-30B-A3B", offline=True)
+    plan = plan_of("sglang", experts, tensor_parallel=8, expert_parallel=True)
+    assert "each of 8 ranks holds 16 of 128 experts" in next(
+        finding.message for finding in plan.findings if finding.code == "experts-whole"
+    )
+    limits = (MediaLimit(sort="image", items=1),)
+    seen = plan_of("sglang", DENSE, media_limits=limits)
+    assert seen.budget == plan_of("sglang", DENSE).budget
+    assert any(finding.code == "media-limits-take-no-memory" for finding in seen.findings)
 
 
 def test_sglang_says_which_share_would_do() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from kvplan.engines.base import Deployment, EnginePlan, EngineVersion, Finding
 from kvplan.engines.devices import device_bytes
 from kvplan.engines.llama_cpp import ENGINE as LLAMA_CPP
-from kvplan.engines.options import ADAPTERS, EAGER
+from kvplan.engines.options import EAGER
 from kvplan.engines.statement import Engine, EngineMetrics, Served
 from kvplan.model import ModelSpec
 from kvplan.units import GIB
@@ -63,7 +63,7 @@ ENGINE = Engine(
     name="ollama",
     not_on=frozenset(),
     has=frozenset(),
-    unpriced=(ADAPTERS, EAGER),
+    unpriced=(EAGER,),
     kv_types=LLAMA_CPP.kv_types,
     plan=_plan,
     flags=dict,

@@ -22,7 +22,6 @@ EAGER = Unpriced(
 EXPERTS = Unpriced(
     option="expert_parallel", word="expert-parallel", takes="a share of experts and buffers for sending tokens to them"
 )
-MEDIA = Unpriced(option="media_limits", word="limit-mm-per-prompt", takes="the encoder's worst case at start-up")
 CHUNKS = Unpriced(
     option="chunked_prefill", word="chunked-prefill", takes="whole prompts in one step, and the memory of that step"
 )

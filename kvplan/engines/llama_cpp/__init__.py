@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kvplan.engines.base import Deployment, EnginePlan
-from kvplan.engines.options import ADAPTERS, EAGER
+from kvplan.engines.options import EAGER
 from kvplan.engines.statement import Engine, EngineMetrics, FlagValue, Served
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
@@ -36,7 +36,7 @@ def _command(served: Served) -> str:
 ENGINE = Engine(
     name="llama.cpp",
     has=frozenset({"cache_type_k", "cache_type_v", "kv_unified", "swa_full", "pipeline_layers"}),
-    unpriced=(ADAPTERS, EAGER),
+    unpriced=(EAGER,),
     kv_types=_kv_types,
     plan=_plan,
     flags=_flags,

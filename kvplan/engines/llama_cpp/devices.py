@@ -8,6 +8,8 @@ from fractions import Fraction
 from itertools import accumulate
 
 from kvplan.engines.stages import stage_layers
+from kvplan.engines.vllm.lora import adapters_are_priced as matrices_are_known
+from kvplan.engines.vllm.lora import lora_bytes
 from kvplan.engines.weights import RankWeights, part_bytes, rank_weights
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec, WeightPart, Weights
@@ -73,3 +75,18 @@ def _on_devices(weights: Weights, dtype: str) -> Weights:
 
 def _bytes(parts: Sequence[WeightPart], dtype: str) -> Fraction:
     return sum((part_bytes(part, Fraction(part.parameters), dtype) for part in parts), Fraction(0))
+
+
+def adapters_are_priced(model: ModelSpec) -> bool:
+    """Whether an adapter's tensors can be counted: attention and dense MLPs whose matrices are known."""
+    return not model.shape.experts and matrices_are_known(model)
+
+
+def adapter_bytes(model: ModelSpec, part: range, adapters: int, rank: int) -> int:
+    """Tensors of ``adapters`` files beside the layers ``part``: rank × Σ (inputs + outputs) × 2 B over attention and
+    MLP, the most that a file in f16 holds.
+
+    Source: ``llama-adapter.cpp``, which loads each tensor to where its layer is.
+    """
+    layers = (each for each in model.weights.parts if each.layer is not None)
+    return lora_bytes(layers, model.shape.hidden, tensor_parallel=1, slots=adapters, rank=rank, stage=part)

@@ -20,7 +20,7 @@ from kvplan.engines.base import (
 from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import device_memories
 from kvplan.engines.ggml_types import cache_types
-from kvplan.engines.llama_cpp.devices import device_layers, device_weights
+from kvplan.engines.llama_cpp.devices import adapter_bytes, adapters_are_priced, device_layers, device_weights
 from kvplan.engines.llama_cpp.findings import cache_findings, slot_findings, training_findings, weights_findings
 from kvplan.engines.llama_cpp.slots import (
     UBATCH_TOKENS,
@@ -33,6 +33,7 @@ from kvplan.engines.llama_cpp.slots import (
     logits_bytes,
     served_tokens,
 )
+from kvplan.engines.options import ADAPTERS
 from kvplan.engines.ranks import Kept, refuse_options, refuse_other_kinds
 from kvplan.engines.sharing import others_term
 from kvplan.engines.token_pool import CONTEXT, model_notes, pool_bytes, windows_kept_whole
@@ -77,8 +78,11 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     if deployment.kv_memory_bytes is None:
         spare = spare_logits_bytes(model, deployment, slots, ubatch)
         weights = [device_weights(model, stages, index, deployment.weight_bytes) for index in range(devices)]
+        slots_of = deployment.lora_slots if adapters_are_priced(model) else 0
+        adapters = [adapter_bytes(model, stage, slots_of, deployment.lora_rank) for stage in stages]
         budgets = [
-            _budget(deployment, part, index, memories[index], weights[index], spare) for index, part in enumerate(parts)
+            _budget(deployment, part, index, memories[index], weights[index], adapters[index], spare)
+            for index, part in enumerate(parts)
         ]
         device = min(range(len(stages)), key=lambda index: budgets[index].kv_bytes - parts[index].pool_bytes)
         budget = budgets[device]
@@ -110,6 +114,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
             *training_findings(model, slots),
         ),
         tokens=blocks * layout.block_tokens,
+        unpriced=(ADAPTERS,) if deployment.lora_slots and not adapters_are_priced(model) else (),
     )
 
 
@@ -180,7 +185,13 @@ def spare_logits_bytes(model: ModelSpec, deployment: Deployment, slots: Slots, u
 
 
 def _budget(
-    deployment: Deployment, part: Buffers, index: int, total: int, weights: RankWeights, spare_bytes: int
+    deployment: Deployment,
+    part: Buffers,
+    index: int,
+    total: int,
+    weights: RankWeights,
+    adapters: int,
+    spare_bytes: int,
 ) -> Budget:
     """What one device holds; ``kv_bytes`` is what is left for the full cache, ``spare_bytes`` more at best."""
     terms = [
@@ -191,6 +202,8 @@ def _budget(
             name="compute_buffer", bytes=part.scratch_bytes, formula="micro-batch × 4 B × (vocabulary + hidden)"
         ),
     ]
+    if adapters:
+        terms.append(BudgetTerm(name="adapters", bytes=adapters, formula="files × rank × Σ (inputs + outputs) × 2 B"))
     if part.window_bytes:
         terms.append(
             BudgetTerm(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from kvplan.engines.base import Deployment, EnginePlan
 from kvplan.engines.devices import capability_of
-from kvplan.engines.options import ADAPTERS, EXPERTS, MEDIA, OFFLOAD
+from kvplan.engines.options import OFFLOAD
 from kvplan.engines.statement import Engine, EngineMetrics, FlagValue, Served
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
@@ -56,7 +56,7 @@ ENGINE = Engine(
             "kv_offload_bytes",
         }
     ),
-    unpriced=(ADAPTERS, OFFLOAD, EXPERTS, MEDIA),
+    unpriced=(OFFLOAD,),
     kv_types=_kv_types,
     plan=_plan,
     flags=_flags,

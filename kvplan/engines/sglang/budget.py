@@ -8,6 +8,9 @@ from kvplan.engines.sglang.drafting import draft_term
 from kvplan.engines.sglang.reserve import serves_vision, static_fraction
 from kvplan.engines.sglang.rules import Pools, kv_memory
 from kvplan.engines.sharing import others_term
+from kvplan.engines.stages import stage_layers
+from kvplan.engines.vllm.lora import adapters_are_priced as matrices_are_known
+from kvplan.engines.vllm.lora import lora_bytes
 from kvplan.engines.weights import load_rank
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
@@ -62,6 +65,8 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
     draft = draft_term(model, deployment)
     if draft is not None:
         inside.append(draft)
+    if deployment.lora_slots and adapters_are_priced(model):
+        inside.append(_adapters(model, deployment, stage))
     taken, free = sum(term.bytes for term in inside), loaded.total_bytes - before - deployment.other_processes_bytes
     left = kv_memory(free, free - taken, fraction)
     requested = taken + left
@@ -92,6 +97,30 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
         kv_bytes_high=left + half,
     )
     return corrected(answer, deployment.corrections)
+
+
+def adapters_are_priced(model: ModelSpec) -> bool:
+    """Whether the slots of adapters can be counted: attention and dense MLPs. Experts have buffers by the kernel."""
+    return not model.shape.experts and matrices_are_known(model)
+
+
+def _adapters(model: ModelSpec, deployment: Deployment, stage: int) -> BudgetTerm:
+    """Slots × rank × Σ (inputs + outputs) × 2 B over attention and MLP, allocated before the pools are sized; A of the
+    joined q, k, v has three ranks, of gate and up two.
+
+    Source: ``LoRAMemoryPool.init_buffers`` of ``lora/mem_pool.py`` 0.5.23. Embedding and head are adapted only under
+    ``--lora-target-modules all``.
+    """
+    layers = stage_layers(len(model.layers), deployment.pipeline_parallel, deployment.pipeline_layers)
+    amount = lora_bytes(
+        (part for part in model.weights.parts if part.layer is not None),
+        model.shape.hidden,
+        tensor_parallel=deployment.tensor_parallel,
+        slots=deployment.lora_slots,
+        rank=deployment.lora_rank,
+        stage=layers[stage],
+    )
+    return BudgetTerm(name="adapters", bytes=amount, formula="slots × rank × Σ (inputs + outputs) × 2 B")
 
 
 def with_states(budget: Budget | None, pools: Pools) -> Budget | None:

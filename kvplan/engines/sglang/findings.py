@@ -9,6 +9,7 @@ from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import CHECKED_RELEASE
 from kvplan.engines.sglang.drafting import draft_finding
 from kvplan.engines.sglang.rules import smallest_fraction, window_pool_tokens
+from kvplan.model import ModelSpec
 
 
 def memory_findings(
@@ -57,6 +58,27 @@ def asked_findings(deployment: Deployment, settings: Settings, drafter: Drafter 
         message="SGLang admits a request at a share of its cap, and at most 4,096 new tokens: its own reservation "
         "is not the worst case, and it retracts requests when the pool runs out",
     )
+
+
+def parallel_findings(model: ModelSpec, deployment: Deployment) -> Iterator[Finding]:
+    """How experts are dealt, and what limits on media change."""
+    experts, ranks = model.shape.experts, deployment.tensor_parallel * deployment.data_parallel
+    if deployment.expert_parallel and experts:
+        yield Finding(
+            code="experts-whole",
+            severity="info",
+            message=f"each of {ranks} ranks holds {-(-experts // ranks)} of {experts} experts whole; buffers of "
+            "backends that send tokens to them (--moe-a2a-backend) are not priced",
+        )
+    elif deployment.expert_parallel:
+        yield Finding(code="no-experts", severity="info", message=f"{model.id} has no experts to deal to ranks")
+    if deployment.media_limits is not None:
+        yield Finding(
+            code="media-limits-take-no-memory",
+            severity="info",
+            message="SGLang tries no encoder when it starts: limits refuse prompts and leave the pool as it is; the "
+            "encoder runs in what is kept for activations",
+        )
 
 
 def window_pool_finding(window_pool: int, chunk_tokens: int, ratio: Fraction, window: int, page: int = 1) -> Finding:

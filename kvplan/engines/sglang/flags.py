@@ -1,5 +1,6 @@
 """SGLang's flags for a plan. Source: ``server_args.py`` of 0.5.23."""
 
+import json
 from collections.abc import Callable, Mapping
 
 from kvplan.engines.drafting import Drafter
@@ -38,6 +39,12 @@ def _all_sequences(served: Served) -> int:
     return served.settings.max_num_seqs * served.deployment.data_parallel
 
 
+def _media_limits(served: Served) -> str | None:
+    """Items by sort."""
+    limits = served.deployment.media_limits
+    return None if limits is None else json.dumps({limit.sort: limit.items for limit in limits})
+
+
 def _chunk(served: Served) -> int | None:
     """The prefill chunk as asked for; −1 where there are none."""
     return -1 if served.deployment.chunked_prefill is False else served.deployment.max_num_batched_tokens
@@ -49,6 +56,10 @@ FLAGS: Mapping[str, FlagValue] = {
     "--dp-size": REPLICAS,
     "--enable-dp-attention": if_so(lambda deployment: deployment.data_parallel > 1),
     "--ep-size": EXPERT_RANKS,
+    "--enable-lora": if_so(lambda deployment: deployment.lora_slots > 0),
+    "--max-loras-per-batch": unless(0, asked("lora_slots")),
+    "--max-lora-rank": lambda served: served.deployment.lora_rank if served.deployment.lora_slots else None,
+    "--limit-mm-data-per-request": _media_limits,
     "--context-length": window,
     "--max-running-requests": _all_sequences,
     "--chunked-prefill-size": _chunk,

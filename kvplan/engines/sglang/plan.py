@@ -15,11 +15,12 @@ from kvplan.engines.base import (
     Settings,
 )
 from kvplan.engines.devices import capability_of, device_bytes, window_of
+from kvplan.engines.options import ADAPTERS
 from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse_other_kinds
-from kvplan.engines.sglang.budget import rank_budget, with_states
+from kvplan.engines.sglang.budget import adapters_are_priced, rank_budget, with_states
 from kvplan.engines.sglang.classes import has_window_pool
 from kvplan.engines.sglang.drafting import SEQUENCES, drafter_of, with_draft
-from kvplan.engines.sglang.findings import asked_findings, memory_findings
+from kvplan.engines.sglang.findings import asked_findings, memory_findings, parallel_findings
 from kvplan.engines.sglang.reserve import chunk_tokens, static_fraction
 from kvplan.engines.sglang.rules import (
     STATE_POOL_RATIO,
@@ -98,8 +99,10 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
             *memory_findings(chosen.kept, chosen.budget, settings, chosen.pools.state_slots, tokens, ratio, page),
             *windows_kept_whole("SGLang", 0 if pooled else windows),
             *asked_findings(deployment, settings, drafter),
+            *parallel_findings(model, deployment),
         ),
         tokens=tokens,
+        unpriced=(ADAPTERS,) if deployment.lora_slots and not adapters_are_priced(model) else (),
     )
 
 

@@ -25,10 +25,11 @@ _JOINED = frozenset(
 
 
 def adapters_are_priced(model: ModelSpec) -> bool:
-    """Whether the slots of adapters can be counted: attention, MLPs and experts of a known class. Recurrent layers, and
-    MLA beside experts, have adapters of their own shape."""
+    """Whether the slots of adapters can be counted: attention, MLPs and experts of a class whose matrices are known.
+    Recurrent layers, and MLA beside experts, have adapters of their own shape."""
     own = model.keeps(RecurrentLayer) or (bool(model.shape.experts) and model.keeps(LatentAttention))
-    return not own and bool(model.weights.parts) and bool(model.shape.hidden)
+    has_matrices = any(part.name.endswith("proj") for part in model.weights.parts)
+    return not own and has_matrices and bool(model.shape.hidden)
 
 
 def check_rank(rank: int) -> None:
