@@ -9,7 +9,7 @@ from kvplan.check.against import changes, changes_since, figures, settings
 from kvplan.check.baseline import read_baseline
 from kvplan.check.judge import judge_limits
 from kvplan.check.measure import measure
-from kvplan.check.results import Check, Comparison
+from kvplan.check.results import Check, Difference
 from kvplan.errors import InputError
 from kvplan.simulation.workers import Progress
 from kvplan.traffic.kinds import Traffic
@@ -67,7 +67,7 @@ def check(
     comparison = None
     if against is not None:
         base = play(against)
-        comparison = Comparison(
+        comparison = Difference(
             base=against.file,
             settings=settings(against, traffic),
             changes=changes(base.figures, result.figures),
@@ -76,7 +76,7 @@ def check(
     elif kept is not None:
         figures_then, complete = kept
         found = changes_since(figures_then, result.figures, complete=complete)
-        comparison = Comparison(base=str(baseline), settings=(), changes=found)
+        comparison = Difference(base=str(baseline), settings=(), changes=found)
     if comparison is None:
         return result
     return replace(result, comparison=comparison)

@@ -91,7 +91,7 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Difference:
     """What changed against ``base`` (a file), and which of the limits the base kept (by the same names), if known."""
 
     base: str
@@ -109,7 +109,7 @@ class Check:
     limits: tuple[LimitResult, ...]
     strict: bool
     figures: Mapping[str, float | None] = field(default_factory=dict)
-    comparison: Comparison | None = None
+    comparison: Difference | None = None
 
     @property
     def passed(self) -> bool:

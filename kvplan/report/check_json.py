@@ -1,6 +1,6 @@
 """``kvplan check`` as JSON (``kvplan.check``)."""
 
-from kvplan.check.results import Check, Comparison, LimitResult
+from kvplan.check.results import Check, Difference, LimitResult
 from kvplan.report.check_words import message, summary
 from kvplan.report.json_text import document, picked
 from kvplan.report.model_json import model_object
@@ -51,7 +51,7 @@ def limit_object(limit: LimitResult) -> dict[str, object]:
     }
 
 
-def comparison_object(found: Comparison) -> dict[str, object]:
+def comparison_object(found: Difference) -> dict[str, object]:
     """What changed against what."""
     return {
         "base": found.base,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from shlex import quote
 
-from kvplan.check.results import Check, Comparison
+from kvplan.check.results import Check, Difference
 from kvplan.report.check_words import CHANGES, LIMITS, change_rows, doubts, failure, rest, row, runs, summary
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.report.simulation_text import setting_line
@@ -46,7 +46,7 @@ def _remarks(check: Check) -> Iterator[Part]:
         yield labelled("assumed", f"service time from {simulation.inputs.service_source}, {band}")
 
 
-def _comparison(found: Comparison) -> Iterator[Part]:
+def _comparison(found: Difference) -> Iterator[Part]:
     """The keys and the figures that changed."""
     for setting in found.settings:
         yield labelled("changed", f"{setting.key}: {setting.before or 'not given'} → {setting.after or 'not given'}")

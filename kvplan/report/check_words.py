@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kvplan.check.results import Change, Check, Comparison, LimitResult
+from kvplan.check.results import Change, Check, Difference, LimitResult
 from kvplan.report.numbers import figure, figure_beside
 from kvplan.simulation.results import Simulation
 
@@ -138,7 +138,7 @@ def is_shown(found: Change) -> bool:
     return abs(found.after - found.before) >= 0.005 * max(abs(found.before), abs(found.after))
 
 
-def change_rows(found: Comparison) -> list[tuple[str, ...]]:
+def change_rows(found: Difference) -> list[tuple[str, ...]]:
     """The figures that change by enough to be read, in the columns of ``CHANGES``."""
     return [
         (
@@ -152,7 +152,7 @@ def change_rows(found: Comparison) -> list[tuple[str, ...]]:
     ]
 
 
-def rest(found: Comparison) -> str:
+def rest(found: Difference) -> str:
     """How many figures have no row."""
     same = sum(one.before == one.after for one in found.changes)
     little = len(found.changes) - same - sum(is_shown(one) for one in found.changes)

@@ -1,7 +1,9 @@
-"""Pieces of Markdown that no foreign name can break out of."""
+"""A report as Markdown that no foreign name can break out of."""
 
 import re
 from collections.abc import Iterable, Iterator
+
+from kvplan.report.page import ACCENT, Columns, Labelled, Part, Prose
 
 
 class Written(str):
@@ -10,12 +12,31 @@ class Written(str):
     __slots__ = ()
 
 
-def table(headings: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1) -> Iterator[str]:
-    """A table whose first ``left`` columns are text, the others numbers; then an empty line."""
-    cells = list(headings)
-    yield _row(cells)
-    yield _row([Written(":--" if place < left else "--:") for place in range(len(cells))])
-    for row in rows:
+def document(command: str, parts: Iterable[Part]) -> str:
+    """A report as Markdown: its first sentence as the heading, labelled ones as a list; what to run next left out."""
+    lines: list[str] = []
+    label = ""
+    for part in parts:
+        if isinstance(part, Labelled):
+            label = part.label or label
+            lines += [] if part.is_command else [f"- {strong(label.lower())}: {plain(part.text)}"]
+            continue
+        if lines and lines[-1].startswith("- "):
+            lines.append("")
+        if isinstance(part, Columns):
+            lines += _table(part)
+        elif isinstance(part, Prose):
+            said = " ".join(part.text.split())
+            shown = strong(said) if lines and part.style == ACCENT else plain(said)
+            lines += [shown if lines else f"### {command}: {shown}", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _table(part: Columns) -> Iterator[str]:
+    """A table with its text columns left and the others right; then an empty line."""
+    yield _row(part.headings)
+    yield _row([Written(":--" if place in part.texts else "--:") for place in range(len(part.headings))])
+    for row in part.rows:
         yield _row(row)
     yield ""
 
@@ -40,8 +61,3 @@ def plain(text: str) -> str:
 def strong(text: str) -> Written:
     """``text`` in bold."""
     return Written(f"**{plain(text)}**")
-
-
-def code(text: str) -> Written:
-    """``text`` in the letters of code."""
-    return Written(f"`{text.replace('`', '').replace('|', '')}`")
