@@ -35,9 +35,10 @@ def test_importing_the_package_loads_nothing_else() -> None:
 
 
 def test_options_from_python_are_answered_as_from_the_command() -> None:
-    """Adapters of experts are not counted; a method that does not exist is not known; a draft model is priced."""
-    experts = kvplan.read_model("Qwen/Qwen3-30B-A3B", offline=True)
-    assert kvplan.fit(experts, kvplan.deploy("h100", max_loras=2)).verdict == "cannot_tell"
+    """Adapters of recurrent layers are not counted; a method that does not exist is not known; a draft model is
+    priced."""
+    hybrid = kvplan.read_model("Qwen/Qwen3.5-9B", offline=True)
+    assert kvplan.fit(hybrid, kvplan.deploy("h100", max_loras=2)).verdict == "cannot_tell"
     model, draft = (kvplan.read_model(f"Qwen/Qwen3-{size}", offline=True) for size in ("32B", "0.6B"))
     with pytest.raises(kvplan.UnsupportedModelError, match="'medusa' are not modelled"):
         kvplan.fit(model, kvplan.deploy("h100", speculative_tokens=2, speculative_method="medusa"))

@@ -20,7 +20,7 @@ from kvplan.engines.vllm.budget_terms import (
     workspace_bytes,
 )
 from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes
-from kvplan.engines.vllm.lora import lora_bytes
+from kvplan.engines.vllm.lora import ExpertSlots, lora_bytes
 from kvplan.engines.vllm.peaks import (
     RankFacts,
     compile_bytes,
@@ -34,7 +34,7 @@ from kvplan.engines.vllm.peaks import (
 from kvplan.engines.vllm.runner import is_second_runner
 from kvplan.engines.vllm.settings import resolve_settings
 from kvplan.errors import InputError
-from kvplan.model import EncoderShape
+from kvplan.model import EncoderShape, WeightPart
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.units import GIB, MIB
 from tests import budget_table
@@ -323,7 +323,8 @@ def test_llama_on_an_h100() -> None:
     by_name = {term.name: term for term in answer.terms}
     assert answer.requested_bytes == -(-gib("79.2") * 92 // 100)
     assert by_name["weights"].bytes == 8_030_261_248 * 2
-    assert by_name["weights"].formula == "config arithmetic, bfloat16"
+    # 2 × 128,256 × 4,096 × 2 B of embedding and head
+    assert by_name["weights"].formula == ("config arithmetic, bfloat16: layers 13.00 + embedding and head 1.96 GiB")
     assert set(by_name) == {
         "weights",
         "non_torch",
@@ -359,6 +360,23 @@ def test_lora_slots_by_hand() -> None:
     by_hand = 32 * 16 * 2 * (7 * 4096 + (4096 + 2 * 1024 + 4096 + 3 * 14336) // 2) + 16 * 2 * 2 * (128256 + 4096)
     assert lora_bytes(model.weights.parts, 4096, tensor_parallel=2, slots=1, rank=16) == by_hand
     assert lora_bytes(model.weights.parts, 4096, tensor_parallel=2, slots=4, rank=64) == 16 * by_hand
+
+
+def test_every_expert_has_adapters_of_its_own() -> None:
+    """Qwen3-30B-A3B's layer at TP 2, rank 16: 128 experts × (3 × 2,048 + 3 × 768 / 2) widths, the router's 2,048 + 128;
+    under expert parallelism 64 of them whole; gpt-oss joins gate and up, which have one A."""
+    layer = [
+        WeightPart(name="mlp.experts", parameters=128 * 3 * 2048 * 768, split="columns", layer=0),
+        WeightPart(name="mlp.gate", parameters=2048 * 128, split="none", layer=0),
+    ]
+
+    def taken(held: int, slices: int, inputs: int = 3) -> int:
+        slots = ExpertSlots(experts=128, held=held, slices=slices, inputs=inputs)
+        return lora_bytes(layer, 2048, tensor_parallel=2, slots=1, rank=16, experts=slots)
+
+    assert taken(128, 2) == 16 * 2 * (128 * (3 * 2048 + 3 * 768 // 2) + 2048 + 128)
+    assert taken(64, 1) == 16 * 2 * (64 * (3 * 2048 + 3 * 768) + 2048 + 128)
+    assert taken(128, 2) - taken(128, 2, inputs=2) == 16 * 2 * 128 * 2048
 
 
 def test_adapters_take_from_the_pool() -> None:

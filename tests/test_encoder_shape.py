@@ -79,6 +79,11 @@ from kvplan.model import EncoderShape
             },
             EncoderShape(hidden=1024, intermediate=4096, patches_per_token=4),
         ),
+        # google/gemma-3-27b-it with the class's own 256 tokens
+        (
+            {"model_type": "gemma3", "vision_config": {}},
+            EncoderShape(hidden=1152, intermediate=4304, patches_per_token=16, item_tokens=256),
+        ),
         (
             {
                 "model_type": "internvl_chat",

@@ -201,15 +201,15 @@ def test_an_error_of_a_key_names_its_file_once(capsys: pytest.CaptureFixture[str
 
 
 def test_adapters_are_priced_where_their_widths_are_known(capsys: pytest.CaptureFixture[str]) -> None:
-    """Slots take from the pool of a dense model; experts have adapters of another shape: cannot tell."""
+    """Slots take from the pool; recurrent layers have adapters of another shape: cannot tell."""
     plain, _ = _findings(["fit", LLAMA, "--gpu", "h100"], capsys)
     slots, codes = _findings(["fit", LLAMA, "--gpu", "h100", "--max-loras", "4", "--max-lora-rank", "64"], capsys)
     assert "max-loras-not-modelled" not in codes
     taken = next(term["bytes"] for term in slots["budget"]["terms"] if term["name"] == "lora")  # type: ignore[index]
     assert taken == plain["budget"]["kv_bytes"] - slots["budget"]["kv_bytes"]  # type: ignore[index]
     assert slots["flags"]["--max-lora-rank"] == 64  # type: ignore[index]
-    experts = ["fit", "Qwen/Qwen3-30B-A3B", "--gpu", "h200", "--max-loras", "4", "--offline", "--format", "json"]
-    assert main(experts) == 5
+    hybrid = ["fit", "Qwen/Qwen3.5-9B", "--gpu", "h200", "--max-loras", "4", "--offline", "--format", "json"]
+    assert main(hybrid) == 5
     assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "max-loras-not-modelled"
 
 

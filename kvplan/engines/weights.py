@@ -1,6 +1,6 @@
 """Bytes of weights on each rank: what tensor, pipeline and expert parallelism leave of a model's parts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -9,12 +9,15 @@ from kvplan.engines.devices import device_memories
 from kvplan.engines.stages import stage_layers
 from kvplan.errors import UnsupportedModelError
 from kvplan.model import ModelSpec, WeightPart
+from kvplan.units import GIB
 
 VOCABULARY_PADDING = 64
 """Rows of an embedding are padded to a multiple of this (vLLM 0.33, ``DEFAULT_VOCAB_PADDING_SIZE``)."""
 
 EXPERT_PADDING = 64
 """Columns of a slice of an MXFP4 expert are padded to a multiple of this."""
+
+_LEAST_SAID = Fraction(1, 200)
 
 BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
 MTP_NAMES = "mtp."
@@ -57,13 +60,15 @@ def rank_share(
     *,
     expert_ranks: int = 0,
     expert_width: int | None = None,
+    whole_experts: int = 0,
 ) -> Fraction:
     """Parameters of ``part`` on one tensor-parallel rank.
 
     heads, columns: parameters / tp. kv_heads: parameters × max(1, kv_heads // tp) / kv_heads. vocabulary: parameters ×
     padded vocabulary / vocabulary / tp. none: all. Experts are divided over ``expert_ranks`` = tp × dp where given:
-    as slices of every expert, or as whole experts under expert parallelism, which takes the same bytes. A slice of an
-    MXFP4 expert is padded to whole multiples of 64 columns (vLLM 0.33, ``Mxfp4MoEMethod``).
+    as slices of every expert, or under expert parallelism as ``whole_experts`` of which the first ranks hold one more
+    where they do not divide (vLLM 0.33, ``FusedMoEParallelConfig.make`` and ``determine_expert_map``). A slice of an
+    MXFP4 expert is padded to whole multiples of 64 columns (``Mxfp4MoEMethod``).
     """
     if part.split == "none":
         return Fraction(part.parameters)
@@ -74,6 +79,8 @@ def rank_share(
         return Fraction(part.parameters // vocabulary * padded_vocabulary(vocabulary), tensor_parallel)
     if part.name.endswith("experts"):
         ranks = expert_ranks or tensor_parallel
+        if whole_experts:
+            return Fraction(part.parameters * -(-whole_experts // ranks), whole_experts)
         if expert_width and part.stored is not None and part.stored.name == "mxfp4":
             columns = -(-expert_width // ranks)
             padded = -(-columns // EXPERT_PADDING) * EXPERT_PADDING
@@ -123,6 +130,7 @@ def rank_weights(
     stage: int = 0,
     stage_sizes: Sequence[int] | None = None,
     data_parallel: int = 1,
+    whole_experts: int = 0,
     given_bytes: int | None = None,
 ) -> RankWeights:
     """Weights on a rank of one pipeline stage.
@@ -135,13 +143,16 @@ def rank_weights(
     if not weights.parts:
         return _without_parts(model, ranks, given_bytes)
 
-    def of_stage(each: int, replicas: int = data_parallel) -> Fraction:
+    def of_stage(each: int, replicas: int = data_parallel) -> Mapping[str, Fraction]:
         parts = stage_parts(weights.parts, len(model.layers), pipeline_parallel, each, stage_sizes)
-        return _loaded_bytes(model, parts, tensor_parallel, expert_ranks=tensor_parallel * replicas)
+        expert_ranks = tensor_parallel * replicas
+        return _loaded_bytes(model, parts, tensor_parallel, expert_ranks=expert_ranks, whole_experts=whole_experts)
 
-    mine = of_stage(stage)
+    sorts = of_stage(stage)
+    mine = sum(sorts.values(), Fraction(0))
     if given_bytes is not None:
-        whole = sum((of_stage(each, 1) for each in range(pipeline_parallel)), Fraction(0)) * tensor_parallel
+        stages = (sum(of_stage(each, 1).values()) for each in range(pipeline_parallel))
+        whole = sum(stages, Fraction(0)) * tensor_parallel
         return RankWeights(
             bytes=int(given_bytes * mine / whole),
             unsure_share=Fraction(0),
@@ -153,31 +164,56 @@ def rank_weights(
         )
     if weights.quantization is not None and weights.stored_bytes is not None:
         total = sum((part_bytes(part, Fraction(part.parameters), model.dtype) for part in weights.parts), Fraction(0))
+        scale = weights.stored_bytes / total
         return RankWeights(
-            bytes=int(mine * (weights.stored_bytes / total)),
+            bytes=int(mine * scale),
             unsure_share=FILE_WEIGHT_SHARE,
-            formula="file sizes, shared out by the config's arithmetic",
+            formula=f"file sizes, shared out by the config's arithmetic: {_listed(sorts, scale)}",
         )
     return RankWeights(
         bytes=int(mine),
         unsure_share=_arithmetic_share(weights.quantization),
-        formula=f"config arithmetic, {weights.quantization or model.dtype}",
+        formula=f"config arithmetic, {weights.quantization or model.dtype}: {_listed(sorts, Fraction(1))}",
     )
 
 
 def _loaded_bytes(
-    model: ModelSpec, parts: Iterable[WeightPart], tensor_parallel: int, *, expert_ranks: int
-) -> Fraction:
-    """What a rank loads of ``parts``: its shares, without the layers that only guess ahead."""
+    model: ModelSpec, parts: Iterable[WeightPart], tensor_parallel: int, *, expert_ranks: int, whole_experts: int
+) -> dict[str, Fraction]:
+    """What a rank loads of ``parts``, by sort: its shares, without the layers that only guess ahead."""
     width = model.shape.expert_intermediate or model.shape.intermediate
-    loaded = Fraction(0)
+    loaded: dict[str, Fraction] = {}
     for part in parts:
         if not part.name.startswith(MTP_NAMES):
             share = rank_share(
-                part, tensor_parallel, model.shape.vocabulary, expert_ranks=expert_ranks, expert_width=width
+                part,
+                tensor_parallel,
+                model.shape.vocabulary,
+                expert_ranks=expert_ranks,
+                expert_width=width,
+                whole_experts=whole_experts,
             )
-            loaded += part_bytes(part, share, model.dtype)
+            sort = _sort_of(part, tensor_parallel)
+            loaded[sort] = loaded.get(sort, Fraction(0)) + part_bytes(part, share, model.dtype)
     return loaded
+
+
+def _sort_of(part: WeightPart, tensor_parallel: int) -> str:
+    """What a reader tells weights apart by."""
+    if part.name.startswith(("vision.", "audio.")):
+        return "encoder"
+    if part.split == "vocabulary":
+        return "embedding and head"
+    if part.name.endswith("experts"):
+        return "experts"
+    return "copied on every rank" if part.split == "none" and tensor_parallel > 1 else "layers"
+
+
+def _listed(sorts: Mapping[str, Fraction], scale: Fraction) -> str:
+    """Each sort and its GiB, the largest first; what rounds to nothing is left out."""
+    largest = sorted(((amount * scale / GIB, sort) for sort, amount in sorts.items()), reverse=True)
+    said = [f"{sort} {float(amount):.2f}" for amount, sort in largest if amount >= _LEAST_SAID] or ["below 0.01"]
+    return " + ".join(said) + " GiB"
 
 
 def _arithmetic_share(quantization: str | None) -> Fraction:
@@ -232,6 +268,7 @@ def load_rank(model: ModelSpec, deployment: Deployment, stage: int = 0) -> Loade
         stage=stage,
         stage_sizes=deployment.pipeline_layers,
         data_parallel=deployment.data_parallel,
+        whole_experts=(model.shape.experts or 0) if deployment.expert_parallel else 0,
         given_bytes=deployment.weight_bytes,
     )
     return LoadedRank(rank=first + memories.index(total), total_bytes=total, weights=weights)

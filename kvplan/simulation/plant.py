@@ -127,6 +127,8 @@ def _not_played(wanted: PlannedDeployment, deployment: Deployment) -> Iterator[s
         yield f"the {stages} pipeline stages are played as one: no batch follows another from stage to stage"
     if wanted.speculative_tokens:
         yield "tokens guessed ahead are priced, not played: a step writes one token of each sequence"
+    if wanted.kv_offload_bytes is not None:
+        yield "KV kept in the host's memory is priced, not played: a prefix that left the pool is computed again"
 
 
 def _check_told(planned: Fit, traffic: Traffic) -> None:

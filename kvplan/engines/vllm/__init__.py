@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from kvplan.engines.base import Deployment, EnginePlan
 from kvplan.engines.devices import capability_of
-from kvplan.engines.options import OFFLOAD
 from kvplan.engines.statement import Engine, EngineMetrics, FlagValue, Served
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
@@ -61,7 +60,6 @@ ENGINE = Engine(
             "kv_offload_bytes",
         }
     ),
-    unpriced=(OFFLOAD,),
     kv_types=_kv_types,
     plan=_plan,
     flags=_flags,

@@ -7,7 +7,7 @@ from kvplan.engines.drafting import EAGLE, MTP, Drafter, draft_weights
 from kvplan.engines.stages import stage_layers
 from kvplan.engines.vllm.budget_constants import PLAIN_ENCODER
 from kvplan.engines.vllm.budget_terms import rank_budget
-from kvplan.engines.vllm.lora import lora_bytes
+from kvplan.engines.vllm.lora import expert_slots, lora_bytes
 from kvplan.engines.vllm.peaks import RankFacts, delta_width
 from kvplan.engines.vllm.runner import is_second_runner
 from kvplan.engines.vllm.settings import release_of
@@ -36,6 +36,7 @@ def stage_budgets(
     UnsupportedModelError where weights are not.
     """
     facts, stages = rank_facts(model, deployment, settings), deployment.pipeline_parallel
+    experts = expert_slots(model, deployment)
     shares = stage_layers(len(model.layers), stages, deployment.pipeline_layers)
     budgets = []
     for stage in range(stages):
@@ -54,6 +55,7 @@ def stage_budgets(
                 slots=lora_slots,
                 rank=deployment.lora_rank,
                 stage=shares[stage],
+                experts=experts,
             ),
             encoder=facts.encoder if stage == 0 else None,
         )

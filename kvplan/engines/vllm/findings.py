@@ -35,6 +35,10 @@ PROMPT_LOGITS_TOKENS = 1024
 _MUCH = Fraction(1, 20)
 """A share of the engine's memory worth a word where a setting moves it."""
 
+_HOST_PAGE_BYTES = 4096
+"""What a block of all ranks is rounded up to in the host's memory (vLLM 0.33, ``CPUOffloadingSpec``, which allocates
+nothing else)."""
+
 _EVEN = 0.95
 """Stages whose pools differ by less are even: one layer of many."""
 
@@ -173,7 +177,7 @@ def layout_findings(
     yield from _sequence_findings(model, deployment, settings, layout, blocks)
     yield from _class_findings(model, release_of(deployment))
     yield from _charge_findings(model, deployment, settings, layout)
-    yield from _parallel_findings(deployment)
+    yield from _parallel_findings(model, deployment, layout)
     if deployment.gpu is not None and deployment.gpu.compute_capability not in _CHECKED_CAPABILITIES:
         yield Finding(
             code="gpu-generation-unchecked",
@@ -231,8 +235,8 @@ def _charge_findings(
     )
 
 
-def _parallel_findings(deployment: Deployment) -> Iterator[Finding]:
-    """How uneven stages are asked for, and that experts' parallelism is not priced."""
+def _parallel_findings(model: ModelSpec, deployment: Deployment, layout: CacheLayout) -> Iterator[Finding]:
+    """How uneven stages are asked for, how experts are dealt, and that KV in the host's memory takes no GPU's."""
     if deployment.pipeline_layers is not None:
         partition = ",".join(map(str, deployment.pipeline_layers))
         yield Finding(
@@ -240,12 +244,22 @@ def _parallel_findings(deployment: Deployment) -> Iterator[Finding]:
             severity="info",
             message=f"vLLM takes uneven stages from its environment: VLLM_PP_LAYER_PARTITION={partition}",
         )
+    ranks, experts = deployment.tensor_parallel * deployment.data_parallel, model.shape.experts
     if deployment.expert_parallel:
+        held = f"each of {ranks} ranks holds {-(-(experts or 0) // ranks)} of {experts} experts whole; the buffers for "
         yield Finding(
             code="expert-parallel-buffers",
             severity="info",
-            message="with expert parallelism a rank of the tp × dp holds whole experts, as many bytes as slices of "
-            "all; the buffers for sending tokens to them are not priced",
+            message=f"{held}sending tokens to them are not priced" if experts else f"{model.id} has no experts to deal",
+        )
+    if deployment.kv_offload_bytes is not None:
+        workers = deployment.tensor_parallel * deployment.pipeline_parallel
+        chunk = -(-layout.bytes_per_block * workers // _HOST_PAGE_BYTES) * _HOST_PAGE_BYTES
+        yield Finding(
+            code="kv-offload",
+            severity="info",
+            message=f"{format_bytes(deployment.kv_offload_bytes)} of pinned host memory keep "
+            f"{deployment.kv_offload_bytes // chunk:,} blocks of {workers} ranks; it takes nothing of a GPU's",
         )
 
 

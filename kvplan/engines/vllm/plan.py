@@ -33,7 +33,7 @@ from kvplan.model import ModelSpec
 _ADAPTERS = Unpriced(
     option="lora_slots",
     word="max-loras",
-    takes="adapters of experts or recurrent layers, which have shapes of their own",
+    takes="adapters of recurrent layers, or of MLA beside experts, which have shapes of their own",
     only_takes=True,
 )
 

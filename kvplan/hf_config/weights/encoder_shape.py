@@ -15,26 +15,27 @@ def encoder_shape(config: Config) -> EncoderShape | None:
     """The shape of the vision encoder that ``config`` describes, None where it describes none.
 
     Patches per token: a square of ``spatial_merge_size`` or ``pooling_kernel_size``; all patches of a picture over its
-    tokens where a projector pools them (Gemma 3: 4,096 / 256); 2 × 2 where InternVL or Llama 4 shuffle pixels; else 1.
+    tokens where a projector pools them (Gemma 3: 4,096 / 256); 1 in LLaVA; else 2 × 2, as most encoders merge.
     """
-    vision = nested(config, "vision_config") or nested(nested(config, "thinker_config") or {}, "vision_config")
+    vision = nested(config, "vision_config")
+    if vision is None:
+        vision = nested(nested(config, "thinker_config") or {}, "vision_config")
     if vision is None:
         return None
     family = str(vision.get("model_type") or config.get("model_type") or "")
     if family.startswith(("qwen2_vl", "qwen2_5", "qwen3")):
         return _qwen(vision, family)
     hidden, _, intermediate = widths(vision)
+    model = str(config.get("model_type") or "")
     side = (whole(vision, "image_size") or 0) // (whole(vision, "patch_size") or 14)
-    merge = whole(vision, "spatial_merge_size") or whole(config, "spatial_merge_size") or 1
-    pooled, item = merge * merge, 0
+    pooled, item = (whole(vision, "spatial_merge_size") or whole(config, "spatial_merge_size") or 2) ** 2, 0
     if family.startswith("gemma4"):
         pooled, item = (whole(vision, "pooling_kernel_size") or 3) ** 2, _GEMMA4_ITEM_TOKENS
-    elif tokens := whole(config, "mm_tokens_per_image"):
-        pooled, item = max(1, (side or 64) ** 2 // tokens), tokens
-    elif config.get("model_type") == "llava":
-        item = (side or 24) ** 2
-    elif "downsample_ratio" in config or "pixel_shuffle_ratio" in vision:
-        pooled = 4
+    elif model.startswith("gemma3"):
+        item = whole(config, "mm_tokens_per_image") or 256
+        pooled = max(1, (side or 64) ** 2 // item)
+    elif model.startswith("llava"):
+        pooled, item = 1, (side or 24) ** 2 if model == "llava" else 0
     return EncoderShape(hidden=hidden, intermediate=intermediate, patches_per_token=pooled, item_tokens=item)
 
 
