@@ -10,7 +10,7 @@ from kvplan.errors import InputError
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.units import GIB, MIB
 
-_VGPU = re.compile(r"(?P<card>[a-z0-9-]+?)-(?P<gib>\d+)(?P<series>[abcq])")
+_VGPU = re.compile(r"(?P<card>[a-z0-9-]+?)-(?P<gib>\d+)[cq]")
 _VGPU_CARDS = {"a100": "a100-40gb-sxm", "a100d": "a100-80gb-sxm", "a100x": "a100-80gb-pcie"}
 """Cards whose name in a vGPU type is not theirs otherwise: A100 has 40 GB there, A100D 80."""
 _VGPU_SOURCE = "https://docs.nvidia.com/ai-enterprise/ (total frame buffer for vGPUs: max-reserved-fb)"

@@ -77,7 +77,7 @@ def _deployment_object(fit: Fit) -> dict[str, object]:
         **picked(settings, "max_model_len max_num_seqs max_num_batched_tokens"),
         "memory_utilization_share": float(settings.memory_utilization),
         **picked(settings, "async_scheduling prefix_caching in_flight_tokens"),
-        **picked(asked, "hybrid_kv_cache_manager enforce_eager kv_memory_bytes"),
+        **picked(asked, "hybrid_kv_cache_manager enforce_eager kv_memory_bytes other_processes_bytes"),
     }
 
 
