@@ -152,21 +152,18 @@ def _check_starts(traffic: Traffic, planned: Fit, blocks: int, longest: int) -> 
     layout, settings, pool = planned.plan.layout, planned.plan.settings, traffic.deployment.kv_pool
     charge, usable = layout.request_blocks(settings.max_model_len), usable_blocks(layout, blocks)
     shorter = f"set max_model_len to {longest:,} at most, or " if longest else ""
-    message = None
+    message, key = None, "deployment.max_model_len"
+    hint: str | None = f"{shorter}give the pool more memory (kvplan fit shows where it goes)"
     if charge > usable:
         message = (
             f"max_model_len is larger than the pool: one request of {settings.max_model_len:,} tokens takes "
             f"{charge:,} blocks, {usable:,} are usable"
         )
     elif not planned.plan.starts and (pool is None or pool.blocks is None):
-        message = next(finding.message for finding in planned.findings if finding.severity == "error")
+        refusal = next(finding for finding in planned.plan.findings if finding.severity == "error")
+        message, hint, key = refusal.message, refusal.hint, "deployment"
     if message is not None:
-        raise DoesNotStartError(
-            f"the engine would not start: {message}",
-            hint=f"{shorter}give the pool more memory (kvplan fit shows where it goes)",
-            file=traffic.file,
-            key="deployment.max_model_len",
-        )
+        raise DoesNotStartError(f"the engine would not start: {message}", hint=hint, file=traffic.file, key=key)
 
 
 def _model_pool(traffic: Traffic, deployment: Deployment, model: ModelSpec) -> tuple[Fit, tuple[str, ...]]:
