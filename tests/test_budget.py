@@ -89,6 +89,7 @@ def test_forward_pass_of_experts_by_hand() -> None:
     mixture = facts(hidden=2048, experts_per_token=8, expert_intermediate=768, batched_tokens=2048)
     assert forward_bytes(mixture) == 2048 * 2 * (8 * 2 * 2048 + 3 * 2048)
     wide = facts(hidden=2048, experts_per_token=8, expert_intermediate=1536, batched_tokens=2048)
+    assert forward_bytes(wide) > forward_bytes(replace(wide, expert_slices=2)) == forward_bytes(mixture)
     assert forward_bytes(wide) == 2048 * 2 * (8 * 2 * 2 * 1536 + 3 * 2048)
 
 

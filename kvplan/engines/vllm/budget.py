@@ -95,6 +95,7 @@ def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> 
         intermediate=shape.intermediate or 0,
         experts_per_token=(shape.experts_per_token or 0) if shape.experts else 0,
         expert_intermediate=shape.expert_intermediate or shape.intermediate or 0,
+        expert_slices=expert_slots(model, deployment).slices,
         recurrent_width=_recurrent_width(model, deployment.tensor_parallel),
         tensor_parallel=deployment.tensor_parallel,
         gpus=deployment.gpus,

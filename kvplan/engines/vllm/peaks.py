@@ -37,6 +37,7 @@ class RankFacts:
     intermediate: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
+    expert_slices: int = 1
     recurrent_width: int = 0
     tensor_parallel: int = 1
     gpus: int = 1
@@ -106,12 +107,12 @@ def sampler_bytes(facts: RankFacts) -> int:
 
 
 def expert_width(facts: RankFacts) -> int:
-    """Values per token in the experts' two workspaces: top_k × 2 × max(2 × expert width / tp, hidden).
+    """Values per token in the experts' two workspaces: top_k × 2 × max(2 × expert width / slices, hidden).
 
     Gate and up share one with the expert's output, their product has the other (vLLM,
-    ``TritonExperts.workspace_shapes``).
+    ``TritonExperts.workspace_shapes``). Slices: tp × dp, 1 under expert parallelism.
     """
-    widest = max(2 * facts.expert_intermediate // facts.tensor_parallel, facts.hidden)
+    widest = max(2 * facts.expert_intermediate // facts.expert_slices, facts.hidden)
     return facts.experts_per_token * c.EXPERT_WORKSPACES * widest
 
 
