@@ -19,8 +19,8 @@ _TINY_SHARE = 1e-4
 
 def truncated_share(arrivals: Arrivals, cap_tokens: int) -> float:
     """Share of all requests that send no cap and whose answer is longer than ``cap_tokens``."""
-    cut = (arrivals.max_tokens == 0) & (arrivals.output_tokens > cap_tokens)
-    return float(cut.sum()) / len(arrivals) if len(arrivals) else 0.0
+    cut = sum(int(((one.max_tokens == 0) & (one.output_tokens > cap_tokens)).sum()) for one in arrivals.parts())
+    return cut / len(arrivals) if len(arrivals) else 0.0
 
 
 def mean_truncated(drawings: Sequence[Arrivals], cap_tokens: int) -> float:
@@ -31,15 +31,19 @@ def mean_truncated(drawings: Sequence[Arrivals], cap_tokens: int) -> float:
 
 def own_cap_truncated(drawings: Sequence[Arrivals]) -> float:
     """Share of all requests whose answer is longer than the cap that their client sent: no default changes it."""
-    total = sum(len(one) for one in drawings)
-    cut = sum(int(((one.max_tokens > 0) & (one.output_tokens > one.max_tokens)).sum()) for one in drawings)
+    total = sum(map(len, drawings))
+    cut = sum(
+        int(((part.max_tokens > 0) & (part.output_tokens > part.max_tokens)).sum())
+        for one in drawings
+        for part in one.parts()
+    )
     return cut / total if total else 0.0
 
 
 def candidates(drawings: Sequence[Arrivals], window_tokens: int, limits: Constraints) -> list[int]:
     """The round caps worth playing: from the first that cuts off at most 25 × the limit, to the first that cuts off
     no more than the longest of them does. None where every client sends a cap."""
-    if not any((one.max_tokens == 0).any() for one in drawings):
+    if not any((part.max_tokens == 0).any() for one in drawings for part in one.parts()):
         return []
     caps = round_caps(window_tokens)
     shares = [mean_truncated(drawings, cap) for cap in caps]
@@ -143,7 +147,7 @@ def per_class(
     for index, name in enumerate(drawings[0].classes):
         total, cut = 0, np.zeros(len(round_caps(window_tokens)), np.int64)
         unset = False
-        for one in drawings:
+        for one in (part for each in drawings for part in each.parts()):
             chosen = one.class_index == index
             outputs = one.output_tokens[chosen & (one.max_tokens == 0)]
             unset = unset or bool(len(outputs))

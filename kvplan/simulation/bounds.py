@@ -1,6 +1,8 @@
 """Closed forms beside every run: worst-case reservations of each class, and the load that can be sustained."""
 
+from collections import Counter
 from collections.abc import Sequence
+from math import ceil
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from kvplan.simulation.results import ReservationRow
 from kvplan.simulation.types import UNLIMITED, Integers, Requests
 from kvplan.traffic.distributions import Choices, Constant
 from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
+from kvplan.traffic.on_disk import forget, pieces
 
 _MOST_ROWS = 6
 
@@ -20,14 +23,34 @@ def quantile_of(values: Integers, probability: float) -> int:
     return int(np.quantile(values, probability, method="inverted_cdf")) if len(values) else 0
 
 
+class Spread:
+    """How often each number of tokens occurs in a column of a drawing; of one class, or of all."""
+
+    def __init__(self, arrivals: Arrivals, name: str, index: int | None = None) -> None:
+        self.counts: Counter[int] = Counter()
+        for part in arrivals.parts():
+            values = getattr(part, name)
+            chosen = values if index is None else values[part.class_index == index]
+            tokens, times = np.unique(chosen, return_counts=True)
+            self.counts.update(dict(zip(tokens.tolist(), times.tolist(), strict=True)))
+
+    def quantile(self, probability: float) -> int:
+        """Value number ceil(probability × n) of the sorted values; 0 of none."""
+        rank, reached = ceil(probability * self.counts.total()), 0
+        for tokens in sorted(self.counts):
+            reached += self.counts[tokens]
+            if reached >= rank:
+                return tokens
+        return 0
+
+
 def expected_outputs(traffic: Traffic, arrivals: Arrivals) -> tuple[int, ...]:
     """The p95 of each class's answers: of its distribution, or of the rows that a trace recorded."""
     laws = {entry.name: entry.output_tokens for entry in traffic.classes}
     found = []
     for index, name in enumerate(arrivals.classes):
         law = laws.get(name)
-        drawn = arrivals.output_tokens[arrivals.class_index == index]
-        found.append(law.quantile(0.95) if law is not None else quantile_of(drawn, 0.95))
+        found.append(law.quantile(0.95) if law is not None else Spread(arrivals, "output_tokens", index).quantile(0.95))
     return tuple(found)
 
 
@@ -39,12 +62,11 @@ def reservations(traffic: Traffic, arrivals: Arrivals, plant: Plant, default_cap
     """
     rows = []
     for index, name in enumerate(arrivals.classes):
-        chosen = arrivals.class_index == index
         entry = next((entry for entry in traffic.classes if entry.name == name), None)
         law = None if entry is None else entry.prompt_tokens
-        sampled = quantile_of(arrivals.prompt_tokens[chosen], traffic.reservation_quantile)
+        sampled = Spread(arrivals, "prompt_tokens", index).quantile(traffic.reservation_quantile)
         prompt = law.quantile(traffic.reservation_quantile) if law is not None else sampled
-        choices = _cap_choices(entry, arrivals.max_tokens[chosen], traffic.reservation_quantile)
+        choices = _cap_choices(entry, Spread(arrivals, "max_tokens", index), traffic.reservation_quantile)
         answers = 1 if entry is None else entry.answers.quantile(1.0)
         each = f"{name}, n {answers}" if answers > 1 else name
         for cap, share in choices:
@@ -57,17 +79,18 @@ def reservations(traffic: Traffic, arrivals: Arrivals, plant: Plant, default_cap
     return tuple(rows)
 
 
-def _cap_choices(entry: TrafficClass | None, sent: Integers, probability: float) -> list[tuple[int | None, float]]:
+def _cap_choices(entry: TrafficClass | None, sent: "Spread", probability: float) -> list[tuple[int | None, float]]:
     """The caps that clients of a class choose, with their shares; many different ones stand as their quantile."""
     if entry is not None and entry.trace is None and isinstance(entry.max_tokens, Choices | Constant):
         law = entry.max_tokens
         pairs = [(law.value, 1.0)] if isinstance(law, Constant) else [(one.value, one.share) for one in law.choices]
         return [(value or None, share) for value, share in pairs]
-    values, counts = np.unique(sent, return_counts=True)
-    unset_share = float((sent == 0).mean()) if len(sent) else 0.0
-    if len(values) <= _MOST_ROWS:
-        return [(int(value) or None, int(count) / len(sent)) for value, count in zip(values, counts, strict=True)]
-    choices: list[tuple[int | None, float]] = [(quantile_of(sent[sent > 0], probability), 1.0 - unset_share)]
+    total = sent.counts.total()
+    unset_share = sent.counts[0] / total if total else 0.0
+    if len(sent.counts) <= _MOST_ROWS:
+        return [(value or None, count / total) for value, count in sorted(sent.counts.items())]
+    del sent.counts[0]
+    choices: list[tuple[int | None, float]] = [(sent.quantile(probability), 1.0 - unset_share)]
     return [(None, unset_share), *choices] if unset_share else choices
 
 
@@ -120,32 +143,41 @@ def sustainable_per_s(requests: Requests, opened: Door, plant: Plant) -> tuple[f
 
 
 def _sequences_per_s(requests: Requests, charge: Integers, opened: Door, plant: Plant) -> tuple[float, str]:
-    kept = ~requests.refused_for_good
-    if not kept.any():
+    step, served = plant.service.step, 0
+    sums = dict.fromkeys(("work", "held", "pool", "ledger"), 0.0)
+    found = _shared_with_siblings(requests, plant)
+    for piece in pieces(len(charge)):
+        kept = ~requests.refused_for_good[piece]
+        prompt = requests.prompt_tokens[piece][kept]
+        output = np.minimum(requests.output_tokens[piece], requests.cap_tokens[piece])[kept]
+        hits = found[piece][kept]
+        read = prompt - hits
+        chunks = -(-read // plant.settings.max_num_batched_tokens)
+        context = prompt + output / 2
+        work = read * (step.prefill_token_s + step.kv_token_s * chunks / 2) + output * (
+            step.decode_sequence_s + step.kv_token_s * context
+        )
+        held = output + chunks - 1
+        mean_blocks = charged_blocks(plant.layout, prompt + (output + 1) // 2) - hits // plant.layout.block_tokens
+        served += len(held)
+        parts = {"work": work, "held": held, "pool": mean_blocks * held, "ledger": charge[piece][kept] * held}
+        for name, values in parts.items():
+            sums[name] += float(values.sum(dtype=np.float64))
+        forget(requests, charge)
+    if not served:
         return 0.0, "nothing can be served"
-    prompt = requests.prompt_tokens[kept]
-    output = np.minimum(requests.output_tokens, requests.cap_tokens)[kept]
-    step = plant.service.step
-    found = _shared_with_siblings(requests, plant)[kept]
-    read = prompt - found
-    chunks = -(-read // plant.settings.max_num_batched_tokens)
-    context = prompt + output / 2
-    work = read * (step.prefill_token_s + step.kv_token_s * chunks / 2) + output * (
-        step.decode_sequence_s + step.kv_token_s * context
-    )
-    held = output + chunks - 1
-    mean_blocks = charged_blocks(plant.layout, prompt + (output + 1) // 2) - found // plant.layout.block_tokens
+    mean = {name: value / served for name, value in sums.items()}
     limits = {
-        "max_num_seqs": float(held.mean()) / plant.settings.max_num_seqs,
-        "the pool": float((mean_blocks * held).mean()) / max(plant.usable, 1),
+        "max_num_seqs": mean["held"] / plant.settings.max_num_seqs,
+        "the pool": mean["pool"] / max(plant.usable, 1),
     }
     if opened.capacity < UNLIMITED:
-        limits["the ledger"] = float((charge[kept] * held).mean()) / max(opened.capacity, 1)
+        limits["the ledger"] = mean["ledger"] / max(opened.capacity, 1)
     if opened.front.max_inside < UNLIMITED:
-        limits["the engine's queue"] = float(held.mean()) / opened.front.max_inside
+        limits["the engine's queue"] = mean["held"] / opened.front.max_inside
     binds = max(limits, key=lambda name: limits[name])
-    seconds = float(work.mean()) + step.base_s * limits[binds]
-    if float(work.mean()) > step.base_s * limits[binds]:
+    seconds = mean["work"] + step.base_s * limits[binds]
+    if mean["work"] > step.base_s * limits[binds]:
         binds = "the GPU's speed"
     return (plant.replicas / seconds if seconds > 0 else float("inf")), binds
 
@@ -155,7 +187,7 @@ def _shared_with_siblings(requests: Requests, plant: Plant) -> Integers:
     blocks that leave a token to compute."""
     groups, block = plant.layout.groups, plant.layout.block_tokens
     if requests.parent is None or not plant.settings.prefix_caching or len(groups) > 1 or groups[0].rule != "full":
-        return np.zeros(len(requests.arrival_s), np.int64)
+        return np.broadcast_to(np.int64(0), len(requests.arrival_s))
     is_sibling = requests.parent != np.arange(len(requests.parent))
     return np.where(is_sibling, (requests.prompt_tokens - 1) // block * block, 0)
 
@@ -164,16 +196,16 @@ def provisional_cap(drawings: Sequence[Arrivals], plant: Plant, *, max_truncated
     """The default cap where the file has none: the least round number that truncates at most the given share of all
     requests, counting those that send no cap; where all send one, as if none did. Round numbers are 128, 192, 256,
     384, 512, 768, 1,024 …"""
-    outputs = np.concatenate([one.output_tokens for one in drawings])
-    unset = np.concatenate([one.max_tokens == 0 for one in drawings])
-    requests = len(outputs)
-    if unset.any():
-        outputs = outputs[unset]
+    requests = sum(map(len, drawings))
+    everyone = not any(Spread(one, "max_tokens").counts[0] for one in drawings)
     window = plant.settings.max_model_len
-    for cap in round_caps(window):
-        if np.count_nonzero(outputs > cap) <= max_truncated_share * requests:
-            return cap
-    return window
+    choices = np.array(round_caps(window))
+    longer = np.zeros(len(choices), np.int64)
+    for part in (part for one in drawings for part in one.parts()):
+        judged = part.output_tokens if everyone else part.output_tokens[part.max_tokens == 0]
+        longer += len(judged) - np.searchsorted(np.sort(judged), choices, side="right")
+    enough = np.flatnonzero(longer <= max_truncated_share * requests)
+    return int(choices[enough[0]]) if len(enough) else window
 
 
 def round_caps(window_tokens: int) -> list[int]:
@@ -200,5 +232,5 @@ def judged_strategy(traffic: Traffic) -> Strategy:
 
 def unset_share(arrivals: Sequence[Arrivals]) -> float:
     """Share of all requests that send no cap."""
-    total = sum(len(one) for one in arrivals)
-    return sum(int((one.max_tokens == 0).sum()) for one in arrivals) / total if total else 0.0
+    total = sum(map(len, arrivals))
+    return sum(Spread(one, "max_tokens").counts[0] for one in arrivals) / total if total else 0.0

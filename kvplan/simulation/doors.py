@@ -1,8 +1,10 @@
 """The front door of one strategy as the kernel wants it: caps, charges and refusals of every request as arrays."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from kvplan.engines.base import CacheLayout
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.types import UNLIMITED, Floats, FrontDoor, Integers, Requests, RetryAfter, Router
 from kvplan.traffic.kinds import AdmissionPlan, Arrivals, PlannedDeployment
+from kvplan.traffic.on_disk import forget, is_long, on_disk, pieces
 
 _CLIENT_STREAM, _SERVER_STREAM = 1, 2
 _STREAM_BASE = 2**32  # above every class index, so that no class shares a stream with these
@@ -30,11 +33,8 @@ class Door:
 
 def charged_blocks(layout: CacheLayout, tokens: Integers) -> Integers:
     """``layout.request_blocks`` of every entry; it is asked once for each number of tokens that occurs."""
-    blocks = np.zeros(int(tokens.max(initial=0)) + 1, np.int64)
-    blocks[tokens] = 1
-    for count in np.flatnonzero(blocks).tolist():
-        blocks[count] = layout.request_blocks(count)
-    return blocks[tokens]
+    counts, places = np.unique(tokens, return_inverse=True)
+    return np.array([layout.request_blocks(count) for count in counts.tolist()], np.int64)[places]
 
 
 def caps(max_tokens: Integers, prompt_tokens: Integers, window_tokens: int, default: int | None) -> Integers:
@@ -89,11 +89,60 @@ def requests_for(
     the time that the answer would take on an idle engine. ``tries_again`` False: no client does, so that nobody looks
     at the draws of a wait.
     """
+    draws = [np.random.default_rng([seed, _STREAM_BASE, name]) for name in (_CLIENT_STREAM, _SERVER_STREAM)]
+    make = partial(
+        _asked,
+        opened=opened,
+        plant=plant,
+        client_timeouts_s=client_timeouts_s,
+        expected=np.array(expected_output_tokens, np.int64),
+        draws=draws if tries_again else [],
+    )
+    count = len(arrivals)
+    if not is_long(count) or arrivals.answers is not None:
+        return make(arrivals)
+    made: dict[str, Any] = {name: on_disk(count, dtype) for name, dtype in _MADE.items()}
+    for piece, drawn in zip(pieces(count), arrivals.parts(), strict=True):
+        part = make(drawn)
+        for name, column in made.items():
+            column[piece] = getattr(part, name)
+        forget(*made.values())
+    return replace(
+        part,
+        arrival_s=arrivals.arrival_s,
+        prompt_tokens=arrivals.prompt_tokens,
+        output_tokens=arrivals.output_tokens,
+        client=arrivals.client_index,
+        **made,
+    )
+
+
+_MADE = {
+    "cap_tokens": np.int32,
+    "charge": np.int64,
+    "refused_for_good": np.bool_,
+    "time_out_s": np.float64,
+    "cancel_s": np.float64,
+    "client_draw": np.float64,
+    "server_draw": np.float64,
+}
+"""The columns of a long run that are not those of its arrivals, as they are kept on disk."""
+
+
+def _asked(
+    arrivals: Arrivals,
+    *,
+    opened: Door,
+    plant: Plant,
+    client_timeouts_s: Sequence[float],
+    expected: Integers,
+    draws: Sequence[np.random.Generator],
+) -> Requests:
+    """The requests of a drawing, or of a part of one; ``draws`` are the next of the clients and of the server."""
     window, strategy = plant.settings.max_model_len, opened.strategy
     prompt = arrivals.prompt_tokens
-    cap = caps(arrivals.max_tokens, prompt, window, opened.default_max_tokens)
-    expected = np.array(expected_output_tokens, np.int64)[arrivals.class_index]
-    charge = _charges(strategy, plant.layout, prompt, np.maximum(cap, 1), expected)
+    cap = np.maximum(caps(arrivals.max_tokens, prompt, window, opened.default_max_tokens), 1)
+    charge = _charges(strategy, plant.layout, prompt, cap, expected[arrivals.class_index])
     never = prompt >= window
     if arrivals.answers is not None:
         charge = charge * arrivals.answers  # as the gateway does, whatever the unit
@@ -101,21 +150,18 @@ def requests_for(
     never = never | (charge > opened.capacity)
     prefixes = arrivals.prefixes
     client_draw = server_draw = np.zeros(len(arrivals))
-    if tries_again:
-        client_draw, server_draw = (
-            np.random.default_rng([seed, _STREAM_BASE, name]).random(len(arrivals))
-            for name in (_CLIENT_STREAM, _SERVER_STREAM)
-        )
+    if draws:
+        client_draw, server_draw = (rng.random(len(arrivals)) for rng in draws)
     return Requests(
         arrival_s=arrivals.arrival_s,
         prompt_tokens=prompt,
         output_tokens=arrivals.output_tokens,
-        cap_tokens=np.maximum(cap, 1),
+        cap_tokens=cap,
         charge=charge,
         refused_for_good=never,
         client=arrivals.client_index,
         time_out_s=_timeouts(arrivals, client_timeouts_s),
-        cancel_s=_cancel_times(arrivals, np.minimum(arrivals.output_tokens, np.maximum(cap, 1)), plant),
+        cancel_s=_cancel_times(arrivals, np.minimum(arrivals.output_tokens, cap), plant),
         client_draw=client_draw,
         server_draw=server_draw,
         chain=None if prefixes is None else prefixes.ids,

@@ -39,7 +39,7 @@ from kvplan.simulation.types import (
     Watch,
 )
 from kvplan.simulation.window import Window
-from kvplan.traffic.on_disk import PIECE_ROWS, forget, on_disk, pieces
+from kvplan.traffic.on_disk import forget, on_disk, pieces
 
 WORTH_LOADING = 200_000
 """Requests from which loading a kernel that was compiled before pays."""
@@ -68,11 +68,11 @@ def run_kernel(
     watch: Watch | None = None,
     compiled: bool | None = None,
     say: Callable[[str], None] | None = None,
-    piece_rows: int = PIECE_ROWS,
+    piece_rows: int | None = None,
 ) -> Run:
     """What becomes of every request behind this door and engine.
 
-    Played in pieces of ``piece_rows``, whatever their number with the same result, so that memory holds one piece and
+    Played in pieces of ``piece_rows``, whatever their number with the same result, so that memory holds one of them and
     what is still inside; all at once where prompts share content, or requests ask for several answers.
 
     Counts of blocks are enough, also where prefixes are cached, until prompts share content: then blocks have
@@ -162,7 +162,7 @@ def run_kernel(
         last = piece.stop == count
         serial, row, time = window.rest() if last else window.leave(tuple(coming), states, slots, field)
         ended.add(serial, _rows(row, time, requests.parent, watch.stop_s))
-        forget(*(column for column in vars(requests).values() if isinstance(column, np.ndarray)))
+        forget(requests)
     return Run(
         rows=ended.whole(),
         totals=_totals(states, clocks, since, watch, float(end_s), int(totals[places.MOST_RESERVED])),
@@ -230,7 +230,7 @@ class Rows:
             self.found = RequestRows(**{name: on_disk(self.count, one.dtype) for name, one in vars(rows).items()})
         for name, column in vars(self.found).items():
             column[serial] = getattr(rows, name)
-            forget(column)
+        forget(self.found)
 
     def whole(self) -> RequestRows:
         """All rows."""

@@ -1,14 +1,16 @@
 """How long a burst of arrivals is felt: from its end until as few requests wait as did before it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kvplan.simulation.types import Floats, RequestRows, Requests
+from kvplan.traffic.on_disk import forget, is_long, pieces
 
 SPAN_S = 60.0
 SPANS = 20
 """Arrivals are counted per minute, or per twentieth of the watched time where that is shorter."""
+_CELLS = 2**18
 _TIMES_USUAL = 1.5
 _NOISE = 5.0
 """A burst is above 1.5 × the usual count, and above it by five of its standard deviations, were it Poisson."""
@@ -38,15 +40,20 @@ def recovery(requests: Requests, rows: RequestRows, from_s: float, until_s: floa
     span_s = min(SPAN_S, (until_s - from_s) / SPANS)
     if not span_s > 0 or not len(requests.arrival_s):
         return None
-    watched = requests.arrival_s[(requests.arrival_s >= from_s) & (requests.arrival_s < until_s)]
-    places = np.minimum(((watched - from_s) / span_s).astype(np.int64), round((until_s - from_s) / span_s) - 1)
-    counts = np.bincount(places, minlength=max(round((until_s - from_s) / span_s), 1))
+    spans = max(round((until_s - from_s) / span_s), 1)
+    counts = np.zeros(spans, np.int64)
+    for piece in pieces(len(requests.arrival_s)):
+        watched = requests.arrival_s[piece]
+        watched = watched[(watched >= from_s) & (watched < until_s)]
+        counts += np.bincount(np.minimum(((watched - from_s) / span_s).astype(np.int64), spans - 1), minlength=spans)
+    forget(requests)
     peak, usual = int(counts.argmax()), float(np.median(counts))
     if counts[peak] <= max(_TIMES_USUAL * usual, usual + _NOISE * max(usual, 1.0) ** 0.5):
         return None
     start_s = from_s + peak * span_s
     end_s = start_s + span_s
-    times_s, waiting = _waiting(requests, rows)
+    long = is_long(len(requests.arrival_s))
+    times_s, waiting = _waiting_on_a_grid(requests, rows, until_s) if long else _waiting(requests, rows)
     level = _median(times_s, waiting, from_s, start_s)
     return Recovery(
         start_s=start_s,
@@ -60,16 +67,35 @@ def recovery(requests: Requests, rows: RequestRows, from_s: float, until_s: floa
 
 def _waiting(requests: Requests, rows: RequestRows) -> tuple[Floats, Floats]:
     """How many wait from each of these times on; the first time is the beginning."""
-    ends_s = np.fmin(np.fmin(rows.scheduled_s, rows.gave_up_s), rows.finish_s)
-    waits = (rows.attempts > 0) & ~requests.refused_for_good
-    comes_s, goes_s = requests.arrival_s[waits], ends_s[waits]
-    goes_s = goes_s[~np.isnan(goes_s)]
+    comes_s, goes_s = _comes_and_goes(requests, rows)
     times_s = np.concatenate([[-np.inf], comes_s, goes_s])
     steps = np.concatenate([[0.0], np.ones(len(comes_s)), -np.ones(len(goes_s))])
     order = np.argsort(times_s, kind="stable")
     times_s, waiting = times_s[order], np.cumsum(steps[order])
     last = np.append(times_s[1:] != times_s[:-1], True)  # what holds after all that happens at one instant
     return times_s[last], waiting[last]
+
+
+def _comes_and_goes(requests: Requests, rows: RequestRows) -> tuple[Floats, Floats]:
+    """When those that wait begin to, and when they are scheduled or gone."""
+    ends_s = np.fmin(np.fmin(rows.scheduled_s, rows.gave_up_s), rows.finish_s)
+    waits = (rows.attempts > 0) & ~requests.refused_for_good
+    goes_s = ends_s[waits]
+    return requests.arrival_s[waits], goes_s[~np.isnan(goes_s)]
+
+
+def _waiting_on_a_grid(requests: Requests, rows: RequestRows, until_s: float) -> tuple[Floats, Floats]:
+    """The same of a long run, to the 2^18th part of its time: what holds at the end of each of these."""
+    start_s, steps = float(requests.arrival_s[0]), np.zeros(_CELLS + 1)
+    cell_s = (until_s - start_s) / _CELLS
+    alone = replace(requests, chain=None, chain_start=None)
+    for piece in pieces(len(requests.arrival_s)):
+        for sign, times_s in zip((1, -1), _comes_and_goes(alone.part(piece), rows.part(piece)), strict=True):
+            cells = np.minimum((times_s - start_s) / cell_s, _CELLS).astype(np.int64)
+            steps += sign * np.bincount(cells, minlength=_CELLS + 1)
+        forget(requests, rows)
+    ends_s = start_s + cell_s * np.arange(1, _CELLS + 1)
+    return np.concatenate([[-np.inf], ends_s]), np.concatenate([[0.0], np.cumsum(steps[:_CELLS])])
 
 
 def _median(times_s: Floats, waiting: Floats, from_s: float, until_s: float) -> float:

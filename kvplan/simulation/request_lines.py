@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvplan.simulation.types import Integers, Outcome, RequestRows, Requests
+from kvplan.traffic.on_disk import forget
 
 _PIECE = 20_000
 
@@ -64,3 +65,4 @@ def request_lines(rows: StrategyRows) -> Iterator[tuple[object, ...]]:
         for index, (place, arrival_s, attempts, outcome, *rest) in enumerate(columns, start=start):
             name = rows.class_names[place]
             yield (rows.strategy, rows.seed, index, name, arrival_s, attempts, names[outcome], *rest)
+        forget(asked, ended, rows)

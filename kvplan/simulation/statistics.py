@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from kvplan.simulation.recovery import recovery
 from kvplan.simulation.results import Counts, Figures, Quantiles, SeedResult
 from kvplan.simulation.types import Flags, Floats, Integers, Outcome, RequestRows, Requests, Run
+from kvplan.traffic.on_disk import forget, is_long, pieces
 
 _OUTCOMES = {
     "completed": Outcome.COMPLETED,
@@ -46,13 +48,23 @@ def measure(
 
     ``pool_blocks`` and ``ledger_capacity`` are of all replicas together; shares of time are over the watched time.
     """
-    measured = (requests.arrival_s >= from_s) & (requests.arrival_s < until_s)
     end_s = min(until_s, run.totals.end_s)
     watched_s = max(end_s - from_s, 1e-12)
-    everyone = [measured, *(measured & (class_index == index) for index in range(classes))]
-    figures = [_figures(run.rows, requests, chosen, from_s, end_s) for chosen in everyone]
+    groups = [Tally(from_s, end_s) for _ in range(1 + classes)]
+    inside_s = [0.0, 0.0]
+    alone = requests if requests.chain is None else replace(requests, chain=None, chain_start=None)
+    for piece in pieces(len(requests.arrival_s)):
+        asked, rows = alone.part(piece), run.rows.part(piece)
+        measured = (asked.arrival_s >= from_s) & (asked.arrival_s < until_s)
+        for index, group in enumerate(groups, start=-1):
+            group.add(asked, rows, measured if index < 0 else measured & (class_index[piece] == index))
+        inside_s = [before + more for before, more in zip(inside_s, _inside_s(asked, rows, from_s, end_s), strict=True)]
+        forget(requests, run.rows, class_index)
+    figures = [group.figures() for group in groups]
+    middle_s = (from_s + end_s) / 2
+    halves = inside_s[0] / max(middle_s - from_s, 1e-12), inside_s[1] / max(end_s - middle_s, 1e-12)
+    last_s = max(from_s, float(requests.arrival_s[-1])) if len(requests.arrival_s) else from_s
     pool_s = pool_blocks * max(run.totals.watched_s, 1e-12)
-    halves = _halves(requests, run.rows, from_s, end_s)
     return SeedResult(
         seed=seed,
         figures=figures[0],
@@ -65,35 +77,97 @@ def measure(
         used_peak_share=run.totals.used_peak_blocks / pool_blocks,
         load_first_half=halves[0],
         load_second_half=halves[1],
-        offered_per_s=int(measured.sum()) / watched_s,
+        offered_per_s=figures[0].requests.offered / watched_s,
         end_s=run.totals.end_s,
-        recovery=recovery(requests, run.rows, from_s, min(until_s, float(requests.arrival_s.max(initial=from_s)))),
+        recovery=recovery(requests, run.rows, from_s, min(until_s, last_s)),
         steps=run.totals.steps,
         kernel=run.kernel,
     )
 
 
-def _figures(rows: RequestRows, requests: Requests, chosen: Flags, from_s: float, end_s: float) -> Figures:
-    outcome = rows.outcome[chosen]
-    counts = {name: int(np.count_nonzero(outcome == code)) for name, code in _OUTCOMES.items()}
-    completed = chosen & (rows.outcome == Outcome.COMPLETED)
-    arrival_s = requests.arrival_s[completed]
-    return Figures(
-        requests=Counts(
+class Tally:
+    """The figures of one group of requests, gathered piece by piece."""
+
+    def __init__(self, from_s: float, end_s: float) -> None:
+        self.from_s, self.end_s = from_s, end_s
+        self.requests = Counts()
+        self.attempts = self.refusals = self.preemptions = self.recomputed_tokens = 0
+        self.tokens = 0.0
+        self.queue_s, self.ttft_s, self.e2e_s = Times(), Times(), Times()
+
+    def add(self, requests: Requests, rows: RequestRows, chosen: Flags) -> None:
+        """The ``chosen`` of some requests."""
+        outcome = rows.outcome[chosen]
+        completed = chosen & (rows.outcome == Outcome.COMPLETED)
+        arrival_s = requests.arrival_s[completed]
+        self.requests += Counts(
             offered=int(chosen.sum()),
             refused=int(np.count_nonzero(rows.refusals[chosen] > 0)),
             truncated=int(np.count_nonzero((requests.output_tokens > requests.cap_tokens)[completed])),
-            **counts,
-        ),
-        attempts=int(rows.attempts[chosen].sum()),
-        refusals=int(rows.refusals[chosen].sum()),
-        preemptions=int(rows.preemptions[chosen].sum()),
-        recomputed_tokens=int(rows.recomputed_tokens[chosen].sum()),
-        output_tokens_per_s=_tokens_within(rows, chosen, from_s, end_s) / max(end_s - from_s, 1e-12),
-        queue_s=quantiles((rows.scheduled_s - rows.admitted_s)[completed]),
-        ttft_s=quantiles(rows.first_token_s[completed] - arrival_s),
-        e2e_s=quantiles(rows.finish_s[completed] - arrival_s),
-    )
+            **{name: int(np.count_nonzero(outcome == code)) for name, code in _OUTCOMES.items()},
+        )
+        self.attempts += int(rows.attempts[chosen].sum())
+        self.refusals += int(rows.refusals[chosen].sum())
+        self.preemptions += int(rows.preemptions[chosen].sum())
+        self.recomputed_tokens += int(rows.recomputed_tokens[chosen].sum())
+        self.tokens += _tokens_within(rows, chosen, self.from_s, self.end_s)
+        self.queue_s.add((rows.scheduled_s - rows.admitted_s)[completed])
+        self.ttft_s.add(rows.first_token_s[completed] - arrival_s)
+        self.e2e_s.add(rows.finish_s[completed] - arrival_s)
+
+    def figures(self) -> Figures:
+        """What was gathered."""
+        return Figures(
+            requests=self.requests,
+            attempts=self.attempts,
+            refusals=self.refusals,
+            preemptions=self.preemptions,
+            recomputed_tokens=self.recomputed_tokens,
+            output_tokens_per_s=self.tokens / max(self.end_s - self.from_s, 1e-12),
+            queue_s=self.queue_s.quantiles(),
+            ttft_s=self.ttft_s.quantiles(),
+            e2e_s=self.e2e_s.quantiles(),
+        )
+
+
+class Times:
+    """Times whose quantiles are asked for: kept as they are up to a piece, beyond that counted by size.
+
+    Size k holds the times from 1.001^k to 1.001^(k + 1) seconds, so a quantile is within 0.05 % of its true value;
+    shorter ones than a nanosecond count as 0. The mean stays exact.
+    """
+
+    _LOG = math.log(1.001)
+    _SHORTEST = math.floor(math.log(1e-9) / _LOG)
+    _SIZES = -2 * _SHORTEST
+
+    def __init__(self) -> None:
+        self.kept: list[Floats] = []
+        self.sizes = np.zeros(0, np.int64)
+        self.count, self.sum = 0, 0.0
+
+    def add(self, values: Floats) -> None:
+        """More times; nan is none."""
+        values = values[~np.isnan(values)]
+        self.count += len(values)
+        self.sum += float(values.sum())
+        self.kept.append(values)
+        if is_long(self.count):
+            for each in self.kept:
+                size = np.floor(np.log(np.maximum(each, 1e-12)) / self._LOG) - self._SHORTEST
+                places = np.clip(size, 0, self._SIZES - 1).astype(np.int64)
+                self.sizes = np.bincount(places, minlength=self._SIZES) + (self.sizes if len(self.sizes) else 0)
+            self.kept = []
+
+    def quantiles(self) -> Quantiles:
+        """As ``quantiles`` of all times."""
+        if not len(self.sizes):
+            return quantiles(np.concatenate(self.kept) if len(self.kept) != 1 else self.kept[0])
+        reached = np.cumsum(self.sizes)
+        ranks = [math.ceil(share * self.count) for share in (0.5, 0.9, 0.99)]
+        found = [int(np.searchsorted(reached, rank)) for rank in ranks]
+        p50, p90, p99 = (math.exp((k + self._SHORTEST + 0.5) * self._LOG) if k else 0.0 for k in found)
+        return Quantiles(mean=self.sum / self.count, p50=p50, p90=p90, p99=p99)
 
 
 def _tokens_within(rows: RequestRows, chosen: Flags, from_s: float, end_s: float) -> float:
@@ -123,18 +197,17 @@ def quantiles(values: Floats) -> Quantiles:
     return Quantiles(mean=float(kept.mean()), p50=p50, p90=p90, p99=p99)
 
 
-def _halves(requests: Requests, rows: RequestRows, from_s: float, end_s: float) -> tuple[float, float]:
-    """Mean number of requests in the system (waiting between tries included) in either half of the watched time."""
+def _inside_s(requests: Requests, rows: RequestRows, from_s: float, end_s: float) -> tuple[float, float]:
+    """Seconds that requests spend in the system (waiting between tries included) in either half of the watched time."""
     middle_s = (from_s + end_s) / 2
     leaves = np.where(
         np.isnan(rows.finish_s), np.where(rows.outcome == Outcome.UNFINISHED, np.inf, requests.arrival_s), rows.finish_s
     )
 
-    def mean_inside(low_s: float, high_s: float) -> float:
-        stay = np.clip(np.minimum(leaves, high_s) - np.maximum(requests.arrival_s, low_s), 0.0, None)
-        return float(stay.sum() / max(high_s - low_s, 1e-12))
+    def inside_s(low_s: float, high_s: float) -> float:
+        return float(np.clip(np.minimum(leaves, high_s) - np.maximum(requests.arrival_s, low_s), 0.0, None).sum())
 
-    return mean_inside(from_s, middle_s), mean_inside(middle_s, end_s)
+    return inside_s(from_s, middle_s), inside_s(middle_s, end_s)
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, tuple[float, float]]:

@@ -1,6 +1,6 @@
 """What the kernel is given and what it gives back: one strategy, one seed, every request as a row of arrays."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import inf
 from typing import Any
@@ -150,6 +150,11 @@ class Requests:
     chain_tokens: int = 512
     parent: Integers | None = None
 
+    def part(self, piece: slice) -> "Requests":
+        """Some of the requests; of those that share nothing and have one answer each."""
+        columns: dict[str, Any] = {name: one[piece] for name, one in vars(self).items() if isinstance(one, np.ndarray)}
+        return replace(self, **columns)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
@@ -183,6 +188,10 @@ class RequestRows:
     preemptions: Counts
     recomputed_tokens: Counts
     replica: Counts
+
+    def part(self, piece: slice) -> "RequestRows":
+        """Some of the rows."""
+        return RequestRows(**{name: column[piece] for name, column in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

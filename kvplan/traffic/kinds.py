@@ -1,7 +1,7 @@
 """What a traffic file says, once it has been read: frozen values, units in their names."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kvplan.engines.base import Deployment
 from kvplan.traffic.arrivals import ArrivalProcess, Poisson, Ramp
 from kvplan.traffic.distributions import Constant, Distribution
+from kvplan.traffic.on_disk import forget, pieces
 from kvplan.traffic.prefixes import Prefixes, SharedPrefix
 
 Narrow = NDArray[np.integer[Any]]
@@ -171,3 +172,19 @@ class Arrivals:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    def part(self, piece: slice) -> "Arrivals":
+        """Some of the requests, with all prefixes; of a drawing in which each asks for one answer."""
+        columns: dict[str, Any] = {
+            name: column[piece] for name, column in vars(self).items() if isinstance(column, np.ndarray)
+        }
+        return replace(self, **columns)
+
+    def parts(self) -> Iterator["Arrivals"]:
+        """The requests piece by piece, of which memory holds one; of requests for several answers all at once."""
+        if self.answers is not None:
+            yield self
+            return
+        for piece in pieces(len(self)):
+            yield self.part(piece)
+            forget(self)

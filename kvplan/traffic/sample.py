@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from kvplan.traffic.arrivals import arrival_times
 from kvplan.traffic.distributions import UNSET, Constant, coupled
 from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
 from kvplan.traffic.merge import merged
+from kvplan.traffic.on_disk import filled
 from kvplan.traffic.prefixes import SharedPrefix
 
 if TYPE_CHECKING:
@@ -140,8 +141,14 @@ def _cancels(entry: TrafficClass, index: int, seed: int, count: int) -> NDArray[
     """For each request the share of its answer after which its user walks away; infinite for those who stay."""
     if not entry.cancel_share:
         return np.broadcast_to(np.float64(np.inf), count)
-    draws = stream(seed, index, "cancel").random((count, 2))
-    return np.where(draws[:, 0] < entry.cancel_share, draws[:, 1], np.inf)
+    rng = stream(seed, index, "cancel")
+
+    def cancels(piece: slice) -> NDArray[np.float64]:
+        draws = rng.random((piece.stop - piece.start, 2))
+        return np.where(draws[:, 0] < entry.cancel_share, draws[:, 1], np.inf)
+
+    column: NDArray[np.float64] = filled(count, cancels, dtype=float)
+    return column
 
 
 def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: float) -> Arrivals:
@@ -149,16 +156,23 @@ def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale:
     assert entry.trace is not None
     trace = _trace(entry.trace.path, entry.trace.format, _stamp(entry.trace.path))
     faster = entry.trace.scale * scale
-    arrival_s = trace.arrival_s if faster == 1.0 else trace.arrival_s / faster
-    if traffic.ramp is not None:
-        assert traffic.duration_s is not None
-        arrival_s = _ramped(arrival_s, traffic)
+    arrival_s = trace.arrival_s
+    if faster != 1.0 or traffic.ramp is not None:
+        arrival_s = filled(
+            len(trace), lambda piece: _bent(trace.arrival_s[piece] / faster, traffic), dtype=float, uses=(arrival_s,)
+        )
     duration_s = traffic.duration_s if traffic.duration_s is not None else float(arrival_s[-1]) if len(trace) else 0.0
     kept = slice(0, len(trace) if traffic.duration_s is None else int(np.searchsorted(arrival_s, duration_s)))
     count = len(arrival_s[kept])
     asked = trace.max_tokens[kept]
     if entry.max_tokens != Constant(value=UNSET):
-        asked = np.where(asked > 0, asked, entry.max_tokens.draw(stream(seed, index, "max_tokens"), count))
+        rng = stream(seed, index, "max_tokens")
+
+        def capped(piece: slice) -> NDArray[np.integer[Any]]:
+            own = trace.max_tokens[piece]
+            return np.where(own > 0, own, entry.max_tokens.draw(rng, len(own)))
+
+        asked = filled(count, capped, dtype=np.int32, uses=(trace.max_tokens,))
     labels = tuple(f"{entry.name}/{label}" if label else entry.name for label in trace.classes)
     clients = tuple(label or entry.client or "" for label in trace.clients)
     prefixes = trace.prefixes
@@ -203,9 +217,10 @@ def _stamp(path: str) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _ramped(arrival_s: NDArray[np.float64], traffic: Traffic) -> NDArray[np.float64]:
+def _bent(arrival_s: NDArray[np.float64], traffic: Traffic) -> NDArray[np.float64]:
     """Stamps bent so that their rate is multiplied by the ramp: the solution u of R(u) = t, a quadratic in u."""
-    assert traffic.ramp is not None
+    if traffic.ramp is None:
+        return arrival_s
     assert traffic.duration_s is not None
     grid = np.linspace(0.0, traffic.duration_s, 4097)
     reached = traffic.ramp.integral(grid, traffic.duration_s)

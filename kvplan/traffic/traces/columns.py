@@ -1,15 +1,16 @@
-"""A whole trace as arrays: one typed array a column, sorted by arrival, narrow enough for millions of rows."""
+"""A whole trace as arrays: one typed array a column, sorted by arrival; those of a long one are kept on disk."""
 
-from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.errors import InputError
 from kvplan.traffic.kinds import Narrow
+from kvplan.traffic.on_disk import Growing, filled, is_long
 from kvplan.traffic.prefixes import Prefixes
 from kvplan.traffic.traces.formats import TraceRow
 from kvplan.traffic.traces.rows import TraceNotes, read_trace, skip_text
@@ -50,62 +51,72 @@ def load_trace(path: str | Path, *, format: str = "auto") -> Trace:  # noqa: A00
 
 
 class _Columns:
-    """Rows gathered into one typed array a column: 32 bytes a row while they are read."""
+    """Rows gathered into one typed array a column: 32 bytes a row, of which memory holds the last piece."""
 
     def __init__(self) -> None:
-        self._arrival_s = array("d")
-        self._prompt, self._output, self._cap = array("i"), array("i"), array("i")
-        self._class, self._client = array("i"), array("i")
+        self._arrival_s = Growing("d")
+        self._prompt, self._output, self._cap, self._class, self._client = (Growing("i") for _ in range(5))
         self._classes: dict[str, int] = {}
         self._clients: dict[str, int] = {}
-        self._ids = array("q")
-        self._id_counts = array("i")
-        self._block_tokens = 512
+        self._ids, self._id_counts = Growing("q"), Growing("i")
+        self._block_tokens: int | None = None
 
     def add(self, row: TraceRow) -> None:
-        self._arrival_s.append(row.arrival_s)
-        self._prompt.append(row.prompt_tokens)
-        self._output.append(row.output_tokens)
-        self._cap.append(row.max_tokens)
-        self._class.append(self._classes.setdefault(row.class_name, len(self._classes)))
-        self._client.append(self._clients.setdefault(row.client, len(self._clients)))
+        self._arrival_s.rest.append(row.arrival_s)
+        self._prompt.rest.append(row.prompt_tokens)
+        self._output.rest.append(row.output_tokens)
+        self._cap.rest.append(row.max_tokens)
+        self._class.rest.append(self._classes.setdefault(row.class_name, len(self._classes)))
+        self._client.rest.append(self._clients.setdefault(row.client, len(self._clients)))
         if row.hash_ids:
             self._block_tokens = row.hash_block_tokens
-            self._ids.extend(row.hash_ids)
-        self._id_counts.append(len(row.hash_ids))
+            self._ids.rest.extend(row.hash_ids)
+        self._id_counts.rest.append(len(row.hash_ids))
+        if is_long(len(self._arrival_s.rest)):
+            for column in vars(self).values():
+                if isinstance(column, Growing) and column.rest:
+                    column.put_by()
 
     def trace(self, kind: str, notes: TraceNotes) -> Trace:
         """The columns, sorted by arrival where the file was not."""
-        arrival_s = np.frombuffer(self._arrival_s, np.float64)
-        order = np.argsort(arrival_s, kind="stable") if notes.unsorted else slice(None)
-        arrival_s = arrival_s[order]
-        prompt, output, caps = (np.frombuffer(one, np.int32)[order] for one in (self._prompt, self._output, self._cap))
+        count, stamps = notes.rows, self._arrival_s.whole()
+        order = np.argsort(stamps, kind="stable") if notes.unsorted else None
+        first_s = float(stamps.min())
+
+        def in_order(growing: Growing, dtype: Any, first: float = 0) -> Any:
+            values = growing.whole()
+
+            def part(piece: slice) -> NDArray[Any]:
+                chosen = values[piece if order is None else order[piece]]
+                return (chosen - first).astype(dtype) if first else chosen.astype(dtype, copy=False)
+
+            return filled(count, part, dtype=dtype, uses=(values,))
+
+        def narrow(names: Mapping[str, int]) -> Any:
+            return np.min_scalar_type(-len(names))
+
         return Trace(
             format=kind,
-            arrival_s=np.subtract(arrival_s, arrival_s[0], out=arrival_s),
-            prompt_tokens=prompt,
-            output_tokens=output,
-            max_tokens=caps,
-            class_index=_narrow(self._class, len(self._classes))[order],
-            client_index=_narrow(self._client, len(self._clients))[order],
+            arrival_s=in_order(self._arrival_s, np.float64, first_s),
+            prompt_tokens=in_order(self._prompt, np.int32),
+            output_tokens=in_order(self._output, np.int32),
+            max_tokens=in_order(self._cap, np.int32),
+            class_index=in_order(self._class, narrow(self._classes)),
+            client_index=in_order(self._client, narrow(self._clients)),
             classes=tuple(self._classes),
             clients=tuple(self._clients),
-            prefixes=self._prefixes(order) if len(self._ids) else None,
+            prefixes=self._prefixes(order) if self._block_tokens is not None else None,
             skipped=dict(notes.skipped),
             notes=notes,
         )
 
-    def _prefixes(self, order: NDArray[np.int64] | slice) -> Prefixes:
-        counts = np.frombuffer(self._id_counts, np.int32).astype(np.int64)
-        ids = np.frombuffer(self._ids, np.int64)
-        lengths = counts[order]
+    def _prefixes(self, order: NDArray[np.int64] | None) -> Prefixes:
+        assert self._block_tokens is not None
+        counts = self._id_counts.whole().astype(np.int64)
+        ids = self._ids.whole()
+        lengths = counts if order is None else counts[order]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        if not isinstance(order, slice):
+        if order is not None:
             starts = np.cumsum(counts) - counts
             ids = ids[np.repeat(starts[order] - offsets[:-1], lengths) + np.arange(offsets[-1])]
         return Prefixes(ids=ids, offsets=offsets, block_tokens=self._block_tokens)
-
-
-def _narrow(places: "array[int]", names: int) -> Narrow:
-    """Places among so many names, in as few bytes as they need."""
-    return np.frombuffer(places, np.int32).astype(np.min_scalar_type(-names))
