@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 
@@ -53,3 +54,22 @@ def test_the_line_from_a_model_to_a_plan() -> None:
     assert kvplan.engine_flags(planned)["--tensor-parallel-size"] == 2
     with pytest.raises(kvplan.InputError):
         kvplan.deploy("h1000")
+
+
+def test_a_deployment_takes_every_key_of_a_traffic_file() -> None:
+    asked = kvplan.deploy("h100", engine="sglang@0.5", mem_fraction_static=0.8, pp_layers=[20, 12], kv_dtype="bf16")
+    assert (asked.memory_utilization, asked.pipeline_layers, asked.pipeline_parallel) == (Fraction(4, 5), (20, 12), 2)
+    assert (str(asked.engine), asked.kv_dtype) == ("sglang@0.5", "bfloat16")
+    draft = kvplan.read_model("Qwen/Qwen3-0.6B", offline=True)
+    assert kvplan.deploy(draft_model="Qwen/Qwen3-0.6B", offline=True) == kvplan.deploy(draft_model=draft)
+    for wrong, hint in (
+        ({"tensor_paralel": 2}, "did you mean 'tensor_parallel'?"),
+        ({"tensor_parallel": "two"}, "such as tensor_parallel 8"),
+        ({"prefix_caching": "no"}, "give prefix_caching true or false"),
+        ({"kv_memory": "40"}, "say its unit: kv_memory 40GiB"),
+        ({"gpu_memory_utilization": 90}, "a share, not a percentage: 0.9"),
+        ({"gpu_memory_utilization": 0.8, "mem_fraction_static": 0.8}, "give one of them"),
+    ):
+        with pytest.raises(kvplan.InputError) as caught:
+            kvplan.deploy("h100", **wrong)
+        assert caught.value.hint == hint

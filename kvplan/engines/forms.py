@@ -186,7 +186,9 @@ def read_memory_share(value: str | float, said: str) -> Fraction | MemoryPart:
     >>> read_memory_share("0.9", "--gpu-memory-utilization"), read_memory_share("0.5free", "").free_share
     (Fraction(9, 10), Fraction(1, 2))
     """
-    text = str(value).strip()
+    if not isinstance(value, str):
+        return read_share(value, said)
+    text = value.strip()
     if free := _OF_FREE.fullmatch(text):
         return MemoryPart(free_share=read_share(free["share"], said))
     if text[-1:] in ("B", "b"):
@@ -256,5 +258,11 @@ RATIO = Form(name="ratio", typed=str, metavar="X", read=read_ratio)
 MEMORY_SHARE = Form(name="memory_share", typed=str, metavar="SHARE", read=read_memory_share)
 MEDIA = Form(name="media", typed=str, metavar="JSON", read=read_media)
 ENGINE = Form(name="engine", typed=str, metavar="NAME[@VERSION]", read=read_engine)
-GPU = Form(name="gpu", typed=str, metavar="NAME", read=lambda value, _: str(value), names=True)
+GPU = Form(
+    name="gpu",
+    typed=str,
+    metavar="NAME",
+    read=lambda value, _: str(value) if isinstance(value, int) else value,
+    names=True,
+)
 MODEL = Form(name="model", typed=str, metavar="MODEL", read=lambda value, _: value, names=True)
