@@ -39,6 +39,9 @@ _HOST_PAGE_BYTES = 4096
 """What a block of all ranks is rounded up to in the host's memory (vLLM 0.33, ``CPUOffloadingSpec``, which allocates
 nothing else)."""
 
+_LARGE_BLOCK = 256
+"""From here on a block is longer than many a system prompt."""
+
 _EVEN = 0.95
 """Stages whose pools differ by less are even: one layer of many."""
 
@@ -211,6 +214,13 @@ def _charge_findings(
             severity="info",
             message="the hybrid manager is off: layers with a window are charged every token, like full ones",
             hint="leave --no-hybrid-kv-cache-manager out for the number with windows",
+        )
+    if settings.prefix_caching and layout.block_tokens >= _LARGE_BLOCK:
+        yield Finding(
+            code="prefix-hits-in-large-blocks",
+            severity="info",
+            message=f"cached prefixes are found in whole blocks of {layout.block_tokens:,} tokens: a shared prompt "
+            "that is shorter is computed anew each time",
         )
     if _mixes_kinds(model):
         why = "whole blocks of every group, and states and windows share the page of the largest"
