@@ -1,12 +1,12 @@
 """What the reader of a llama.cpp plan should know: a cache that does not fit, slots that share one, no output cap."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kvplan.engines.base import CacheLayout, Finding
 from kvplan.engines.llama_cpp.slots import PADDING_CELLS, Slots, served_tokens
 from kvplan.layers import LatentAttention
 from kvplan.model import ModelSpec
-from kvplan.units import format_bytes
+from kvplan.units import MIB, format_bytes
 
 
 def cache_findings(slots: Slots, held: int, asked: int, layout: CacheLayout, *, has_budget: bool) -> Iterator[Finding]:
@@ -91,3 +91,15 @@ def training_findings(model: ModelSpec, slots: Slots) -> Iterator[Finding]:
         f"for: the server says so and ends every request there{wasted}",
         hint=f"--context {served * (1 if slots.is_unified else slots.slots)}" if idle > 0 else None,
     )
+
+
+def device_findings(stages: Sequence[range], kv_bytes: Sequence[int]) -> Iterator[Finding]:
+    """What each of several GPUs keeps."""
+    if len(stages) > 1:
+        shares = (f"{len(part)} layers {held / MIB:,.2f} MiB" for part, held in zip(stages, kv_bytes, strict=True))
+        yield Finding(
+            code="kv-by-gpu",
+            severity="info",
+            message=f"KV by GPU: {', '.join(shares)}",
+            hint="--pp-layers says the layers of each (--tensor-split)",
+        )

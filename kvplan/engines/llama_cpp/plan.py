@@ -21,8 +21,16 @@ from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import device_memories
 from kvplan.engines.ggml_types import cache_types
 from kvplan.engines.llama_cpp.devices import adapter_bytes, adapters_are_priced, device_layers, device_weights
-from kvplan.engines.llama_cpp.findings import cache_findings, slot_findings, training_findings, weights_findings
+from kvplan.engines.llama_cpp.findings import (
+    cache_findings,
+    device_findings,
+    slot_findings,
+    training_findings,
+    weights_findings,
+)
 from kvplan.engines.llama_cpp.slots import (
+    FIRST_PADDED_BUILD,
+    PADDING_CELLS,
     UBATCH_TOKENS,
     Buffers,
     Slots,
@@ -68,7 +76,9 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     context = deployment.max_model_len or model.max_context_tokens
     if context is None:
         raise InputError(f"{model.id} does not say its context", hint="give --context", key="max_model_len")
-    slots = divide_context(context, deployment.max_num_seqs, deployment.kv_unified)
+    release = deployment.engine.release
+    padding = 1 if release is not None and release < FIRST_PADDED_BUILD else PADDING_CELLS
+    slots = divide_context(context, deployment.max_num_seqs, deployment.kv_unified, padding)
     ubatch = deployment.max_num_batched_tokens or UBATCH_TOKENS
     devices = deployment.tensor_parallel * deployment.pipeline_parallel
     memories = (1,) * devices if deployment.kv_memory_bytes is not None else device_memories(deployment)
@@ -112,6 +122,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
             *(weights_findings(model) if budget is not None else ()),
             *slot_findings(slots),
             *training_findings(model, slots),
+            *device_findings(stages, [part.kv_bytes for part in parts]),
         ),
         tokens=blocks * layout.block_tokens,
         unpriced=(ADAPTERS,) if deployment.lora_slots and not adapters_are_priced(model) else (),

@@ -14,6 +14,8 @@ UBATCH_TOKENS = 512
 """``--ubatch-size`` by default: tokens that one pass computes."""
 PADDING_CELLS = 256
 """Caches are whole multiples of this (``llama-context.cpp``)."""
+FIRST_PADDED_BUILD = (2775,)
+"""The build of pull request 5021 (April 2024); before it a cache had the cells that were asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,12 @@ class Slots:
         return self.streams * self.cells
 
 
-def divide_context(context_tokens: int, slots: int | None, unified: bool | None) -> Slots:  # noqa: FBT001
+def divide_context(
+    context_tokens: int,
+    slots: int | None,
+    unified: bool | None,  # noqa: FBT001
+    padding_cells: int = PADDING_CELLS,
+) -> Slots:
     """The slots of ``--ctx-size``, ``--parallel`` and ``--kv-unified``.
 
     Without a number of slots there are 4 and the cache is unified; with one it is divided unless asked for otherwise.
@@ -51,7 +58,7 @@ def divide_context(context_tokens: int, slots: int | None, unified: bool | None)
     """
     is_unified = slots is None if unified is None else unified
     count = slots or AUTO_SLOTS
-    whole = padded(context_tokens)
+    whole = padded(context_tokens, padding_cells)
     window = context_tokens if is_unified else context_tokens // count
     if window < 1:
         raise InputError(
@@ -63,7 +70,7 @@ def divide_context(context_tokens: int, slots: int | None, unified: bool | None)
         slots=count,
         is_unified=is_unified,
         window_tokens=window,
-        cells=whole if is_unified else padded(whole // count),
+        cells=whole if is_unified else padded(whole // count, padding_cells),
     )
 
 
@@ -90,13 +97,13 @@ def window_cells(window: int, slots: Slots, ubatch_tokens: int, *, swa_full: boo
     return padded(min(slots.cells, window * sharing + ubatch_tokens))
 
 
-def padded(cells: int) -> int:
+def padded(cells: int, padding_cells: int = PADDING_CELLS) -> int:
     """``cells`` raised to whole 256.
 
     >>> padded(27306)
     27392
     """
-    return -(-cells // PADDING_CELLS) * PADDING_CELLS
+    return -(-cells // padding_cells) * padding_cells
 
 
 def scratch_bytes(ubatch_tokens: int, vocabulary: int, hidden: int) -> int:
