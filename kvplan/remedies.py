@@ -11,6 +11,8 @@ MOST_GPUS = 64
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 _PIPELINE_PARALLEL = (1, 2, 3, 4, 6, 8)
 _GPUS_OF_A_NODE = 8
+_FEW_SEQUENCES, _SHORT_STEP_TOKENS = 256, 2048
+"""vLLM's own defaults on small GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,7 @@ def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
     """At most one change of each sort that makes ``failed`` fit, the one that keeps most first.
 
     Tried: a shorter window (the longest that memory allows, where that is at least a sixteenth of the one asked for),
-    KV in fp8, no more sequences than blocks, more GPUs (``MOST_GPUS`` at most; within a node by tensor parallelism,
+    KV in fp8, fewer sequences (no more than blocks, or 256), steps of 2,048 tokens, more GPUs (``MOST_GPUS`` at most; within a node by tensor parallelism,
     over several by pipeline stages where that takes no more). A change that the model or the engine refuses is none.
     """
     if failed.verdict != DOES_NOT_FIT:
@@ -36,9 +38,15 @@ def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
         found.append(_try(failed.model, replace(deployment, max_model_len=longest), f"--max-model-len {longest}"))
     if deployment.kv_dtype == "auto" and failed.plan.kv_bytes > 0:
         found.append(_try(failed.model, replace(deployment, kv_dtype="fp8"), "--kv-dtype fp8"))
-    if 0 < failed.plan.blocks < failed.plan.settings.max_num_seqs:
-        fewer = failed.plan.blocks
+    settings = failed.plan.settings
+    fewer = failed.plan.blocks or _FEW_SEQUENCES
+    if fewer < settings.max_num_seqs:
         found.append(_try(failed.model, replace(deployment, max_num_seqs=fewer), f"--max-num-seqs {fewer}"))
+    if failed.plan.budget is not None and settings.max_num_batched_tokens > _SHORT_STEP_TOKENS:
+        short = replace(deployment, max_num_batched_tokens=_SHORT_STEP_TOKENS, chunked_prefill=True)
+        is_whole = settings.max_num_batched_tokens >= settings.max_model_len
+        flags = f"{'--chunked-prefill ' if is_whole else ''}--max-num-batched-tokens {_SHORT_STEP_TOKENS}"
+        found.append(_try(failed.model, short, flags))
     found.append(_more_gpus(failed))
     return tuple(remedy for remedy in found if remedy is not None)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvplan.capacity import FITS, fit
+from kvplan.engines import parse_engine
 from kvplan.engines.base import Deployment
 from kvplan.profiles.loader import load_gpu
 from kvplan.remedies import smallest_changes
@@ -58,3 +59,19 @@ def test_the_fewest_gpus(model: str, gpu: str, change: str) -> None:
 def test_none_is_said_where_no_number_of_gpus_carries_it() -> None:
     answer = fit(read_model("deepseek-ai/DeepSeek-V3", offline=True), Deployment(gpu=load_gpu("t4")))
     assert smallest_changes(answer) == ()
+
+
+def test_shorter_steps_where_a_whole_prompt_takes_the_room() -> None:
+    """29,000 tokens in one step leave no room for their own KV on a 3090; in steps of 2,048 they do.
+
+    Source: github.com/vllm-project/vllm/issues/10517
+    """
+    asked = Deployment(engine=parse_engine("vllm@0.6.3"), gpu=load_gpu("rtx-3090"), max_model_len=29_000)
+    changes = [each.change for each in smallest_changes(fit(LLAMA, asked))]
+    assert "--chunked-prefill --max-num-batched-tokens 2048" in changes
+
+
+def test_fewer_sequences_where_sampling_takes_the_room() -> None:
+    """Source: github.com/vllm-project/vllm/issues/15105"""
+    asked = Deployment(engine=parse_engine("vllm@0.8.2"), gpu=load_gpu("l4"), max_model_len=8192, max_num_seqs=1024)
+    assert any(each.change.startswith("--max-num-seqs") for each in smallest_changes(fit(LLAMA, asked)))
