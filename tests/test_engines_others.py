@@ -505,6 +505,29 @@ def test_llama_cpp_splits_layers_over_gpus() -> None:
         device_layers(8, (100, 1))
 
 
+def test_llama_cpp_builds_differ_in_slots_and_windows() -> None:
+    """Four slots on one cache since November 2025; window layers have a cache of their own since May 2025."""
+    model = model_of(*[WINDOW, FULL] * 16)
+    newest, middle, early = (
+        engine_plan(
+            model,
+            Deployment(engine=parse_engine(engine), gpu_memory_bytes=(80 * GIB,), max_model_len=32_768),
+        )
+        for engine in ("llama.cpp", "llama.cpp@b6000", "llama.cpp@b5000")
+    )
+    assert [plan.settings.max_num_seqs for plan in (newest, middle, early)] == [4, 1, 1]
+    cells = [plan.kv_bytes // (16 * 4096) - 32_768 for plan in (newest, middle, early)]
+    assert cells == [4 * 1024 + 512, 1024 + 512, 32_768]
+    early_server = Served(
+        model=model,
+        deployment=Deployment(engine=parse_engine("llama.cpp@b5000")),
+        settings=early.settings,
+        window_tokens=32_768,
+    )
+    flags = {name: value(early_server) for name, value in engine_of("llama.cpp").flags().items()}
+    assert (flags["--kv-unified"], flags["--no-kv-unified"], flags["--parallel"]) == (None, None, 1)
+
+
 def test_llama_cpp_leaves_the_embedding_on_the_host() -> None:
     """Llama-3.1-8B: 8,030,261,248 parameters, 128,256 × 4,096 of them the embedding; tied, it is the head's copy."""
     model = read_model("meta-llama/Llama-3.1-8B-Instruct", offline=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kvplan.engines.flag_values import asked, if_so, sequences
 from kvplan.engines.ggml_types import cache_types
+from kvplan.engines.llama_cpp.slots import FIRST_AUTO_SLOTS, is_before
 from kvplan.engines.statement import FlagValue, Served
 
 ALL_LAYERS = 999
@@ -16,7 +17,12 @@ ALL_LAYERS = 999
 def _is_unified(served: Served) -> bool:
     """Whether slots share one cache: unless it is said, when their number is left to the server."""
     said = served.deployment.kv_unified
-    return served.deployment.max_num_seqs is None if said is None else said
+    return served.deployment.max_num_seqs is None and not _is_early(served) if said is None else said
+
+
+def _is_early(served: Served) -> bool:
+    """Whether the build has one slot unless told otherwise, and no switch that divides or shares a cache."""
+    return is_before(served.deployment.engine.release, FIRST_AUTO_SLOTS)
 
 
 def _context(served: Served) -> int:
@@ -49,7 +55,7 @@ FLAGS: Mapping[str, FlagValue] = {
     "--ctx-size": _context,
     "--parallel": sequences,
     "--kv-unified": lambda served: _is_unified(served) or None,
-    "--no-kv-unified": lambda served: not _is_unified(served) or None,
+    "--no-kv-unified": lambda served: not (_is_unified(served) or _is_early(served)) or None,
     "--swa-full": if_so(lambda deployment: deployment.swa_full),
     "--ubatch-size": asked("max_num_batched_tokens"),
     "--predict": lambda served: served.largest_cap_tokens,

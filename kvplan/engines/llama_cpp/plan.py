@@ -29,7 +29,9 @@ from kvplan.engines.llama_cpp.findings import (
     weights_findings,
 )
 from kvplan.engines.llama_cpp.slots import (
+    FIRST_AUTO_SLOTS,
     FIRST_PADDED_BUILD,
+    FIRST_WINDOW_CACHES,
     PADDING_CELLS,
     UBATCH_TOKENS,
     Buffers,
@@ -37,6 +39,7 @@ from kvplan.engines.llama_cpp.slots import (
     buffers,
     divide_context,
     ignored_windows,
+    is_before,
     kept_by,
     logits_bytes,
     served_tokens,
@@ -77,13 +80,15 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     if context is None:
         raise InputError(f"{model.id} does not say its context", hint="give --context", key="max_model_len")
     release = deployment.engine.release
-    padding = 1 if release is not None and release < FIRST_PADDED_BUILD else PADDING_CELLS
-    slots = divide_context(context, deployment.max_num_seqs, deployment.kv_unified, padding)
+    padding = 1 if is_before(release, FIRST_PADDED_BUILD) else PADDING_CELLS
+    asked_slots = deployment.max_num_seqs or (1 if is_before(release, FIRST_AUTO_SLOTS) else None)
+    slots = divide_context(context, asked_slots, deployment.kv_unified, padding)
+    swa_full = deployment.swa_full or is_before(release, FIRST_WINDOW_CACHES)
     ubatch = deployment.max_num_batched_tokens or UBATCH_TOKENS
     devices = deployment.tensor_parallel * deployment.pipeline_parallel
     memories = (1,) * devices if deployment.kv_memory_bytes is not None else device_memories(deployment)
     stages = device_layers(len(model.layers), memories, deployment.pipeline_layers)
-    parts = [buffers(model, kv, slots, ubatch, swa_full=deployment.swa_full, part=stage) for stage in stages]
+    parts = [buffers(model, kv, slots, ubatch, swa_full=swa_full, part=stage) for stage in stages]
     budget, device = None, max(range(len(stages)), key=lambda index: parts[index].kv_bytes)
     if deployment.kv_memory_bytes is None:
         spare = spare_logits_bytes(model, deployment, slots, ubatch)
@@ -189,8 +194,7 @@ def _check_blocks(model: ModelSpec, kv: KvTypes) -> None:
 
 def spare_logits_bytes(model: ModelSpec, deployment: Deployment, slots: Slots, ubatch_tokens: int) -> int:
     """Logits of a micro-batch that the newest builds do not reserve: they keep one row a slot."""
-    release = deployment.engine.release
-    if release is not None and release < FIRST_BUILD_WITH_FEW_LOGITS:
+    if is_before(deployment.engine.release, FIRST_BUILD_WITH_FEW_LOGITS):
         return 0
     return logits_bytes(max(0, ubatch_tokens - slots.slots), model.shape.vocabulary or 0)
 

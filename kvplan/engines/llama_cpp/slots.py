@@ -16,6 +16,15 @@ PADDING_CELLS = 256
 """Caches are whole multiples of this (``llama-context.cpp``)."""
 FIRST_PADDED_BUILD = (2775,)
 """The build of pull request 5021 (April 2024); before it a cache had the cells that were asked for."""
+FIRST_WINDOW_CACHES = (5428,)
+"""About the build of pull request 13194 (20 May 2025); before it window layers kept every token."""
+FIRST_AUTO_SLOTS = (6929,)
+"""About the build of pull request 16736 (2 November 2025); before it a server had one slot unless told otherwise."""
+
+
+def is_before(release: tuple[int, ...] | None, first: tuple[int, ...]) -> bool:
+    """Whether ``release`` is older than the build ``first``; None is the newest."""
+    return release is not None and release < first
 
 
 @dataclass(frozen=True, kw_only=True)
