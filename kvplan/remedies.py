@@ -27,8 +27,9 @@ def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
     """At most one change of each sort that makes ``failed`` fit, the one that keeps most first.
 
     Tried: a shorter window (the longest that memory allows, where that is at least a sixteenth of the one asked for),
-    KV in fp8, fewer sequences (no more than blocks, or 256), steps of 2,048 tokens, more GPUs (``MOST_GPUS`` at most; within a node by tensor parallelism,
-    over several by pipeline stages where that takes no more). A change that the model or the engine refuses is none.
+    KV in fp8, fewer sequences (no more than blocks, or 256), steps of 2,048 tokens, more GPUs (``MOST_GPUS`` at most;
+    within a node by tensor parallelism, over several by pipeline stages where that takes no more). A change that the
+    model or the engine refuses is none.
     """
     if failed.verdict != DOES_NOT_FIT:
         return ()
