@@ -9,9 +9,16 @@ from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.errors import InputError, unreadable
 
 PARALLELISM = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
-SETTINGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "weight_bytes")
+SETTINGS = (
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "weight_bytes",
+    "speculative_tokens",
+)
 FLAGS = ("async_scheduling", "prefix_caching", "enforce_eager", "kv_unified")
-WORDS = ("kv_dtype", "cache_type_k", "cache_type_v")
+WORDS = ("kv_dtype", "cache_type_k", "cache_type_v", "speculative_method")
 _HOW = "kvplan calibrate LOG writes one anew"
 _FASTEST = 1.5
 """The largest efficiency: cards boost above the clock that their data sheet's peak is of."""
@@ -49,6 +56,16 @@ class CalibrationFile:
     kv_bytes: int | None = None
     efficiency_share: float | None = None
     source: str | None = None
+
+
+def is_said(name: str, value: object) -> bool:
+    """Whether a setting is asked for, rather than left to the engine.
+
+    >>> is_said("kv_dtype", "auto"), is_said("speculative_tokens", 0), is_said("prefix_caching", False)
+    (False, False, True)
+    """
+    left = value is None or value == "auto" or (name in SETTINGS and value == 0)
+    return not left and not (name == "enforce_eager" and value is False)
 
 
 def load_calibration(path: Path) -> CalibrationFile:
@@ -188,11 +205,7 @@ def apply_calibration(deployment: Deployment, found: CalibrationFile, model_id: 
                 key="calibration",
             )
     filled: dict[str, object] = {name: getattr(found, name) for name in PARALLELISM}
-    filled |= {
-        name: value
-        for name, value in found.settings.items()
-        if getattr(deployment, name) in (None, "auto") or (name == "enforce_eager" and value)
-    }
+    filled |= {name: value for name, value in found.settings.items() if not is_said(name, getattr(deployment, name))}
     if deployment.gpu_memory_bytes is None and found.gpu_memory_bytes is not None:
         filled["gpu_memory_bytes"] = (found.gpu_memory_bytes,)
     if deployment.memory_utilization is None:

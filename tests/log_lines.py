@@ -1,5 +1,6 @@
 """Writes start-up logs in the engines' own forms from a row of printed figures."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ def vllm_log(row: Mapping[str, Any]) -> str:
     ):
         if known.get(name) is not None:
             arguments.append(f"{key}={known[name]}")
+    if known.get("speculative"):
+        arguments.append(f"speculative_config={known['speculative']}")
     core = "an LLM engine" if release < (0, 7) else f"a {'V0' if is_v0 else 'V1'} LLM engine"
     out = [f"INFO 01-01 00:00:00 core.py:77] Initializing {core} (v{version}) with config: {', '.join(arguments)}"]
     if known.get("max_num_batched_tokens"):
@@ -48,6 +51,9 @@ def vllm_log(row: Mapping[str, Any]) -> str:
         )
     if known.get("graph_est_gib") is not None:
         out.append(f"INFO 01-01 00:00:02 r.py:1] Estimated CUDA graph memory: {known['graph_est_gib']:.2f} GiB total")
+    block = re.search(r"attention block size set to (\d+)", known.get("other_flags", ""))
+    if block is not None:
+        out.append(f"INFO 01-01 00:00:01 i.py:1] Setting attention block size to {block[1]} tokens to ensure that …")
     if not is_v0 and kv is not None:
         out.append(f"INFO 01-01 00:00:02 w.py:1] Available KV cache memory: {kv:.2f} GiB")
     if known.get("gpu_blocks") is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from kvplan.calibration.deployment import deployment_of, release_in
+from kvplan.calibration.deployment import deployment_of, release_in, with_drafter_of
 from kvplan.calibration.misleading import Misleading, misleading_lines
 from kvplan.calibration.pool import check_model, measured_pool
 from kvplan.capacity import Fit, fit
@@ -67,7 +67,9 @@ def calibrate(
     Raises InputError where the log is of another model (its pool does not agree with the model's layers), or holds no
     figure of its memory.
     """
-    deployment, planned, doubts = _planned(start, model, deployment_of(start, gpu, weight_bytes))
+    deployment, planned, doubts = _planned(
+        start, model, with_drafter_of(start, model, deployment_of(start, gpu, weight_bytes))
+    )
     pool = measured_pool(start, planned)
     budget = planned.plan.budget
     assert budget is not None
@@ -102,14 +104,16 @@ def calibrate(
 def _planned(
     start: EngineStart, model: ModelSpec, deployment: Deployment
 ) -> tuple[Deployment, Fit, tuple[Finding, ...]]:
-    """The plan; where an engine does not print its KV type, of the type that its pool agrees with."""
-    words = ("auto", "fp8") if start.engine == "tensorrt-llm" and start.kv_dtype is None else (deployment.kv_dtype,)
+    """The plan; where an engine does not print its KV type, of the type that its pool agrees with: TensorRT-LLM never
+    does, and vLLM's "auto" is what the checkpoint says, which sizes the block of a hybrid."""
+    blocks = start.block_tokens if start.engine == "vllm" and deployment.kv_dtype == "auto" else None
+    is_open = blocks is not None or (start.engine == "tensorrt-llm" and start.kv_dtype is None)
+    plans = [fit(model, replace(deployment, kv_dtype=word)) for word in (("auto", "fp8") if is_open else ())]
+    plans = [each for each in plans if blocks in (None, each.plan.layout.block_tokens)] or [fit(model, deployment)]
     refused: InputError | None = None
-    for word in words:
-        asked = replace(deployment, kv_dtype=word)
-        planned = fit(model, asked)
+    for planned in plans:
         try:
-            return asked, planned, check_model(start, planned)
+            return planned.deployment, planned, check_model(start, planned)
         except InputError as error:
             refused = refused or error
     assert refused is not None
@@ -161,7 +165,9 @@ _NON_TORCH = ("non_torch", "communication", "workspace")
 
 
 def _group(name: str) -> str:
-    """The group of a budget's term: what a log prints as one figure."""
+    """The group of a budget's term: what a log prints as one figure; a load is printed with its drafter's."""
+    if name == "speculative":
+        return "weights"
     if name.startswith("activation") and name != "activations_and_graphs":
         return "activation"
     return "non_torch" if name.startswith(_NON_TORCH) else name
@@ -269,7 +275,7 @@ def _findings(start: EngineStart, gpu: GpuProfile | None, deployment: Deployment
                 hint="--n-gpu-layers 999 loads all, where they fit",
             )
         )
-    if start.has_speculation:
+    if start.has_speculation and not deployment.speculative_tokens:
         findings.append(
             Finding(
                 code="speculation-in-log",

@@ -8,6 +8,7 @@ from kvplan.engine_logs import EngineStart
 from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.engines.sglang.budget import before_loading_bytes
 from kvplan.errors import InputError
+from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
 
 _CACHED = re.compile(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots")
@@ -68,6 +69,16 @@ def deployment_of(start: EngineStart, gpu: GpuProfile | None = None, weight_byte
     if memory is None and gpu is None:
         raise InputError("the log does not say how much memory the GPU has", hint="name the GPU: --gpu h100", key="gpu")
     return found if memory is None else replace(found, gpu_memory_bytes=(memory,))
+
+
+def with_drafter_of(start: EngineStart, model: ModelSpec, deployment: Deployment) -> Deployment:
+    """``deployment`` with what guessed ahead, where that needs no config that a log lacks: the model's own next-token
+    layers (every method of vLLM's that ends in "mtp"), or n-grams."""
+    method = start.speculative_method or ""
+    known = "mtp" if method.endswith("mtp") and model.next_token_layers else "ngram" if method == "ngram" else None
+    if known is None or start.speculative_tokens is None:
+        return deployment
+    return replace(deployment, speculative_tokens=start.speculative_tokens, speculative_method=known)
 
 
 def _kv_word(start: EngineStart) -> str:

@@ -1,5 +1,6 @@
 """The pool that a log's figures pin down, and whether it can be the model's at all."""
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from kvplan.units import GIB, format_bytes
 
 _ROUNDING_BYTES = GIB // 200
 """Engines print GiB with two digits: half of the last one."""
+_ROUNDED = Fraction(5, 1000)
+"""Half of a concurrency's last printed digit."""
 _TOLERANCE = Fraction(2, 100)
 _NEAR = Fraction(3, 100)
 _MOST_BLOCKS = 1 << 32
@@ -46,7 +49,7 @@ def measured_pool(start: EngineStart, planned: Fit) -> int | None:
 
 
 def _blocks_of(start: EngineStart, planned: Fit, first: int, last: int) -> int | None:
-    """Bytes of the fewest blocks from ``first`` to ``last`` that print the log's tokens; None where none does."""
+    """Bytes of the fewest blocks from ``first`` to ``last`` that print the log's tokens and concurrency, or None."""
     if start.kv_tokens is None:
         return None
     first, highest = max(0, first), last
@@ -58,7 +61,12 @@ def _blocks_of(start: EngineStart, planned: Fit, first: int, last: int) -> int |
             last = middle
     if first > highest or _printed(planned, first) != start.kv_tokens:
         return None
-    return first * planned.plan.layout.bytes_per_block
+    # older releases divide by the groups: several pools print the same tokens, and their concurrency tells them apart
+    layout = planned.plan.layout
+    if start.concurrency is not None and start.concurrency_tokens == planned.max_model_len:
+        least = math.ceil((Fraction(str(start.concurrency)) - _ROUNDED) * layout.request_blocks(planned.max_model_len))
+        first = min(max(first, least), first + len(layout.groups) - 1)
+    return first * layout.bytes_per_block
 
 
 def _printed(planned: Fit, blocks: int) -> int:

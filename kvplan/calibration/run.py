@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from kvplan.calibration_file import FLAGS, PARALLELISM, SETTINGS, WORDS
+from kvplan.calibration_file import FLAGS, PARALLELISM, SETTINGS, WORDS, is_said
 from kvplan.errors import InputError
 from kvplan.simulation.efficiency import EfficiencyFit, fit_efficiency
 from kvplan.simulation.measured import MeasuredRun
@@ -51,7 +51,7 @@ def run_calibration_text(found: EfficiencyFit, traffic: Traffic, source: str) ->
     settings: dict[str, object] = {
         name: getattr(wanted, name)
         for name in (*SETTINGS, *FLAGS, *WORDS)
-        if _is_said(name, getattr(wanted, name, None))
+        if is_said(name, getattr(wanted, name, None))
     }
     before = kept.get("settings")
     said = f"{source}, {found.requests} requests"
@@ -71,8 +71,3 @@ def run_calibration_text(found: EfficiencyFit, traffic: Traffic, source: str) ->
         + yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
         + f"# One step of this run, as deployment.service in a traffic file would say it:\n{constants}"
     )
-
-
-def _is_said(name: str, value: object) -> bool:
-    """Whether the deployment gives this setting, rather than leaving it to the engine."""
-    return value is not None and value != "auto" and not (name == "enforce_eager" and value is False)

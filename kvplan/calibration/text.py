@@ -1,7 +1,7 @@
 """A calibration as the text of its file."""
 
 from kvplan.calibration.compare import Calibration
-from kvplan.calibration_file import FLAGS, PARALLELISM, SETTINGS, WORDS
+from kvplan.calibration_file import FLAGS, PARALLELISM, SETTINGS, WORDS, is_said
 
 _HEADER = (
     "# kvplan calibration: what one start-up log taught.\n"
@@ -16,9 +16,8 @@ def calibration_text(found: Calibration, source: str) -> str:
     import yaml
 
     asked, start = found.deployment, found.start
-    settings: dict[str, object] = {
-        name: getattr(asked, name) for name in (*SETTINGS, *FLAGS, *WORDS) if getattr(asked, name) is not None
-    }
+    said = ((name, getattr(asked, name)) for name in (*SETTINGS, *FLAGS, *WORDS))
+    settings: dict[str, object] = {name: value for name, value in said if is_said(name, value)}
     document: dict[str, object] = {
         "engine": str(asked.engine),
         "model": found.planned.model.id,

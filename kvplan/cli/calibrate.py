@@ -135,7 +135,8 @@ def _from_log(
     device = load_gpu(gpu, extra_folder=folder) if gpu is not None else _gpu_in(chosen, folder)
     weights = None if weights_bytes is None else read_amount(weights_bytes, "--weights-bytes")
     found = calibrate(chosen, read_model(reference, offline=offline, profiles_folder=folder), device, weights)
-    return _Learnt("calibrate", found, calibration_text(found, log.name), (log.name, len(starts)))
+    which = f"start {starts.index(chosen) + 1} of {len(starts)}" if len(starts) > 1 else ""
+    return _Learnt("calibrate", found, calibration_text(found, log.name), (log.name, which))
 
 
 def _from_run(

@@ -61,6 +61,8 @@ class EngineStart:
     prefix_caching: bool | None = None
     async_scheduling: bool | None = None
     has_speculation: bool = False
+    speculative_method: str | None = None
+    speculative_tokens: int | None = None
     has_lora: bool | None = None
     total_bytes: int | None = None
     requested_bytes: int | None = None

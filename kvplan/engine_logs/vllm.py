@@ -134,6 +134,10 @@ PATTERNS: tuple[Pattern, ...] = (
         r"(?:Using|Falling back to the) PyTorch-native implementation of top-p & top-k sampling", sampler="pytorch"
     ),
     pattern(r"speculative_config=SpeculativeConfig\(", has_speculation=True),
+    pattern(
+        r"SpeculativeConfig\(method='(?P<speculative_method_text>\w+)', model=[^,]+, "
+        r"num_spec_tokens=(?P<speculative_tokens_count>\d+)\)"
+    ),
 )
 
 # Each refusal's wording, with what it gives.

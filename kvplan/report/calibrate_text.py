@@ -13,12 +13,12 @@ CALIBRATION_FILE = "calibration.yaml"
 """What the next step calls the file that was not asked for yet."""
 
 
-def text(found: Calibration, log_name: str, starts: int, written: str | None, command: str) -> Iterator[Part]:
-    """The comparison. ``starts``: how many the log holds; ``written``: the calibration file's name; ``command``: what
-    asked for it."""
+def text(found: Calibration, log_name: str, which: str, written: str | None, command: str) -> Iterator[Part]:
+    """The comparison. ``which``: the start, where the log holds several; ``written``: the calibration file's name;
+    ``command``: what asked for it."""
     start = found.start
     yield headline(found.planned.model.id, f"{log_name}, lines {start.first_line} to {start.last_line}")
-    for setting in _setting(found, starts):
+    for setting in _setting(found, which):
         yield paragraph(setting, style=QUIET, indent=0)
     yield answer(_answer(found))
     yield BLANK
@@ -38,10 +38,9 @@ def text(found: Calibration, log_name: str, starts: int, written: str | None, co
     yield from next_steps(*steps)
 
 
-def _setting(found: Calibration, starts: int) -> tuple[str, str]:
-    which = f"the last of {starts} starts · " if starts > 1 else ""
+def _setting(found: Calibration, which: str) -> tuple[str, str]:
     engine = str(found.deployment.engine).replace("@", " ")
-    return f"{which}{engine}", settings_line(found.planned.plan.settings)
+    return f"{which} · {engine}" if which else engine, settings_line(found.planned.plan.settings)
 
 
 def _answer(found: Calibration) -> str:
