@@ -102,7 +102,7 @@ def settings_line(settings: Settings) -> str:
 
 def _answer(fit: Fit) -> str:
     budget = fit.plan.budget
-    if fit.plan.kv_bytes <= 0 and budget is not None:
+    if budget is not None and budget.kv_bytes <= 0:
         weights = next((term.bytes for term in budget.terms if term.name.startswith("weight")), None)
         need = "" if weights is None else f"weights {format_bytes(weights)}, "
         return f"does not fit: {need}one GPU has {format_bytes(budget.requested_bytes)} for everything"
