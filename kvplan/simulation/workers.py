@@ -45,6 +45,10 @@ def killed_too_often(left: str) -> InputError:
     )
 
 
+_ANSWER_S = 1.0
+"""Long enough to hand over an answer."""
+
+
 class _Worker:
     """This process, where it is a worker: what it was given, whether it is at it, and whether it was told to end."""
 
@@ -64,10 +68,14 @@ class _Worker:
             self.is_busy = False
 
     def end(self, *_: object) -> None:
-        """End at once while playing; not while an answer is on its way, half of which its reader would wait for."""
+        """End at once while playing; later while an answer may be on its way, half of which its reader would wait
+        for. Not never: a worker killed beside this one may have taken the queue's lock along."""
         self.is_told_to_end = True
         if self.is_busy:
             os._exit(1)
+        ending = threading.Timer(_ANSWER_S, os._exit, (1,))
+        ending.daemon = True
+        ending.start()
 
 
 _HERE: list[_Worker] = []
