@@ -55,7 +55,8 @@ def traffic(tmp_path: Path) -> str:
         (["--upstream", "http://x:99999"], "not the address of a server"),
         (["--server", "nginx"], "uvicorn or granian"),
         (["--ledger-down", "hope"], "refuse or admit-local"),
-        (["--too-long-status", "200"], "400 or 413"),
+        (["--too-long-status", "200"], "400, as engines answer, or 413"),
+        (["--ledger-lease", "10ms"], "too short to be renewed"),
         (["--grace", "soon"], "not a duration"),
         (["--engine-aborts", "some"], "all, streams, nothing"),
         (["--body-memory", "1MiB"], "less than one body"),
@@ -66,6 +67,9 @@ def traffic(tmp_path: Path) -> str:
         (["--trust-plan", "--host", "no.such.host.invalid"], "no address of this machine"),
         (["--trust-plan", "--ledger", "http://x"], "not the address of a Redis server"),
         (["--trust-plan", "--ledger", "redis://127.0.0.1:9"], "does not answer"),
+        (["--trust-plan", "--ledger", "redis://127.0.0.1:9/first"], "not the address of a Redis server"),
+        (["--trust-plan", "--ledger", "redis://127.0.0.1:9/0?bogus=1"], "not the address of a Redis server"),
+        (["--trust-plan", "--ledger", "redis://:secret@127.0.0.1:99999"], "not the address of a Redis server"),
         (["--traffic", "/no/such/file.yaml"], "/no/such/file.yaml"),
     ],
 )
@@ -82,6 +86,7 @@ def test_a_wrong_wish_is_one_clear_sentence(
     error = capsys.readouterr().err
     assert told in error
     assert "Traceback" not in error
+    assert "secret" not in error or "--upstream" in arguments
 
 
 def test_a_port_in_use_is_said(traffic: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import functools
+import itertools
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -14,8 +16,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from kvplan.errors import InputError
 from kvplan.gateway.admit import LedgerDownError
-from kvplan.gateway.shared_ledger import SharedLedger
+from kvplan.gateway.shared_ledger import LEDGER_DOWN_POLICIES, SharedLedger
 from tests.fake_engine import FakeEngine
 from tests.test_gateway_command import TRAFFIC, started
 
@@ -37,16 +40,19 @@ class RedisServer:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            ["redis-server", "--port", str(self.port), "--save", "", "--appendonly", "no", "--dir", str(self._folder)],
-            stdout=subprocess.DEVNULL,
-        )
+    def start(self, *options: str) -> None:
+        fixed = ["--port", str(self.port), "--save", "", "--appendonly", "no", "--dir", str(self._folder)]
+        self._process = subprocess.Popen(["redis-server", *fixed, *options], stdout=subprocess.DEVNULL)
         for _ in range(200):
             with contextlib.suppress(OSError), contextlib.closing(socket.create_connection(("127.0.0.1", self.port))):
                 return
             time.sleep(0.02)
         raise AssertionError("redis-server did not start")
+
+    def signal(self, number: signal.Signals) -> None:
+        """SIGSTOP: it hangs, with its connections open; SIGCONT: it goes on."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -182,6 +188,95 @@ def test_admit_local_keeps_to_an_even_share(redis_server: RedisServer) -> None:
     _run(case)
 
 
+@pytest.mark.parametrize("admits_local", [False, True])
+def test_a_redis_that_hangs_is_one_that_is_away(redis_server: RedisServer, *, admits_local: bool) -> None:
+    """For longer than a lease: nobody's reservation may have ended meanwhile, and what was asked is not held twice."""
+
+    async def case() -> None:
+        async with ledger(redis_server, admits_local=admits_local) as one, ledger(redis_server) as two:
+            assert await one.acquire(1, 60)
+            redis_server.signal(signal.SIGSTOP)
+            start_s = time.monotonic()
+            if admits_local:
+                assert not await one.acquire(2, 1), "60 is above its share"
+            else:
+                with pytest.raises(LedgerDownError):
+                    await one.acquire(2, 1)
+            assert time.monotonic() - start_s < 2, "asked for a second"
+            await asyncio.sleep(1.5 * LEASE_S)
+            redis_server.signal(signal.SIGCONT)
+            async with asyncio.timeout(5):
+                while not (await one.answers() and await two.answers()):
+                    await asyncio.sleep(0.02)
+            assert not await two.acquire(1, 41), "what was held is held"
+            await _until(lambda: two.acquire(1, 40))
+            one.release(1)
+            two.release(1)
+            await _until(lambda: one.acquire("all", 100))
+
+    _run(case)
+
+
+def test_a_flushed_script_and_a_changed_clock_do_no_harm(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script is sent again; leases end by Redis's clock, whatever the gateways' clocks say."""
+    hours = itertools.cycle((-3600, 0, 3600))
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + next(hours))
+
+    async def case() -> None:
+        async with ledger(redis_server) as one, ledger(redis_server) as two:
+            assert await one.acquire(1, 60)
+            for _ in range(int(2 * LEASE_S / 0.1)):
+                await one._client.script_flush()
+                assert not await two.acquire(1, 41)
+                assert await two.acquire(2, 40)
+                two.release(2)
+                await asyncio.sleep(0.1)
+                assert await one.answers()
+
+    _run(case)
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("redis://127.0.0.1:{}/0", "another user or password"),
+        ("redis://:wrong@127.0.0.1:{}/0", "another user or password"),
+        ("redis://:sesame@127.0.0.1:{}/99", "DB index is out of range"),
+        ("rediss://:sesame@127.0.0.1:{}/0", "does not answer as it should"),
+    ],
+)
+def test_a_redis_that_refuses_is_told_in_a_sentence(tmp_path: Path, address: str, told: str) -> None:
+    server = RedisServer(tmp_path)
+    server.start("--requirepass", "sesame")
+    try:
+        with pytest.raises(InputError, match=told) as refused:
+            asyncio.run(SharedLedger.open(address.format(server.port), 100))
+    finally:
+        server.stop()
+    assert refused.value.hint is not None
+    assert "sesame" not in str(refused.value)
+    assert "wrong" not in str(refused.value)
+
+
+def test_it_closes_at_once_whatever_it_is_doing(redis_server: RedisServer) -> None:
+    """A cancellation can meet the end of a time-out; then the keeper would wait for ever."""
+
+    async def case() -> None:
+        for number in range(40):
+            one = await SharedLedger.open(redis_server.url, 100, lease_s=LEASE_S)
+            one._due_s = 0.0
+            one._wake.set()
+            for _ in range(number):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(3):
+                await one.close()
+
+    _run(case)
+
+
 REQUEST = {"prompt": [1] * 16, "max_tokens": 16, "stream": True, "fake": {"tokens": 6, "gap_s": 0.05}}
 """Two blocks of 16: the plan's 128 blocks hold 64 of them."""
 
@@ -207,45 +302,52 @@ async def _flood(client: aiohttp.ClientSession, urls: list[str], seconds: float)
     return seen
 
 
-def test_four_gateways_keep_one_promise_though_one_is_killed(redis_server: RedisServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", LEDGER_DOWN_POLICIES)
+def test_four_gateways_keep_one_promise_though_one_is_killed(
+    redis_server: RedisServer, tmp_path: Path, policy: str
+) -> None:
+    """Then Redis itself dies and comes back with no memory."""
     traffic = tmp_path / "traffic.yaml"
     traffic.write_text(TRAFFIC)
+    lease_s = 2
 
     async def case() -> None:
         async with contextlib.AsyncExitStack() as stack:
             engine = await stack.enter_async_context(FakeEngine(blocks=129))
             client = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
-            shared = ("--ledger", redis_server.url, "--ledger-lease", "2s")
+            shared = ("--ledger", redis_server.url, "--ledger-lease", f"{lease_s}s", "--ledger-down", policy)
             command = ("--upstream", engine.url, "--traffic", str(traffic), *shared)
             gateways = await asyncio.gather(*(stack.enter_async_context(started(*command)) for _ in range(4)))
             urls = [url for _, url, _ in gateways]
             for url in urls:
                 await _until(functools.partial(_is_ready, client, url))
-            seen = await _flood(client, urls, 2)
+            flooding = asyncio.create_task(_flood(client, urls, 2))
+            await asyncio.sleep(1)
+            gateways[0][0].kill()
+            seen = await flooding
             assert seen[200] > 0
             assert seen[429] > 0
             assert 48 <= engine.most_running <= 64, "the pool is used, and never beyond"
-
-            flooding = asyncio.create_task(_flood(client, urls, 3))
-            await asyncio.sleep(1)
-            gateways[0][0].kill()
-            await flooding
-            assert engine.most_running <= 64
-            await asyncio.sleep(3)
+            await asyncio.sleep(lease_s + 0.5)
             engine.most_running = 0
-            seen = await _flood(client, urls[1:], 2)
+            await _flood(client, urls[1:], 1)
             assert 48 <= engine.most_running <= 64, "what the killed one held is free again"
 
-            flooding = asyncio.create_task(_flood(client, urls[1:], 6))
-            await asyncio.sleep(0.5)
             redis_server.stop()
-            await asyncio.sleep(1)
-            redis_server.start()
-            seen = await flooding
-            assert seen[503] > 0, "fail closed"
-            assert engine.most_running <= 64
+            engine.most_running = 0
             seen = await _flood(client, urls[1:], 1)
-            assert seen[200] > 0
+            if policy == "refuse":
+                assert set(seen) <= {503}, "fail closed"
+            else:
+                assert seen[200] > 0
+                assert seen.get(503, 0) == 0
+                assert 42 <= engine.most_running <= 63, "three shares of 42 blocks"
+            redis_server.start()
+            for url in urls[1:]:
+                await _until(functools.partial(_is_ready, client, url))
+            engine.most_running = 0
+            seen = await _flood(client, urls[1:], 1)
+            assert 48 <= engine.most_running <= 64
             for process, _, _ in gateways[1:]:
                 process.terminate()
 

@@ -22,7 +22,7 @@ from kvplan.gateway.plan import GatewayPlan, gateway_plan
 from kvplan.gateway.proxy import UpstreamProxy
 from kvplan.gateway.running import ENGINE_ABORTS, STALL_S
 from kvplan.gateway.serve import SERVERS, Drain, listen, serve
-from kvplan.gateway.shared_ledger import LEDGER_DOWN_POLICIES, SharedLedger
+from kvplan.gateway.shared_ledger import LEAST_LEASE_S, LEDGER_DOWN_POLICIES, SharedLedger
 from kvplan.simulation.plant import build_plant
 from kvplan.traffic.load import load_traffic
 
@@ -110,10 +110,21 @@ def _check(wish: Wish) -> None:
         raise InputError(
             f"--body-memory ({wish.body_memory_bytes:,} bytes) is less than one body of --body-limit "
             f"({wish.body_limit_bytes:,})",
+            hint=f"--body-memory {8 * wish.body_limit_bytes}",
             key="--body-memory",
         )
     if wish.too_long_status not in (400, 413):
-        raise InputError(f"--too-long-status {wish.too_long_status}: 400 or 413", key="--too-long-status")
+        raise InputError(
+            f"--too-long-status {wish.too_long_status} is neither",
+            hint="400, as engines answer, or 413",
+            key="--too-long-status",
+        )
+    if wish.ledger_lease_s < LEAST_LEASE_S:
+        raise InputError(
+            f"--ledger-lease {wish.ledger_lease_s:g}s is too short to be renewed in time",
+            hint="--ledger-lease 10s",
+            key="--ledger-lease",
+        )
 
 
 async def _serve(wish: Wish, plan: GatewayPlan, say: Say) -> None:

@@ -56,7 +56,11 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise InputError(f"--host {host!r} is no address of this machine", key="--host") from error
+        raise InputError(
+            f"--host {host!r} is no address of this machine",
+            hint="--host 127.0.0.1, or 0.0.0.0 for all of its addresses",
+            key="--host",
+        ) from error
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

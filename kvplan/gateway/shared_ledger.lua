@@ -36,9 +36,7 @@ local result = 1
 for index = 5, #ARGV, 2 do
   local holder, weight = ARGV[index], tonumber(ARGV[index + 1])
   local held = tonumber(redis.call('HGET', weights, holder) or '0')
-  if operation == 'reserve' and now < opens then
-    result = -1
-  elseif operation == 'reserve' and reserved + weight > capacity then
+  if operation == 'reserve' and (now < opens or reserved + weight > capacity) then
     result = 0
   elseif operation == 'lower' and weight < 0 then
     drop(holder, held)
@@ -54,7 +52,7 @@ for index = 5, #ARGV, 2 do
   end
 end
 
-if operation == 'hold' and now < opens then
+if now < opens then
   result = -1
 end
 redis.call('HSET', state, 'reserved', reserved)

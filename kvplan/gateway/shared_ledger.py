@@ -6,6 +6,7 @@ What a killed process held comes back when its leases end; a living one says aga
 import asyncio
 import contextlib
 import logging
+import re
 import uuid
 from collections.abc import Hashable
 from importlib.resources import files
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 
 LEDGER_DOWN_POLICIES = ("refuse", "admit-local")
 LEASE_S = 10.0
+LEAST_LEASE_S = 1.0
 
 _LOG = logging.getLogger("kvplan.gateway")
+_ADDRESS = re.compile(r"unix://|rediss?://[^/?#]*/?\d*(?:[?#]|$)")
+_EXAMPLE = "redis://127.0.0.1:6379/0"
 _TIMEOUT_S = 1.0
 _TRY_AGAIN_S = 0.25
 _GONE = -1
@@ -30,8 +34,9 @@ class SharedLedger:
     """Reservations against ``capacity`` shared through Redis; open it inside a running loop, close it at the end.
 
     While Redis is away: ``admits_local`` false refuses (LedgerDownError); true admits up to this gateway's even share
-    of the capacity, by the number of gateways last seen. A gateway that is cut off for longer than a lease while others
-    are not can hold more than the ledger knows of, until it is back.
+    of the capacity, by the number of gateways last seen; what one of them held above its share comes on top until it
+    ends. A gateway that is cut off for longer than a lease while others are not can hold more than the ledger knows of,
+    until it is back.
     """
 
     def __init__(self, client: "Redis", name: str, capacity: int, *, lease_s: float, admits_local: bool) -> None:
@@ -50,6 +55,8 @@ class SharedLedger:
         self._is_open = False
         self._to_lower: dict[Hashable, int] = {}
         self._wake = asyncio.Event()
+        self._due_s = 0.0
+        self._is_closed = False
         self._keeper: asyncio.Task[None] | None = None
 
     @classmethod
@@ -58,35 +65,31 @@ class SharedLedger:
     ) -> Self:
         """Connect to ``address`` (redis://, rediss://, unix://). Raises InputError where that cannot be."""
         try:
-            from redis.asyncio import Redis
-            from redis.asyncio.retry import Retry
-            from redis.backoff import NoBackoff
-            from redis.exceptions import RedisError
+            from redis.exceptions import AuthenticationError, RedisError
         except ModuleNotFoundError as error:
             raise InputError(
                 "a shared ledger needs redis, which is not installed", hint="pip install 'kvplan[gateway,redis]'"
             ) from error
         try:
-            client = Redis.from_url(
-                address,
-                socket_timeout=_TIMEOUT_S,
-                socket_connect_timeout=_TIMEOUT_S,
-                retry=Retry(NoBackoff(), 0),
-            )
-        except ValueError as error:
-            raise InputError(
-                f"--ledger {address!r} is not the address of a Redis server",
-                hint="--ledger redis://127.0.0.1:6379/0",
-                key="--ledger",
+            client = _client(address)
+        except (ValueError, TypeError) as error:
+            raise InputError(  # which is not repeated, since it may hold a password
+                "--ledger is not the address of a Redis server", hint=f"--ledger {_EXAMPLE}", key="--ledger"
             ) from error
         ledger = cls(client, name, capacity, lease_s=lease_s, admits_local=admits_local)
         try:
             await ledger._call("hold")
         except (RedisError, OSError, TimeoutError) as error:
             await client.aclose()
+            if isinstance(error, AuthenticationError):
+                raise InputError(
+                    "the Redis server of --ledger wants another user or password",
+                    hint="--ledger redis://USER:PASSWORD@HOST:PORT",
+                    key="--ledger",
+                ) from error
             raise InputError(
-                f"the Redis server of --ledger does not answer ({type(error).__name__})",
-                hint="start it first, or correct --ledger",
+                f"the Redis server of --ledger does not answer as it should: {error}",
+                hint="start it first, or correct --ledger (rediss:// where it speaks TLS)",
                 key="--ledger",
             ) from error
         ledger._keeper = asyncio.get_running_loop().create_task(ledger._keep())
@@ -143,6 +146,8 @@ class SharedLedger:
         if self._held + weight > self._capacity // max(1, self._gateways):
             return False
         self._take(holder, weight)
+        self._due_s = 0.0  # Redis hears of it at once, if it is there: once it opens, others reserve beside it
+        self._wake.set()
         return True
 
     def _take(self, holder: Hashable, weight: int) -> None:
@@ -177,6 +182,8 @@ class SharedLedger:
     async def close(self) -> None:
         """Give back what is still held and end the connection."""
         if self._keeper is not None:
+            self._is_closed = True  # a cancellation that meets the end of a time-out inside redis can be lost
+            self._wake.set()
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
         for holder in list(self._weights):
@@ -190,20 +197,21 @@ class SharedLedger:
         Lowerings and renewals take turns here, so that no renewal can bring a released holder back.
         """
         loop = asyncio.get_running_loop()
-        due_s = loop.time()
-        while True:
-            wait_s = _TRY_AGAIN_S if self._is_down else max(0.0, due_s - loop.time())
+        while not self._is_closed:
+            wait_s = _TRY_AGAIN_S if self._is_down else max(0.0, self._due_s - loop.time())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
             self._wake.clear()
             if self._is_down:
                 await asyncio.sleep(_TRY_AGAIN_S)
+                # Those of before are dead, and each would be taken for a Redis that is away once more.
+                await self._client.connection_pool.disconnect(inuse_connections=False)
             elif self._to_lower:
                 await self._try("lower", self._taken_lowerings())
-            if self._is_down or loop.time() >= due_s:
+            if self._is_down or loop.time() >= self._due_s:
+                self._due_s = loop.time() + self._lease_s / 4
                 await self._try("hold", dict(self._weights))
-                due_s = loop.time() + self._lease_s / 4
 
     def _taken_lowerings(self) -> dict[Hashable, int]:
         lowered, self._to_lower = self._to_lower, {}
@@ -240,9 +248,10 @@ class SharedLedger:
         arguments: list[Any] = [operation, int(self._lease_s * 1000), self._capacity, self._gateway]
         for holder, weight in (weights or {}).items():
             arguments += (f"{self._gateway}:{holder}", weight)
-        result, self._reserved_by_all, self._gateways = await self._script(keys=self._keys, args=arguments)
-        if operation != "lower":
-            self._is_open = result >= 0
+        result, self._reserved_by_all, gateways = await self._script(keys=self._keys, args=arguments)
+        self._is_open = result >= 0
+        # While it is not open, not every gateway that lives has spoken yet.
+        self._gateways = gateways if self._is_open else max(gateways, self._gateways)
         return int(result)
 
     def _note_down(self, error: Exception) -> None:
@@ -250,3 +259,17 @@ class SharedLedger:
             _LOG.warning("the shared ledger cannot be reached (%s)", type(error).__name__)
         self._is_down = True
         self._wake.set()
+
+
+def _client(address: str) -> "Redis":
+    """A client that never asks twice. Raises ValueError or TypeError for what is no address."""
+    from redis.asyncio import Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
+    if not _ADDRESS.match(address):
+        raise ValueError("a path that is no number of a database")
+    retry = Retry(NoBackoff(), 0)
+    client = Redis.from_url(address, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, retry=retry)
+    client.connection_pool.make_connection()  # type: ignore[no-untyped-call]  # reads the options of the address
+    return client
