@@ -387,7 +387,7 @@ PUBLISHED_TO_THE_PARAMETER = {
 
 
 @pytest.mark.parametrize("model", sorted(PUBLISHED_TO_THE_PARAMETER))
-def test_layers_of_their_own_kind_meet_the_published_total(model: str) -> None:
+def test_layers_of_their_own_kind_meet_the_published_total(model: str, shared_data: Path) -> None:
     assert total(read_facts(model).weights) == PUBLISHED_TO_THE_PARAMETER[model]
 
 
@@ -454,7 +454,7 @@ def test_step_has_more_heads_where_it_slides_and_a_gate_for_each() -> None:
     assert total(weights) - by_hand == further
 
 
-def test_deepseek_v41_meets_the_published_total() -> None:
+def test_deepseek_v41_meets_the_published_total(shared_data: Path) -> None:
     """763,205,315,794 elements on the Hub; the vision tower's exact projector is not in the config (0.02 % less)."""
     weights = read_facts("deepseek-ai/DeepSeek-V4.1-Flash").weights
     assert total(weights) == pytest.approx(763_205_315_794, rel=0.0005)
