@@ -26,6 +26,7 @@ class Refusal:
     available_bytes: int | None = None
     estimated_max_model_len: int | None = None
     pool_tokens: int | None = None
+    most_sequences: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

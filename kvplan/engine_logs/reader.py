@@ -181,6 +181,7 @@ def _refusal(wording: Wording, line: LogLine) -> Refusal | None:
             available_bytes=numbers.get("available_bytes"),
             estimated_max_model_len=numbers.get("estimated_max_model_len"),
             pool_tokens=numbers.get("pool_tokens"),
+            most_sequences=numbers.get("most_sequences"),
         )
     return None
 

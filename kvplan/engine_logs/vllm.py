@@ -14,9 +14,9 @@ from kvplan.engine_logs.patterns import Observations, Pattern, Wording, pattern,
 NUMBER = r"-?[\d.]+"
 
 TRIGGER = re.compile(
-    r"vLLM API server version|LLM engine \(v|LLM API server|non-default args|Namespace\(|KV cache (?:size|memory|is)"
-    r"|kv cache memory|GPU blocks|Maximum concurrency|oading (?:model )?(?:weights )?took|total_gpu_memory"
-    r"|model weights take|Memory profiling takes|Graph capturing|CUDA graph|Free memory on device|cache blocks"
+    r"vLLM API server version|LLM engine (?:\(v|with config)|LLM API server|non-default args|Namespace\("
+    r"|KV cache (?:size|memory|is)|kv cache memory|GPU blocks|Maximum concurrency|oading (?:model )?(?:weights )?took"
+    r"|total_gpu_memory|model weights take|Memory profiling takes|Graph capturing|CUDA graph|Free memory on device|cache blocks"
     r"|larger than|attention block size|Chunked prefill|max model len|top-k sampling|num_gpu_blocks"
     r"|Asynchronous scheduling|CUDA out of memory|OutOfMemoryError|cuda blocks|CUDA blocks|█  (?:version|model) "
     r"|Total non KV cache memory|Memory profiling results|device_name=|device on startup|Actual usage|Num GPUs = |rocm"
@@ -48,6 +48,7 @@ ARGUMENTS = patterns(
 
 PATTERNS: tuple[Pattern, ...] = (
     pattern(r"LLM engine \(v(?P<version_text>[^)\s]+)\)"),
+    pattern(r"LLM engine with config: ", version="0.4.0"),  # the last release that did not say which it is
     pattern(r"LLM API server version (?P<version_text>\S+)"),
     pattern(r"█  version (?P<version_text>\d\S+)"),
     pattern(r"Automatically detected platform rocm|\[rocm\.py:\d+\]", is_rocm=True),
@@ -121,6 +122,11 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     pattern(r"# (?:GPU|CUDA|cuda|ROCM|rocm|NPU|npu|XPU|xpu) blocks: (?P<blocks>[\d,]+)"),
     pattern(r"num_gpu_blocks is: (?P<blocks>\d+)"),
+    pattern(
+        rf"Free memory on device (?:\S+ )?\((?P<free_before_gib>{NUMBER})/(?P<total_gib>{NUMBER}) GiB\) on startup is"
+        r" less"
+    ),
+    pattern(r"exceeds available Mamba cache blocks \((?P<blocks>\d+)\)"),
     pattern(r"Overriding num_gpu_blocks=[1-9]\d* with num_gpu_blocks_override=(?P<blocks>\d+)"),
     pattern(r"Overriding num_gpu_blocks=0 with num_gpu_blocks_override=(?P<profiled_blocks>\d+)"),
     pattern(r"(?:[A-Z]+) KV cache size: (?P<kv_tokens>[\d,]+) tokens"),
@@ -168,6 +174,10 @@ REFUSALS: tuple[tuple[str, Pattern], ...] = (
             rf" GPU memory utilization \([\d.]+, (?P<needed_gib>{NUMBER}) GiB\)"
         ),
     ),
+    (
+        "too_many_sequences",
+        pattern(r"max_num_seqs \(\d+\) exceeds available Mamba cache blocks \((?P<most_sequences_count>\d+)\)"),
+    ),
     ("out_of_memory", pattern(r"(?:torch\.(?:cuda\.)?)?OutOfMemoryError|CUDA out of memory")),
 )
 
@@ -202,7 +212,7 @@ WORDING = Wording(
     marker=MARKERS,
     patterns=PATTERNS,
     refusals=REFUSALS,
-    argument_line=re.compile(r"LLM engine \(v|non-default args|Namespace\("),
+    argument_line=re.compile(r"LLM engine (?:\(v|with config)|non-default args|Namespace\("),
     arguments=ARGUMENTS,
     fold=_fold,
 )
