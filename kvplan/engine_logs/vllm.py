@@ -15,11 +15,12 @@ NUMBER = r"-?[\d.]+"
 
 TRIGGER = re.compile(
     r"vLLM API server version|LLM engine (?:\(v|with config)|LLM API server|non-default args|Namespace\("
-    r"|KV cache (?:size|memory|is)|kv cache memory|GPU blocks|Maximum concurrency|oading (?:model )?(?:weights )?took"
-    r"|total_gpu_memory|model weights take|Memory profiling takes|Graph capturing|CUDA graph|Free memory on device|cache blocks"
-    r"|larger than|attention block size|Chunked prefill|max model len|top-k sampling|num_gpu_blocks"
-    r"|Asynchronous scheduling|CUDA out of memory|OutOfMemoryError|cuda blocks|CUDA blocks|█  (?:version|model) "
-    r"|Total non KV cache memory|Memory profiling results|device_name=|device on startup|Actual usage|Num GPUs = |rocm"
+    r"|KV cache (?:size|memory|is)|kv cache memory|GPU blocks|Maximum concurrency"
+    r"|oading (?:model )?(?:weights )?took|total_gpu_memory|model weights take|Memory profiling takes"
+    r"|Graph capturing|CUDA graph|Free memory on device|cache blocks|larger than|attention block size"
+    r"|Chunked prefill|max model len|top-k sampling|num_gpu_blocks|Asynchronous scheduling|CUDA out of memory"
+    r"|OutOfMemoryError|cuda blocks|CUDA blocks|█  (?:version|model) |Total non KV cache memory"
+    r"|Memory profiling results|device_name=|device on startup|Actual usage|Num GPUs = |rocm"
 )
 
 MARKERS = re.compile(
