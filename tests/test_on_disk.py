@@ -102,5 +102,5 @@ def test_a_full_disk_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(InputError, match=r"no room for 8 MiB of a long run in .*: No space left on device") as caught:
-        on_disk.on_disk(2**20, np.float64)
+        on_disk.zeros(2**20, np.float64)
     assert "TMPDIR" in (caught.value.hint or "")

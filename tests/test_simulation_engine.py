@@ -14,7 +14,6 @@ from kvplan.admission import DrainEstimate, retry_after_s
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.errors import InputError
 from kvplan.simulation import compiled as numba_kernel
-from kvplan.simulation import engine
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.kernel import advance, clients, door
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, RetryAfter, Run, Watch
@@ -407,17 +406,3 @@ def test_without_chunked_prefill_a_prompt_waits_for_a_whole_step() -> None:
     assert (chunked.totals.steps, whole.totals.steps) == (2, 2)
     assert chunked.rows.scheduled_s.tolist() == [0.0, 0.0]
     assert whole.rows.scheduled_s.tolist() == [0.0, pytest.approx(0.01 + 24 * 0.001 + 24 * 0.0001)]
-
-
-def test_a_long_run_with_shared_prefixes_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two requests take 120 µs by the estimate; where 100 µs count as long, it is said, and only of shared ones."""
-    alike = replace(asks((0.0, 100, 2, 2), (0.1, 100, 2, 2)), chain=np.array([5, 5]), chain_start=np.array([0, 1, 2]))
-    cached = small_engine(prefix_caching=True)
-    said: list[str] = []
-    let_in(alike, cached, say=said.append)
-    assert said == []
-    monkeypatch.setattr(engine, "_LONG_RUN_S", 1e-4)
-    let_in(alike, cached, say=said.append)
-    assert ["shared prefixes" in line for line in said] == [True]
-    let_in(replace(alike, chain=None, chain_start=None), cached, say=said.append)
-    assert len(said) == 1

@@ -1,5 +1,6 @@
 """Runs over processes: a killed worker costs time and nothing else, and an interrupted simulation leaves nothing."""
 
+import itertools
 import multiprocessing
 import os
 import re
@@ -12,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from kvplan.errors import InputError
-from kvplan.simulation import tasks
+from kvplan.simulation import compiled as numba_kernel
+from kvplan.simulation import engine, tasks
+from kvplan.simulation.kernel import play as kernel_play
+from kvplan.simulation.memory import Memory
 from kvplan.simulation.run import simulate
 from kvplan.simulation.tasks import Task, TaskResult
 from kvplan.traffic.load import parse_traffic
@@ -45,7 +49,7 @@ def killed_once(task: Task, **more: object) -> TaskResult:
     if multiprocessing.parent_process() is not None and not marker.exists():
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    assert set(more) <= {"say"}
+    assert set(more) <= {"say", "expect"}
     return play(task)
 
 
@@ -72,10 +76,44 @@ def test_a_long_run_says_so_before_it_plays(
     assert events[1:].count("played") >= 1
 
 
+def test_a_run_whose_first_requests_take_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of its requests does not tell: an overload, in which each is preempted again and again. A clock that
+    goes forward a hundred seconds whenever it is read stands for the time that this takes."""
+    clock = itertools.count(0.0, 100.0)
+    monkeypatch.setattr(engine, "_PILOT_ROWS", 300)
+    monkeypatch.setattr(time, "process_time", lambda: next(clock))
+    monkeypatch.setattr(engine, "compiling_pays", lambda _: False)
+    events: list[str] = []
+    traffic = parse_traffic(TRAFFIC, file="t.yaml")
+    simulate(traffic, strategies=["none"], seeds=1, say=events.append)
+    minutes = int(events[0].split()[3])
+    assert events == [f"this takes about {minutes} min; fewer seeds or a shorter duration is faster"]
+    assert minutes == pytest.approx(100 * (1200 - 300) / 300 / 60, rel=0.2)
+
+
+def test_a_run_whose_first_requests_take_long_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the start, with the same answer."""
+    traffic = parse_traffic(TRAFFIC, file="t.yaml")
+    plain = simulate(traffic, strategies=["none"], seeds=1, compiled=False)
+    monkeypatch.setattr(engine, "_PILOT_ROWS", 300)
+    monkeypatch.setattr(engine, "compiling_pays", lambda _: True)
+    asked: list[object] = []
+
+    def compiled_play(say: object) -> object:
+        asked.append(say)
+        return kernel_play.play
+
+    monkeypatch.setattr(numba_kernel, "compiled_play", compiled_play)
+    monkeypatch.setattr(engine, "Memory", lambda *, compiled: Memory(compiled=False))
+    again = simulate(traffic, strategies=["none"], seeds=1)
+    assert len(asked) == 1
+    assert again.strategies[0].seeds == plain.strategies[0].seeds
+
+
 def always_killed(task: Task, **more: object) -> TaskResult:
     if multiprocessing.parent_process() is not None:
         os.kill(os.getpid(), signal.SIGKILL)
-    assert set(more) <= {"say"}
+    assert set(more) <= {"say", "expect"}
     return play(task)
 
 

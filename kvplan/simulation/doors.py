@@ -13,7 +13,7 @@ from kvplan.engines.base import CacheLayout
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.types import UNLIMITED, Floats, FrontDoor, Integers, Requests, RetryAfter, Router
 from kvplan.traffic.kinds import AdmissionPlan, Arrivals, PlannedDeployment
-from kvplan.traffic.on_disk import forget, is_long, on_disk, pieces
+from kvplan.traffic.on_disk import forget, is_long, pieces, zeros
 
 _CLIENT_STREAM, _SERVER_STREAM = 1, 2
 _STREAM_BASE = 2**32  # above every class index, so that no class shares a stream with these
@@ -101,7 +101,7 @@ def requests_for(
     count = len(arrivals)
     if not is_long(count) or arrivals.answers is not None:
         return make(arrivals)
-    made: dict[str, Any] = {name: on_disk(count, dtype) for name, dtype in _MADE.items()}
+    made: dict[str, Any] = {name: zeros(count, dtype) for name, dtype in _MADE.items()}
     for piece, drawn in zip(pieces(count), arrivals.parts(), strict=True):
         part = make(drawn)
         for name, column in made.items():

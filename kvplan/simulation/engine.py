@@ -1,6 +1,8 @@
 """Runs the kernel on one strategy and one seed, compiled or not, with block identities only where they matter."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -39,24 +41,35 @@ from kvplan.simulation.types import (
     Watch,
 )
 from kvplan.simulation.window import Window
-from kvplan.traffic.on_disk import forget, on_disk, pieces
+from kvplan.traffic.on_disk import forget, pieces, zeros
 
 WORTH_LOADING = 200_000
 """Requests from which loading a kernel that was compiled before pays."""
 WORTH_COMPILING = 1_000_000
 """Requests from which compiling it pays as well."""
-BLOCKS_OF_A_REQUEST = 150
-"""Blocks with identities that take as long to play as one more request: 0.4 µs each, 60 µs a request."""
-_REQUEST_S = 6e-5
-_LONG_RUN_S = 60.0
+_LOADING_PAYS_S = 4.0
+"""Seconds of playing from which a compiled kernel that lies on disk is loaded (0.7 s)."""
+_COMPILING_PAYS_S = 90.0
+"""The same from which one is compiled (28 s of CPU)."""
+_PILOT_ROWS = 2_000
+"""A run that is not compiled from the start is judged after so many requests, twice as many, and so on."""
+
+Expect = Callable[[float], None]
+"""Is told how many seconds a run will take."""
 
 
 def worth_compiling(requests: int) -> bool:
-    """Whether compiled code pays for this many requests: a kept kernel is loaded in half a second, one that is not
-    takes about half a minute to compile. False where the extra ``fast`` is not installed."""
+    """Whether compiled code pays for this many requests, whatever they do. False without the extra ``fast``."""
     if requests < WORTH_LOADING or not numba_kernel.is_available():
         return False
     return requests >= WORTH_COMPILING or numba_kernel.is_kept()
+
+
+def compiling_pays(plain_s: float) -> bool:
+    """Whether what takes so many seconds uncompiled is worth compiled code. False without the extra ``fast``."""
+    if plain_s < _LOADING_PAYS_S or not numba_kernel.is_available():
+        return False
+    return plain_s > _COMPILING_PAYS_S or numba_kernel.is_kept()
 
 
 def run_kernel(
@@ -68,30 +81,85 @@ def run_kernel(
     watch: Watch | None = None,
     compiled: bool | None = None,
     say: Callable[[str], None] | None = None,
+    expect: Expect | None = None,
     piece_rows: int | None = None,
 ) -> Run:
     """What becomes of every request behind this door and engine.
 
     Played in pieces of ``piece_rows``, whatever their number with the same result, so that memory holds one of them and
-    what is still inside; all at once where prompts share content, or requests ask for several answers.
+    what is still inside; all at once where requests ask for several answers.
+
+    ``compiled``: None compiles where that pays, which the number of requests says, or how long the first of them took;
+    ``say`` is told when it does, and ``expect`` how long an uncompiled run will take, as soon as it shows.
+    """
+    count = len(requests.arrival_s)
+    play_with = partial(_play, requests, engine, door, clients, watch=watch or Watch())
+    if compiled is None and not worth_compiling(count):
+        judged = piece_rows is None and requests.parent is None
+        parts = _doubling(count) if judged else _parts(requests, piece_rows)
+        run = play_with(parts=parts, plays=play.play, pilot=_Pilot(count, expect))
+        if run is not None:
+            return run
+        compiled = True
+    plays = numba_kernel.compiled_play(say) if compiled is not False else play.play
+    run = play_with(parts=_parts(requests, piece_rows), plays=plays, compiled=compiled is not False)
+    assert run is not None
+    return run
+
+
+def _parts(requests: Requests, piece_rows: int | None) -> Iterator[slice]:
+    count = len(requests.arrival_s)
+    return pieces(count, piece_rows if requests.parent is None else max(count, 1))
+
+
+def _doubling(count: int) -> Iterator[slice]:
+    """A first piece, and others that double what was played, while they are not long."""
+    most = next(pieces(count)).stop
+    done = min(most, _PILOT_ROWS)
+    yield slice(0, done)
+    while done < count:
+        size = min(done, most, count - done)
+        yield slice(done, done + size)
+        done += size
+
+
+class _Pilot:
+    """Looks at the pieces of a run that is not compiled."""
+
+    def __init__(self, count: int, expect: Expect | None) -> None:
+        self.count, self.expect = count, expect
+        self.started_s = time.process_time()
+
+    def gives_up(self, done: int) -> bool:
+        """Whether the compiled kernel, from the start, is quicker than the rest of this run, after ``done`` rows."""
+        left_s = (time.process_time() - self.started_s) * (self.count - done) / max(done, 1)
+        if compiling_pays(left_s):
+            return True
+        if self.expect is not None:
+            self.expect(left_s)
+        return False
+
+
+def _play(
+    requests: Requests,
+    engine: EngineSetup,
+    door: FrontDoor,
+    clients: Sequence[ClientRule],
+    *,
+    watch: Watch,
+    parts: Iterator[slice],
+    plays: Callable[..., Any],
+    compiled: bool = False,
+    pilot: _Pilot | None = None,
+) -> Run | None:
+    """A run in ``parts``; None where its pilot gives it up.
 
     Counts of blocks are enough, also where prefixes are cached, until prompts share content: then blocks have
-    identities. ``compiled``: None compiles where that pays; ``say`` is told when it does.
+    identities.
     """
-    watch = watch or Watch()
     groups = engine.layout.groups
     caches = engine.prefix_caching and len(groups) == 1 and groups[0].rule == "full"
     named = caches and requests.chain is not None
-    work = len(requests.arrival_s)
-    if named:
-        work += int(requests.prompt_tokens.sum()) // (groups[0].block_tokens * BLOCKS_OF_A_REQUEST)
-    if compiled is None:
-        compiled = worth_compiling(work)
-    if named and not compiled and say is not None and work * _REQUEST_S > _LONG_RUN_S:
-        say(
-            f"a run takes about {work * _REQUEST_S / 60:.0f} min: the blocks of shared prefixes are followed one by one"
-        )
-    plays: Callable[..., Any] = numba_kernel.compiled_play(say) if compiled else play.play
     memory = Memory(compiled=compiled)
     count, replicas, step = len(requests.arrival_s), door.replicas, engine.step
     seats = max(1, min(engine.max_num_seqs, engine.max_num_batched_tokens, count))
@@ -131,10 +199,11 @@ def run_kernel(
     totals = memory.of(np.zeros(places.TOTAL_PLACES), np.float64)
     rings = memory.of(np.zeros((replicas, layout.ring_places)))
     rules, window, ended = client_table(clients, memory), Window(memory), Rows(count)
-    for piece in pieces(count, count if named or requests.parent is not None else piece_rows):
+    for piece in parts:
         answer, cap = _answers(requests, piece, engine)
         window.take(piece.start, requests.prompt_tokens[piece], answer, cap)
         del answer, cap  # of a large piece, that is much
+        book, pool_numbers = pool.of(window.serial, memory)
         end_s, *coming = plays(
             _asked(requests, window.serial, engine, memory),
             window.fresh,
@@ -146,9 +215,9 @@ def run_kernel(
             watched(watch),
             window.rows,
             (states, clocks, slots, rings, pool.cells),
-            pool.book,
+            book,
             pool.table,
-            pool.numbers,
+            pool_numbers,
             layout.numbers,
             layout.form,
             field,
@@ -160,9 +229,11 @@ def run_kernel(
             float(requests.arrival_s[piece.stop]) if piece.stop < count else inf,
         )
         last = piece.stop == count
-        serial, row, time = window.rest() if last else window.leave(tuple(coming), states, slots, field)
-        ended.add(serial, _rows(row, time, requests.parent, watch.stop_s))
+        serial, row, moments = window.rest() if last else window.leave(tuple(coming), states, slots, field)
+        ended.add(serial, _rows(row, moments, requests.parent, watch.stop_s))
         forget(requests)
+        if pilot is not None and not last and pilot.gives_up(piece.stop):
+            return None
     return Run(
         rows=ended.whole(),
         totals=_totals(states, clocks, since, watch, float(end_s), int(totals[places.MOST_RESERVED])),
@@ -227,7 +298,7 @@ class Rows:
             self.found = rows
             return
         if self.found is None:
-            self.found = RequestRows(**{name: on_disk(self.count, one.dtype) for name, one in vars(rows).items()})
+            self.found = RequestRows(**{name: zeros(self.count, one.dtype) for name, one in vars(rows).items()})
         for name, column in vars(self.found).items():
             column[serial] = getattr(rows, name)
         forget(self.found)

@@ -153,17 +153,26 @@ class Identities:
 
     cells: Any
     book: Any
+    """A row per request: shared blocks, number of the first of its own, place of its first link; then all links."""
+    links: Any
     table: Any
-    numbers: tuple[tuple[int, ...], tuple[int, ...], int, int, int, int, int, int]
+    numbers: tuple[tuple[int, ...], int, int, int, int, int, int]
+
+    def of(self, serial: Integers, memory: Memory) -> tuple[Any, tuple[Any, ...]]:
+        """The book of some requests, and the pool's numbers with the places in it."""
+        book = self.book[:, serial] if self.book.size else self.book
+        at = offsets(places.BOOK_COLUMNS, book.shape[1])
+        return memory.of(np.concatenate((book.reshape(-1), self.links))), (self.numbers[0], at, *self.numbers[1:])
 
 
 def no_identities(seats: int, replicas: int, memory: Memory) -> Identities:
     """Shells that are never looked at, but for what preempted requests would find again: two places a seat."""
     return Identities(
         cells=memory.of(np.zeros((replicas, 2 * seats))),
-        book=memory.of([0]),
+        book=np.zeros((places.NODES, 0), np.int64),
+        links=np.zeros(1, np.int64),
         table=memory.table(),
-        numbers=((0,) * places.CELL_COLUMNS, (0,) * places.BOOK_COLUMNS, 1, 1, 1, 1, 0, 0),
+        numbers=((0,) * places.CELL_COLUMNS, 1, 1, 1, 1, 0, 0),
     )
 
 
@@ -172,7 +181,7 @@ def identities(
 ) -> Identities:
     """A free queue of all usable blocks in order, none with content, and the numbers of what prompts hold."""
     block = engine.layout.groups[0].block_tokens
-    book, book_at, per_node, keys = _contents(requests, answer, block)
+    book, links, per_node, keys = _contents(requests, answer, block)
     first, root = engine.layout.reserved_blocks, engine.blocks
     cells = root + 1
     width = int((-(-(requests.prompt_tokens + answer) // block)).max(initial=0)) + 2
@@ -186,13 +195,14 @@ def identities(
     row[at[places.TWIN] : at[places.TWIN] + cells] = _NO_ONE
     return Identities(
         cells=memory.of(np.tile(row, (replicas, 1))),
-        book=memory.of(book),
+        book=book,
+        links=links,
         table=memory.table(),
-        numbers=(tuple(at), book_at, requests.chain_tokens, per_node, block, width, root, keys),
+        numbers=(tuple(at), requests.chain_tokens, per_node, block, width, root, keys),
     )
 
 
-def _contents(requests: Requests, answer: Integers, block: int) -> tuple[Integers, tuple[int, ...], int, int]:
+def _contents(requests: Requests, answer: Integers, block: int) -> tuple[Integers, Integers, int, int]:
     """Numbers for what blocks hold: those under one chain of ids share theirs, all others have their own.
 
     A chain's links are numbered as a trie; the blocks that end in a link follow its number. Behind the prompt, only
@@ -220,8 +230,8 @@ def _contents(requests: Requests, answer: Integers, block: int) -> tuple[Integer
     room = np.zeros(count, np.int64)
     np.maximum.at(room, owner, -(-(prompt + answer) // block) - shared + 1)
     tail = len(links) * per_node + np.cumsum(room) - room
-    book = np.concatenate((shared, tail[owner], node_start, np.array([*nodes, 0], np.int64)))
-    return book, offsets(places.BOOK_COLUMNS, count), per_node, len(links) * per_node + int(room.sum())
+    book = np.stack((shared, tail[owner], node_start))
+    return book, np.array([*nodes, 0], np.int64), per_node, len(links) * per_node + int(room.sum())
 
 
 def client_table(clients: Sequence[ClientRule], memory: Memory) -> Any:

@@ -35,10 +35,6 @@ _SMALL_RUN_REQUESTS = 4_000
 _LONG_RUN_S = 60.0
 _REQUEST_S, _COMPILED_REQUEST_S = 6e-5, 8e-7
 """The least that one request takes to play (worst case in front, an idle engine), uncompiled and compiled."""
-_LOADING_PAYS_S = 4.0
-"""Seconds of playing on each core from which a compiled kernel that lies on disk is loaded (0.7 s)."""
-_COMPILING_PAYS_S = 90.0
-"""The same from which one is compiled (28 s of CPU)."""
 _SO_MUCH_LONGER = 2.0
 """An estimate of the rest is told where it is so many times what was told first."""
 _HARDEST_FIRST = {"nothing": 0, "requests": 1, "blocks": 2}
@@ -88,15 +84,13 @@ def run_tasks(
     Of many tasks the hardest is played first, here: it tells how long the rest takes, which ``say`` is told beyond a
     minute, and whether the compiled kernel pays.
     """
-    say = say or _to_nobody
     watched = partial(_watched, total=len(tasks), progress=progress)
     if executor is not None:
         return list(watched(executor.map(run_task, tasks)))
     cores = min(count_workers(workers), len(tasks))
-    least_s = _least_seconds(requests) * len(tasks) / cores
-    if least_s > _LONG_RUN_S:
-        say(f"this takes at least {least_s / 60:.0f} min; fewer seeds or a shorter duration is faster")
-    here = partial(run_task, say=say)
+    told = _Told(say)
+    told.least(_least_seconds(requests) * len(tasks) / cores)
+    here = partial(run_task, say=say, expect=lambda each_s: told.about(each_s * len(tasks) / cores))
     if len(tasks) == 1 or requests * len(tasks) < _SMALL_RUN_REQUESTS:
         return list(watched(map(here, tasks)))
     order = sorted(range(len(tasks)), key=lambda place: _HARDEST_FIRST[tasks[place].opened.strategy.counts])
@@ -109,14 +103,27 @@ def run_tasks(
         started_s = time.process_time()
         first.append(here(rest.pop(0)))  # compiled or loaded here, so that forked workers have it too
         rest_s = min(rest_s, (time.process_time() - started_s) * len(rest) / cores)
-    if rest_s > max(_LONG_RUN_S, least_s * _SO_MUCH_LONGER):
-        say(f"this takes about {rest_s / 60:.0f} min; fewer seeds or a shorter duration is faster")
+    told.about(rest_s)
     played = list(watched(chain(first, _over_cores(rest, cores))))
     return [result for _, result in sorted(zip(order, played, strict=True), key=itemgetter(0))]
 
 
-def _to_nobody(_line: str) -> None:
-    """Where nobody listens."""
+class _Told:
+    """Says how long it takes: beyond a minute, and again where that is so many times what was told before."""
+
+    def __init__(self, say: Callable[[str], None] | None) -> None:
+        self.say, self.told_s = say, 0.0
+
+    def least(self, seconds: float) -> None:
+        self._tell(seconds, "at least")
+
+    def about(self, seconds: float) -> None:
+        self._tell(seconds, "about")
+
+    def _tell(self, seconds: float, how: str) -> None:
+        if self.say is not None and seconds > max(_LONG_RUN_S, self.told_s * _SO_MUCH_LONGER):
+            self.say(f"this takes {how} {seconds / 60:.0f} min; fewer seeds or a shorter duration is faster")
+            self.told_s = seconds
 
 
 def _least_seconds(requests: int) -> float:
@@ -130,13 +137,9 @@ def _least_seconds(requests: int) -> float:
 
 def _compiling_pays(tasks: Sequence[Task], plain_s: float) -> bool:
     """Whether the tasks, which take about ``plain_s`` seconds uncompiled, are worth the compiled kernel."""
-    if any(task.compiled is not None for task in tasks):
-        return False
-    from kvplan.simulation import compiled
+    from kvplan.simulation.engine import compiling_pays
 
-    if plain_s < _LOADING_PAYS_S or not compiled.is_available():
-        return False
-    return plain_s > _COMPILING_PAYS_S or compiled.is_kept()
+    return all(task.compiled is None for task in tasks) and compiling_pays(plain_s)
 
 
 def _over_cores(tasks: Sequence[Task], cores: int) -> Iterator[TaskResult]:
@@ -201,8 +204,11 @@ def engine_setup(plant: Plant) -> EngineSetup:
     )
 
 
-def run_task(task: Task, say: Callable[[str], None] | None = None) -> TaskResult:
-    """Draw the traffic of the task's seed, play it, and measure it; ``say`` hears of a kernel being compiled."""
+def run_task(
+    task: Task, say: Callable[[str], None] | None = None, expect: Callable[[float], None] | None = None
+) -> TaskResult:
+    """Draw the traffic of the task's seed, play it, and measure it; ``say`` hears of a kernel being compiled, and
+    ``expect`` how many seconds an uncompiled run will take."""
     from kvplan.simulation.engine import run_kernel
 
     arrivals = sample(task.traffic, task.seed, scale=task.scale)
@@ -239,6 +245,7 @@ def run_task(task: Task, say: Callable[[str], None] | None = None) -> TaskResult
         watch=watch,
         compiled=task.compiled,
         say=say,
+        expect=expect,
     )
     if played.parent is not None:
         run = replace(run, rows=gathered(run.rows, played.parent))

@@ -38,8 +38,10 @@ def is_long(count: int) -> bool:
     return count > PIECE_ROWS
 
 
-def on_disk(count: int, dtype: Any) -> NDArray[Any]:
-    """``count`` zeros in a file of the temporary folder that is gone when nobody holds the array any more."""
+def zeros(count: int, dtype: Any) -> NDArray[Any]:
+    """``count`` zeros; of a long run in a file of the temporary folder, which is gone when nobody holds the array."""
+    if not is_long(count):
+        return np.zeros(count, dtype)
     size = max(count * np.dtype(dtype).itemsize, 1)
     with _told_when_full(size), tempfile.TemporaryFile() as file:
         if hasattr(os, "posix_fallocate"):
@@ -109,7 +111,7 @@ def filled(
     it goes."""
     if not is_long(count):
         return make(slice(0, count))
-    column = on_disk(count, dtype)
+    column = zeros(count, dtype)
     for piece in pieces(count):
         column[piece] = make(piece)
         forget(column, *uses)

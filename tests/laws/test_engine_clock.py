@@ -358,7 +358,7 @@ def test_requests_for_several_answers_equal_the_reference(
 
 @given(
     setup=st.one_of(setups(), setups(caching=True)),
-    requests=traffic(patient=False),
+    requests=st.one_of(traffic(patient=False), traffic(patient=False, shared=True)),
     door=doors(),
     watch=st.builds(
         Watch, stop_s=st.sampled_from([inf, inf, 1.31]), sample_every_s=st.just(0.1), sample_until_s=st.just(2.0)
