@@ -481,7 +481,7 @@ def test_what_guessed_ahead_is_planned_where_the_log_says_enough() -> None:
 
 
 def test_a_printed_block_tells_the_type_that_auto_stands_for() -> None:
-    """Qwen3.6-27B: a block of 784 tokens holds 16 bit; 1,568 are 8 bit, as a checkpoint may say (0.20.0 prints both)."""
+    """Qwen3.6-27B: a block of 784 tokens holds 16 bit; 1,568 are 8 bit, as checkpoints say (0.20.0 prints both)."""
     hybrid = read_model("Qwen/Qwen3.6-27B")
     row = {**ROW, "model": "Qwen/Qwen3.6-27B", "available_kv_gib": 40.0, "kv_tokens": None, "max_concurrency": None}
     for tokens, word in ((784, "auto"), (1568, "fp8"), (4711, "auto")):
