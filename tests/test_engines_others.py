@@ -353,6 +353,26 @@ def test_sglang_deals_experts_and_tries_no_media() -> None:
     assert any(finding.code == "media-limits-take-no-memory" for finding in seen.findings)
 
 
+def test_sglang_keeps_whole_gigabytes_of_kv_on_the_host() -> None:
+    """64 GiB over two ranks are 34 GB each: 34 × 10**9 // 65,536 B a token; less than the pool is said."""
+    plan, small = (
+        plan_of("sglang", DENSE, tensor_parallel=2, kv_memory_bytes=20 * GIB, kv_offload_bytes=amount * GIB)
+        for amount in (64, 4)
+    )
+    (found,) = [finding for finding in plan.findings if finding.code == "kv-offload"]
+    assert f"{34 * 10**9 // 65_536:,} tokens" in found.message
+    assert found.severity == "info"
+    assert [finding.severity for finding in small.findings if finding.code == "kv-offload"] == ["warning"]
+    served = Served(
+        model=DENSE,
+        deployment=Deployment(tensor_parallel=2, kv_offload_bytes=64 * GIB),
+        settings=plan.settings,
+        window_tokens=CONTEXT,
+    )
+    flags = engine_of("sglang").flags()
+    assert (flags["--enable-hierarchical-cache"](served), flags["--hicache-size"](served)) == (True, 34)
+
+
 def test_sglang_says_which_share_would_do() -> None:
     plan = plan_of(
         "sglang", model_of(*[FULL] * 32, weights_gib=76), memory_utilization=Fraction(88, 100), max_model_len=4096

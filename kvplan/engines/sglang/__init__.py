@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from kvplan.engines.base import Deployment, EnginePlan
 from kvplan.engines.devices import capability_of
-from kvplan.engines.options import OFFLOAD
 from kvplan.engines.statement import Engine, EngineMetrics, FlagValue, Served
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
@@ -56,7 +55,6 @@ ENGINE = Engine(
             "kv_offload_bytes",
         }
     ),
-    unpriced=(OFFLOAD,),
     kv_types=_kv_types,
     plan=_plan,
     flags=_flags,

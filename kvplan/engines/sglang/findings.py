@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, Deployment, Finding, Settings
+from kvplan.engines.base import Budget, CacheLayout, Deployment, Finding, Settings
 from kvplan.engines.drafting import Drafter
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import CHECKED_RELEASE
 from kvplan.engines.sglang.drafting import draft_finding
 from kvplan.engines.sglang.rules import smallest_fraction, window_pool_tokens
 from kvplan.model import ModelSpec
+from kvplan.units import format_bytes
 
 
 def memory_findings(
@@ -79,6 +80,30 @@ def parallel_findings(model: ModelSpec, deployment: Deployment) -> Iterator[Find
             message="SGLang tries no encoder when it starts: limits refuse prompts and leave the pool as it is; the "
             "encoder runs in what is kept for activations",
         )
+
+
+def host_finding(deployment: Deployment, layout: CacheLayout, pages: int) -> Finding | None:
+    """What the host keeps of a pool of ``pages`` pages: its part of a rank's memory in whole pages.
+
+    Source: ``HostKVCache`` of ``mem_cache/pool_host/base.py`` 0.5.23; ``--hicache-size`` is in GB of 10**9 a rank.
+    """
+    if deployment.kv_offload_bytes is None:
+        return None
+    kept = host_bytes(deployment) // layout.bytes_per_block
+    return Finding(
+        code="kv-offload",
+        severity="info" if kept > pages else "warning",
+        message=f"{format_bytes(host_bytes(deployment))} of pinned host memory for each rank keep up to "
+        f"{kept * layout.block_tokens:,} tokens; it takes nothing of a GPU's"
+        + ("" if kept > pages else ", and keeps no more than the GPU's own pool does"),
+        hint=None if kept > pages else "a larger --kv-offload; SGLang's own default is twice the GPU's pool",
+    )
+
+
+def host_bytes(deployment: Deployment) -> int:
+    """One rank's part of the host's memory, in whole GB."""
+    ranks = deployment.tensor_parallel * deployment.pipeline_parallel
+    return (deployment.kv_offload_bytes or 0) // ranks // 10**9 * 10**9
 
 
 def window_pool_finding(window_pool: int, chunk_tokens: int, ratio: Fraction, window: int, page: int = 1) -> Finding:

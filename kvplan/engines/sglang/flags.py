@@ -21,6 +21,7 @@ from kvplan.engines.flag_values import (
     window,
 )
 from kvplan.engines.sglang.drafting import algorithm_of, drafter_of
+from kvplan.engines.sglang.findings import host_bytes
 from kvplan.engines.statement import FlagValue, Served
 
 
@@ -76,4 +77,6 @@ FLAGS: Mapping[str, FlagValue] = {
     "--disable-hybrid-swa-memory": ONE_POOL,
     "--disable-cuda-graph": EAGER,
     "--disable-radix-cache": NO_PREFIX_CACHE,
+    "--enable-hierarchical-cache": if_so(lambda deployment: deployment.kv_offload_bytes is not None),
+    "--hicache-size": lambda served: host_bytes(served.deployment) // 10**9 or None,
 }

@@ -20,7 +20,7 @@ from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse
 from kvplan.engines.sglang.budget import adapters_are_priced, rank_budget, with_states
 from kvplan.engines.sglang.classes import has_window_pool
 from kvplan.engines.sglang.drafting import SEQUENCES, drafter_of, with_draft
-from kvplan.engines.sglang.findings import asked_findings, memory_findings, parallel_findings
+from kvplan.engines.sglang.findings import asked_findings, host_finding, memory_findings, parallel_findings
 from kvplan.engines.sglang.reserve import chunk_tokens, static_fraction
 from kvplan.engines.sglang.rules import (
     STATE_POOL_RATIO,
@@ -100,6 +100,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
             *windows_kept_whole("SGLang", 0 if pooled else windows),
             *asked_findings(deployment, settings, drafter),
             *parallel_findings(model, deployment),
+            *filter(None, [host_finding(deployment, chosen.layout, chosen.pages)]),
         ),
         tokens=tokens,
         unpriced=(ADAPTERS,) if deployment.lora_slots and not adapters_are_priced(model) else (),
