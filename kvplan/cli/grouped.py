@@ -64,7 +64,11 @@ def with_help(
         if not get_args(parameter.annotation):  # Typer's context
             return parameter
         kind, note = get_args(parameter.annotation)
-        note = note.option(everyday=parameter.name in everyday) if isinstance(note, Grouped) else copy(note)
+        note = (
+            note.option(everyday=not everyday or parameter.name in everyday)
+            if isinstance(note, Grouped)
+            else copy(note)
+        )
         if isinstance(note, typer.models.ArgumentInfo):
             placed.append(f"{note.metavar}: {note.help}")
             note.hidden = True

@@ -1,24 +1,22 @@
 """``kvplan init``: a commented traffic file that runs as it stands."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from kvplan.cli import options
+from kvplan.cli.asked import takes_deployment
 from kvplan.cli.output import talk, write_data, write_file
 
 NEEDS_ARGUMENTS = False
 EXAMPLE = "kvplan init --model Qwen/Qwen3-32B --gpu l40s --output traffic.yaml"
 
 
+@takes_deployment("gpu", "engine")
 def run(
+    asked: dict[str, Any],
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="Hub id[@revision], folder, config.json or .gguf.")
-    ] = None,
-    gpu: options.Gpu = None,
-    engine: Annotated[
-        str | None,
-        typer.Option("--engine", metavar="NAME[@VERSION]", help="vllm, sglang, tensorrt-llm, llama.cpp, tgi."),
     ] = None,
     output: options.Output = None,
     force: options.Force = False,
@@ -29,7 +27,8 @@ def run(
     """Write a commented traffic file that runs as it stands."""
     from kvplan.traffic.file.template import written_for
 
-    text = written_for(model, gpu, engine, offline=offline, profiles_folder=options.profiles_folder(profiles))
+    asked = {"gpu": None, "engine": None, **asked}
+    text = written_for(model, **asked, offline=offline, profiles_folder=options.profiles_folder(profiles))
     if output is not None:
         write_file(output, text, force=force)
         talk(f"next: kvplan simulate {output}")

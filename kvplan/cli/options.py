@@ -38,7 +38,7 @@ Engine = Annotated[
         "--engine",
         show_default=False,
         metavar="NAME[@VERSION]",
-        help="vllm, sglang, tensorrt-llm, llama.cpp, tgi.",
+        help="vllm, sglang, ... (kvplan list engines).",
     ),
 ]
 Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The kind of GPU (kvplan list gpus).")]

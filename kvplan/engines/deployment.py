@@ -68,7 +68,7 @@ class Deployment:
     """
 
     gpu: Annotated[GpuProfile | None, Option(form=GPU, help="The kind of GPU (kvplan list gpus).")] = None
-    engine: Annotated[EngineVersion, Option(form=ENGINE, help="vllm, sglang, tensorrt-llm, llama.cpp, tgi.")] = field(
+    engine: Annotated[EngineVersion, Option(form=ENGINE, help="vllm, sglang, ... (kvplan list engines).")] = field(
         default_factory=EngineVersion
     )
     tensor_parallel: Annotated[
@@ -149,7 +149,7 @@ class Deployment:
     block_size: Annotated[int | None, Option(rare=True, form=COUNT, help="Tokens of a block.")] = None
     enforce_eager: Annotated[bool, Option(form=SWITCH, help="No CUDA graphs.")] = False
     kv_offload_bytes: Annotated[
-        int | None, Option(rare=True, form=AMOUNT, help="KV in the host's memory (exit 5).")
+        int | None, Option(rare=True, form=AMOUNT, help="KV in the host's memory.")
     ] = None
     speculative_tokens: Annotated[int, Option(form=COUNT_OR_NONE, group="load", help="Tokens guessed ahead.")] = 0
     speculative_method: Annotated[
