@@ -13,6 +13,7 @@ from kvplan.hf_config import read_config
 from kvplan.hf_config.weights.encoders import encoder_parts
 from kvplan.layers import FullAttention, StoredType
 from kvplan.model import ModelSpec, Shape, Source, WeightPart, Weights
+from kvplan.sources import read_model
 from kvplan.units import GIB
 from tests.models import model_of
 from tests.pool_table import read_facts
@@ -100,6 +101,17 @@ def test_deepseek_v3_meets_the_published_total() -> None:
     weights = weights_of(DEEPSEEK_V3)
     assert total(weights) == 684_489_845_504
     assert total(weights, with_mtp=False) == 671_026_419_200
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "of_next_tokens"),
+    [("Qwen/Qwen3-Next-80B-A3B-Instruct", 81_324_862_720, 1_650_471_424), ("Qwen/Qwen3-Coder-Next", 79_674_391_296, 0)],
+)
+def test_next_token_layers_that_a_config_does_not_name(name: str, published: int, of_next_tokens: int) -> None:
+    """The Hub's total tells whether a Qwen3-Next checkpoint has the layer that its class can load."""
+    weights = read_model(name, offline=True).weights
+    assert total(weights) == published
+    assert total(weights) - total(weights, with_mtp=False) == of_next_tokens
 
 
 def test_a_rank_replicates_kv_heads_beyond_one() -> None:

@@ -14,14 +14,14 @@ _LIKE_THE_MODELS = frozenset(
 """Classes whose further layers are like the model's own, with an indexer where any of those has one."""
 _FULL_ATTENTION = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
 """Classes whose further layers have full attention, though most of the model's layers are recurrent."""
-_ONE_UNSAID = frozenset({"qwen3_next"})
+ONE_UNSAID = frozenset({"qwen3_next"})
 """Classes that have one such layer without their files saying so."""
 
 
 def next_token_layers(model: Described, layers: tuple[tuple[Layer, ...], ...]) -> tuple[tuple[Layer, ...], ...]:
     """What each further layer keeps; () where the checkpoint has none, or vLLM loads none for this class."""
     found = model.text.value(*COUNT_NAMES)
-    if not found and (found is not None or model.family not in _ONE_UNSAID):
+    if not found and (found is not None or model.family not in ONE_UNSAID):
         return ()
     count = 1 if found is None else model.text.layers(*COUNT_NAMES)
     if model.family in _LIKE_THE_MODELS:

@@ -10,7 +10,7 @@ from kvplan.hf_config.weights.encoders import encoder_parts
 from kvplan.hf_config.weights.gemma import gemma4_outer_parts, is_gemma4
 from kvplan.hf_config.weights.keys import Config, whole
 from kvplan.hf_config.weights.layers import kinds_of, lacks_width, layer_parts
-from kvplan.hf_config.weights.multi_token import multi_token_parts
+from kvplan.hf_config.weights.multi_token import PREFIX, multi_token_parts
 from kvplan.hf_config.weights.quantization import quantize
 from kvplan.model import WeightPart, Weights
 
@@ -39,8 +39,9 @@ def read_weights(
     parts: tuple[WeightPart, ...] = ()
     if decoder is not None:
         parts = (*_decoder_parts(decoder), *encoder_parts(config, decoder.hidden))
+        parts = _without(parts, parameters, PREFIX)
         if quantization is None and not says_tying(config, text):
-            parts = _without_second_table(parts, parameters)
+            parts = _without(parts, parameters, "lm_head")
         sure = (
             (decoder.recognised or is_deepseek_v4(decoder))
             and not lacks_width(decoder)
@@ -66,9 +67,10 @@ def _falls_short(
     return counted * 5 < parameters * 4
 
 
-def _without_second_table(parts: tuple[WeightPart, ...], parameters: int | None) -> tuple[WeightPart, ...]:
-    """The parts without a head of their own, if no key speaks of tying and the published total is met only so."""
-    rest = tuple(part for part in parts if part.name != "lm_head")
+def _without(parts: tuple[WeightPart, ...], parameters: int | None, prefix: str) -> tuple[WeightPart, ...]:
+    """The parts without those that begin with ``prefix`` (a head of their own where no key speaks of tying, layers that
+    guess further tokens), if the published total is met only so."""
+    rest = tuple(part for part in parts if not part.name.startswith(prefix))
     return rest if not _confirmed(parts, parameters) and _confirmed(rest, parameters) else parts
 
 

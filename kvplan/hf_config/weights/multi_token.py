@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from kvplan.hf_config.hybrid import NEMOTRON_LETTERS
-from kvplan.hf_config.next_token import COUNT_NAMES
+from kvplan.hf_config.next_token import COUNT_NAMES, ONE_UNSAID
 from kvplan.hf_config.weights.decoder import Decoder, linear
 from kvplan.hf_config.weights.keys import whole
 from kvplan.hf_config.weights.layers import layer_parts
@@ -21,7 +21,9 @@ def multi_token_parts(decoder: Decoder) -> list[WeightPart]:
 
     Sources: vLLM 0.33, ``deepseek_mtp.py``, ``qwen3_5_mtp.py``.
     """
-    count = whole(decoder.config, *COUNT_NAMES) or 0
+    count = whole(decoder.config, *COUNT_NAMES)
+    if count is None and decoder.model_type in ONE_UNSAID:
+        count = 1
     if not count:
         return []
     pattern = decoder.config.get("mtp_hybrid_override_pattern")
