@@ -51,7 +51,7 @@ def device_weights(
     A head of its own leaves the input embedding to the host; one that is the embedding is a copy of it on the device.
     Qwen3.8-27B in 8 bits: 26,402.70 MiB on the GPU, 1,288.28 MiB (248,320 × 5,120 × 34 / 32 B) on the host.
     """
-    return rank_weights(
+    counted = rank_weights(
         replace(model, weights=_on_devices(model.weights, model.dtype)),
         tensor_parallel=1,
         pipeline_parallel=len(parts),
@@ -59,6 +59,14 @@ def device_weights(
         stage_sizes=[len(part) for part in parts],
         given_bytes=given_bytes,
     )
+    if given_bytes is None and _has_tensors(model.weights):
+        return replace(counted, unsure_share=Fraction(0), formula="the file's tensors")
+    return counted
+
+
+def _has_tensors(weights: Weights) -> bool:
+    """Whether the parts are a GGUF file's own tensors, of which each says its type: no arithmetic is left to doubt."""
+    return bool(weights.parts) and all(part.stored is not None for part in weights.parts)
 
 
 def _on_devices(weights: Weights, dtype: str) -> Weights:
