@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,10 +130,32 @@ def test_the_ledger_is_never_over(traffic: Traffic, name: str) -> None:
         assert held == 0
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "full": {"rule": "full"},
+    "short window": {"rule": "sliding", "window_tokens": 40},
+    "long window": {"rule": "sliding", "window_tokens": 256},
+    "window with kept tokens": {"rule": "sliding", "window_tokens": 64, "retained_tokens": 8},
+    "small blocks": {"rule": "sliding", "window_tokens": 64, "block_tokens": 4},
+    "chunks": {"rule": "chunked", "window_tokens": 64},
+    "state": {"rule": "fixed", "fixed_blocks": 1},
+}
+
+
 @several
-@given(mixes, st.sampled_from(["worst_case", "worst_case_default_cap"]))
-def test_worst_case_admission_never_preempts(traffic: Traffic, name: str) -> None:
-    run, _, _ = play(traffic, name)
+@given(
+    mixes,
+    st.sampled_from(["worst_case", "worst_case_default_cap"]),
+    st.lists(st.sampled_from(sorted(KINDS)), max_size=4),
+    st.integers(0, 60),
+)
+def test_worst_case_admission_never_preempts(traffic: Traffic, name: str, kinds: list[str], more_blocks: int) -> None:
+    """Whatever groups the layers form, in a pool that holds little more than one request of the whole window."""
+    plant = build_plant(traffic)
+    if kinds:
+        groups = tuple(replace(plant.layout.groups[0], **KINDS[kind]) for kind in kinds)
+        layout = replace(plant.layout, groups=groups)
+        plant = replace(plant, layout=layout, blocks=layout.request_blocks(512) + layout.reserved_blocks + more_blocks)
+    run, _, _ = play(traffic, name, plant=plant)
     assert int(run.rows.preemptions.sum()) == 0
     assert (run.totals.over_capacity_events, int(run.rows.recomputed_tokens.sum())) == (0, 0)
 
