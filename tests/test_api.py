@@ -60,6 +60,7 @@ def test_a_deployment_takes_every_key_of_a_traffic_file() -> None:
     asked = kvplan.deploy("h100", engine="sglang@0.5", mem_fraction_static=0.8, pp_layers=[20, 12], kv_dtype="bf16")
     assert (asked.memory_utilization, asked.pipeline_layers, asked.pipeline_parallel) == (Fraction(4, 5), (20, 12), 2)
     assert (str(asked.engine), asked.kv_dtype) == ("sglang@0.5", "bfloat16")
+    assert kvplan.deploy("h100", prefix_caching=None, max_num_seqs=None) == kvplan.deploy("h100")
     draft = kvplan.read_model("Qwen/Qwen3-0.6B", offline=True)
     assert kvplan.deploy(draft_model="Qwen/Qwen3-0.6B", offline=True) == kvplan.deploy(draft_model=draft)
     for wrong, hint in (

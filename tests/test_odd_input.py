@@ -187,7 +187,7 @@ def test_a_pool_larger_than_the_device_is_refused(engine: str, capsys: pytest.Ca
 def test_flags_alone_still_warn(capsys: pytest.CaptureFixture[str]) -> None:
     """Data is the flags; what they would break goes to stderr. vLLM wants a state block for each sequence."""
     asked = ["fit", "Qwen/Qwen3.5-9B", "--kv-memory", "10GiB", "--max-model-len", "32768", "--offline"]
-    assert main([*asked, "--flags", "k8s"]) == 1
+    assert main([*asked, "--max-num-seqs", "1024", "--flags", "k8s"]) == 1
     out, err = capsys.readouterr()
     assert "error" not in out
     assert err.startswith("error: max_num_seqs 1,024 is above the ")

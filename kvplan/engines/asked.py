@@ -66,6 +66,8 @@ def read_options(asked: Mapping[str, Any], names: Mapping[str, str] | None = Non
     values: dict[str, Any] = {}
     said: dict[str, str] = {}
     for key, written in asked.items():
+        if written is None:  # as where it is left out
+            continue
         row, name = row_of(key), (names or {}).get(key, key)
         if row.field in said:
             raise InputError(
