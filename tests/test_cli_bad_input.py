@@ -59,6 +59,16 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     ([*POOL, "--gpu-memory-utilization", "90 %"], 3, ("90 % is not a share", "a share, not a percentage: 0.9")),
     ([*POOL, "--mem-fraction-static", "1.5"], 3, ("error: --mem-fraction-static 1.5 is not a share",)),
     ([*POOL, "--free-gpu-memory-fraction", "92%"], 3, ("--free-gpu-memory-fraction 92% is not", "percentage: 0.92")),
+    (
+        ["fit", LLAMA, "--gpu", "h100", "--engine", "sglang", "--mem-fraction-static", "40GiB"],
+        3,
+        ("error: --mem-fraction-static: SGLang takes a share", "--kv-memory 40GiB"),
+    ),
+    (
+        [*POOL, "--engine", "llama.cpp", "--free-gpu-memory-fraction", "0.5"],
+        3,
+        ("error: --free-gpu-memory-fraction: gpu_memory_utilization is an option of",),
+    ),
     ([*POOL, "--gpu-memory-utilization", "0.5", "--cuda-memory-fraction", "0.5"], 3, ("two words for one option",)),
     ([*POOL, "--other-processes", "12"], 3, ("--other-processes 12 is 12 bytes", "--other-processes 12GiB")),
     ([*POOL, "--safety-fraction", "0"], 3, ("0 is not a share",)),

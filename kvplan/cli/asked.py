@@ -1,13 +1,14 @@
 """The options of a deployment on a command line: made from the one list of them, gathered for the command."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import wraps
 from typing import Annotated, Any
 
 from kvplan.cli.grouped import grouped
 from kvplan.engines.asked import Row, rows
 from kvplan.engines.forms import SWITCH
+from kvplan.errors import InputError
 
 Command = Callable[..., int]
 
@@ -29,7 +30,12 @@ def takes_deployment(*fields: str) -> Callable[[Command], Command]:
         @wraps(run)
         def command(**given: Any) -> int:
             asked = {key: given.pop(key) for key in keys if key in given}
-            return run(**given, asked={key: value for key, value in asked.items() if value is not None})
+            said = {key: value for key, value in asked.items() if value is not None}
+            try:
+                return run(**given, asked=dict(said))
+            except InputError as error:
+                error.key = _as_said(error.key, said)
+                raise
 
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
@@ -40,6 +46,12 @@ def takes_deployment(*fields: str) -> Callable[[Command], Command]:
 def flag_of(key: str) -> str:
     """What asks for ``key`` on a command line."""
     return f"--{key.replace('_', '-')}"
+
+
+def _as_said(key: str | None, said: Collection[str]) -> str | None:
+    """``key``, or the other word for its option by which the user asked for it."""
+    words = next((row.keys for row in rows() if row.key == key), ())
+    return next((flag_of(word) for word in words[1:] if word in said), key)
 
 
 def _parameters(row: Row) -> Iterator[inspect.Parameter]:

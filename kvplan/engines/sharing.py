@@ -43,7 +43,7 @@ def utilization_of_free(deployment: Deployment, engine: str) -> Fraction | None:
     if asked.free_share is None:
         raise InputError(
             f"{engine} takes a share of what is free, not an amount",
-            hint="say the KV pool itself: --kv-memory 40GiB",
+            hint=f"say the KV pool itself: --kv-memory {(asked.limit_bytes or 0) / GIB:g}GiB",
             key="gpu_memory_utilization",
         )
     return asked.free_share
