@@ -386,6 +386,22 @@ def test_a_large_body_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -
     run(case, body_limit_bytes=2**20)
 
 
+@pytest.mark.parametrize("values", [b"0,", b"[0],", b"[],", b'{"a":0},'])
+def test_a_body_of_too_many_values_is_refused_unread(values: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "MOST_VALUES", 50_000)
+    read: list[bytes] = []
+    monkeypatch.setattr(middleware, "read_body", read.append)
+
+    async def case(gateway: Served) -> None:
+        raw = b'{"max_tokens": 1, "prompt": [' + values * 60_000 + b"0]}"
+        async with gateway.client.post(gateway.url + "/v1/completions", data=raw) as response:
+            assert response.status == 413
+            assert error_of(await response.read())["code"] == "request_too_large"
+        assert not read
+
+    run(case, body_limit_bytes=2**22)
+
+
 def test_huge_bodies_are_read_in_turn_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but bytes is kept of them, so none is counted: each is charged its bound."""
     monkeypatch.setattr(middleware, "_HUGE_BODY_BYTES", 70_000)

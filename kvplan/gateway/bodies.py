@@ -46,6 +46,21 @@ _STRICT = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_o
 _LAST_WINS = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
+MOST_VALUES = 2**20
+"""A list of so many token ids is beyond most windows. JSON's decoder gives the interpreter to nobody else, and running
+streams stand still meanwhile: for 32 MiB of lists, many seconds."""
+
+
+def refuse_many_values(raw: bytes, most: int = MOST_VALUES) -> None:
+    """Refuse a body that could hold more than ``most`` values, before it is read: its commas and brackets are counted.
+
+    Those within a text are, too; a text of so many has about as many tokens.
+    """
+    if len(raw) > most and sum(map(raw.count, (b",", b"[", b"{"))) > most:
+        message = f"the body may hold more than {most:,} values: so many commas and brackets are in it"
+        raise BadRequestError(message, code="request_too_large", status=413)
+
+
 def read_body(raw: bytes) -> Body:
     """The JSON object in ``raw``; BadRequestError where it is none (NaN and Infinity are not JSON).
 

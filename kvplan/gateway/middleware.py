@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 from kvplan.gateway.admit import Admission, LedgerDownError, Price, Refusal, filled, price, refused_for_good
 from kvplan.gateway.answers import AsgiApp, Headers, Message, Receive, Scope, Send, send_error
 from kvplan.gateway.asks import PRICED_ROUTES, Ask, Route, read_ask
-from kvplan.gateway.bodies import BadRequestError, Body, read_body, with_cap
+from kvplan.gateway.bodies import MOST_VALUES, BadRequestError, Body, read_body, refuse_many_values, with_cap
 from kvplan.gateway.framing import Bodies, ClientGoneError, refuse_body
 from kvplan.gateway.running import STALL_S, AnswerCutError, Running, StallGuard, watch
 from kvplan.gateway.usage import read_usage
@@ -172,7 +172,8 @@ class AdmissionMiddleware:
     async def _price(self, scope: Scope, route: Route, raw: bytes) -> _Priced:
         """Fields and price; the exact prompt where its bound alone would refuse it and a counter can tell."""
         promise = self.admission.promise
-        body, ask = await self._beside(len(raw), _read, raw, route, promise.media_tokens)
+        most = MOST_VALUES + promise.window_tokens
+        body, ask = await self._beside(len(raw), _read, raw, most, route, promise.media_tokens)
         if len(raw) >= _HUGE_BODY_BYTES:
             ask = replace(ask, is_countable=False)
         charged = price(promise, ask)
@@ -270,7 +271,8 @@ class AdmissionMiddleware:
             self._metrics.note_refusal(reason)
 
 
-def _read(raw: bytes, route: Route, media_tokens: Mapping[str, int]) -> tuple[Body, Ask]:
+def _read(raw: bytes, most_values: int, route: Route, media_tokens: Mapping[str, int]) -> tuple[Body, Ask]:
+    refuse_many_values(raw, most_values)
     body = read_body(raw)
     return body, read_ask(route, body.fields, media_tokens)
 
