@@ -8,7 +8,8 @@ import typer
 
 from kvplan.cli import options, overrides
 from kvplan.cli.asked import takes_deployment
-from kvplan.cli.output import check_free, show_report, talk, write_file
+from kvplan.cli.files import check_free
+from kvplan.cli.output import show_report, talk, write_file
 from kvplan.engines.forms import read_amount
 from kvplan.errors import InputError
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from kvplan.cli import options, overrides
-from kvplan.cli.output import check_free, show_report, talk
+from kvplan.cli.files import check_free
+from kvplan.cli.output import show_report, talk
 from kvplan.cli.progress import progress_bar
 from kvplan.errors import InputError
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kvplan.cli import options
-from kvplan.cli.output import check_free, show_report
+from kvplan.cli.files import check_free
+from kvplan.cli.output import show_report
 from kvplan.cli.progress import progress_bar
 from kvplan.engines.forms import read_kv_type, read_share
 from kvplan.errors import InputError

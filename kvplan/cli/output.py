@@ -16,23 +16,6 @@ from kvplan.errors import InputError
 if TYPE_CHECKING:
     from kvplan.report.page import Part
 
-__all__ = [
-    "check_free",
-    "encodable",
-    "point_at_nothing",
-    "quietly",
-    "show",
-    "show_above",
-    "show_report",
-    "talk",
-    "terminal_width",
-    "unwritable",
-    "wants_colour",
-    "write_data",
-    "write_file",
-    "write_lines",
-]
-
 _ASCII = {"×": "x", "±": "+/-", "·": "-", "−": "-", "≤": "<=", "≥": ">=", "…": "...", "→": "->"}
 
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from kvplan.cli import options
-from kvplan.cli.output import check_free, show_above, show_report, talk, write_file
+from kvplan.cli.files import check_free
+from kvplan.cli.output import show_above, show_report, talk, write_file
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan trace azure_conv.csv.gz --output traffic.yaml"
