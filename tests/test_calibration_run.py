@@ -17,7 +17,7 @@ TRAFFIC = """\
 model: meta-llama/Llama-3.1-8B-Instruct
 deployment: {gpu: h100, engine: vllm@0.19, max_model_len: 32768, max_num_seqs: 48}
 traffic:
-  duration: 60s
+  duration: 2m
   classes:
     - {name: a, rate: 4/s, prompt_tokens: 900, output_tokens: {lognormal: {p50: 150, p95: 400}}}
 """

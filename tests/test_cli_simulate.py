@@ -276,6 +276,12 @@ def test_rows_that_were_not_replayed_as_they_stand_are_said(capsys: pytest.Captu
     assert "Trace r: 1 row with a stamp before that of the row above: sorted for replay" in shown
 
 
+def test_time_outs_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "traffic.yaml").write_text(TRAFFIC + "      timeout: 2s\n", encoding="utf-8")
+    shown = " ".join(_run(capsys, "--strategy", "none").split())
+    assert re.search(r"Timed out none: \d+% of requests end at their time-out, and are not sent again", shown)
+
+
 def test_every_figure_has_its_interval_and_every_strategy_its_bound(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(_run(capsys, "--strategy", "worst_case", "--strategy", "none", "--format", "json"))
     shown = _run(capsys, "--strategy", "worst_case", "--strategy", "none").splitlines()
@@ -304,6 +310,7 @@ def test_an_endless_queue_and_a_limit_above_the_worst_case_are_said(
     (tmp_path / "traffic.yaml").write_text(heavy, encoding="utf-8")
     shown = " ".join(_run(capsys, "--strategy", "none", "--strategy", "concurrency").split())
     assert "no 429/503 from the engine; the wait grows without bound; put the limit in front" in shown
+    assert "no 429/503" not in _run(capsys, "--strategy", "none", "--scale", "0.1")
     assert re.search(r"\d+ at once is [\d.]+ × the safe concurrency \(worst cases that fit of", shown)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 
 VERSIONS = {
     "model": 1,
@@ -24,6 +25,15 @@ VERSIONS = {
 def picked(value: object, names: str) -> dict[str, object]:
     """The fields and properties of ``value`` that ``names`` lists: a document calls them as the result does."""
     return {name: getattr(value, name) for name in names.split()}
+
+
+def plain(value: object) -> object:
+    """Frozen values as dictionaries and lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(inner) for name, inner in vars(value).items()}
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    return [plain(one) for one in value] if isinstance(value, tuple | list) else value
 
 
 def document(schema: str, content: Mapping[str, object]) -> str:

@@ -1,10 +1,9 @@
 """``kvplan recommend`` as JSON (``kvplan.recommendation``)."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 
 from kvplan.recommend import Advice
-from kvplan.report.json_text import document, picked
+from kvplan.report.json_text import document, picked, plain
 from kvplan.report.model_json import model_object
 
 
@@ -18,34 +17,34 @@ def advice_object(advice: Advice, written: str | None = None) -> dict[str, objec
     plant = advice.plant
     return {
         "feasible": advice.feasible,
-        "failed": _plain(advice.failed),
+        "failed": plain(advice.failed),
         "recommendation": {
             **picked(advice, "safety_fraction default_max_tokens truncated_share"),
             "refused_share": advice.answer.refused_share,
             "e2e_p99_s": advice.answer.e2e_p99_s,
-            "per_class": _plain(advice.per_class),
+            "per_class": plain(advice.per_class),
             "per_class_unbounded": list(advice.per_class_unbounded),
-            "per_class_played": _plain(advice.per_class_played),
+            "per_class_played": plain(advice.per_class_played),
             "binds": advice.binds,
             "reason": advice.knee,
         },
         "constraints": {**asdict(advice.constraints), "sources": dict(advice.constraint_sources)},
-        "safety": _plain(advice.safety),
-        "curves": {"caps": _plain(advice.caps), "fractions": _plain(advice.fractions)},
-        "answer": _plain(advice.answer),
+        "safety": plain(advice.safety),
+        "curves": {"caps": plain(advice.caps), "fractions": plain(advice.fractions)},
+        "answer": plain(advice.answer),
         "check": {
             "first_seed": advice.check_seed,
             "truncated_share": advice.check_truncated_share,
             **asdict(advice.check),
         },
-        "sensitivity": _plain(advice.sensitivity),
-        "price": _plain(advice.price),
-        "reservations": _plain(advice.reservations),
-        "engine": _plain(advice.engine),
-        "retry_after": _plain(advice.retry),
-        "replicas": _plain(advice.fleet),
-        "autoscaling": _plain(advice.scaling),
-        "observed": _plain(advice.observed),
+        "sensitivity": plain(advice.sensitivity),
+        "price": plain(advice.price),
+        "reservations": plain(advice.reservations),
+        "engine": plain(advice.engine),
+        "retry_after": plain(advice.retry),
+        "replicas": plain(advice.fleet),
+        "autoscaling": plain(advice.scaling),
+        "observed": plain(advice.observed),
         "inputs": {
             "traffic_file": advice.traffic.file,
             **picked(advice, "policy seed seeds scale runs unset_share own_cap_truncated_share"),
@@ -61,12 +60,3 @@ def advice_object(advice: Advice, written: str | None = None) -> dict[str, objec
         },
         "traffic_yaml": written,
     }
-
-
-def _plain(value: object) -> object:
-    """Frozen values as dictionaries and lists."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: _plain(inner) for name, inner in vars(value).items()}
-    if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value

@@ -1,11 +1,8 @@
 """``kvplan simulate`` as JSON (``kvplan.simulation``)."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
-
-from kvplan.report.json_text import document, picked
+from kvplan.report.json_text import document, picked, plain
 from kvplan.report.model_json import model_object
-from kvplan.simulation.results import Recommendation, Simulation, StrategyResult
+from kvplan.simulation.results import Simulation, StrategyResult
 
 
 def text(result: Simulation) -> str:
@@ -16,14 +13,14 @@ def text(result: Simulation) -> str:
 def simulation_object(result: Simulation) -> dict[str, object]:
     """What the document holds besides its frame."""
     return {
-        "inputs": {name: _plain(value) for name, value in asdict(result.inputs).items()},
+        "inputs": plain(result.inputs),
         "model": None if result.plant.model is None else model_object(result.plant.model),
         "pool": _pool_object(result),
-        "reservations": [asdict(row) for row in result.reservations],
-        "stability": asdict(result.stability),
+        "reservations": plain(result.reservations),
+        "stability": plain(result.stability),
         "strategies": [strategy_object(strategy) for strategy in result.strategies],
         "service_band": [{"factor": end.factor, **strategy_object(end.result)} for end in result.band],
-        "recommendation": None if result.recommendation is None else recommendation_object(result.recommendation),
+        "recommendation": plain(result.recommendation),
     }
 
 
@@ -46,33 +43,15 @@ def strategy_object(strategy: StrategyResult) -> dict[str, object]:
     """One strategy over all seeds."""
     return {
         **picked(strategy, "name summary default_max_tokens ledger_capacity"),
-        "requests": asdict(strategy.requests),
-        "shares": dict(strategy.shares),
+        **{name: plain(getattr(strategy, name)) for name in ("requests", "shares")},
         **picked(strategy, "attempts refusals amplification"),
         "recovery_s": None if strategy.burst is None else strategy.burst.recovery_s,
-        "burst": None if strategy.burst is None else asdict(strategy.burst),
+        "burst": plain(strategy.burst),
         **picked(strategy, "preemptions recomputed_tokens over_capacity_events"),
-        "kv": asdict(strategy.kv),
-        "queue_s": asdict(strategy.queue_s),
-        "ttft_s": asdict(strategy.ttft_s),
-        "e2e_s": asdict(strategy.e2e_s),
+        **{name: plain(getattr(strategy, name)) for name in ("kv", "queue_s", "ttft_s", "e2e_s")},
         **picked(strategy, "output_tokens_per_s sustainable_per_s steady"),
         "steady_reason": strategy.steady_reason or None,
-        "intervals": {name: list(ends) for name, ends in strategy.intervals.items()},
-        "worst_seed": dict(strategy.worst_seed),
-        "classes": [{name: _plain(value) for name, value in asdict(one).items()} for one in strategy.classes],
+        "intervals": plain(strategy.intervals),
+        "worst_seed": plain(strategy.worst_seed),
+        "classes": plain(strategy.classes),
     }
-
-
-def recommendation_object(advice: Recommendation) -> dict[str, object]:
-    """The recommendation."""
-    return {
-        **picked(advice, "safety_fraction default_max_tokens truncated_share refused_share"),
-        "per_class": [asdict(one) for one in advice.per_class],
-        **picked(advice, "binds reason"),
-        "terms": dict(advice.terms),
-    }
-
-
-def _plain(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else value

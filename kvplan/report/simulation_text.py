@@ -192,10 +192,13 @@ def remarks(result: Simulation) -> Iterator[tuple[str, str]]:
             found.setdefault(("Too large", f"{percent(share)} of requests can never be served ({never})"), []).append(
                 strategy.name
             )
+        if late := strategy.shares["timed_out_share"]:
+            said = f"{percent(late)} of requests end at their time-out, and are not sent again as some clients would"
+            found.setdefault(("Timed out", said), []).append(strategy.name)
     for strategy in result.strategies:
         if not strategy.steady:
             found.setdefault(("Unsteady", strategy.steady_reason), []).append(strategy.name)
-            if not strategy.requests.refused:
+            if not strategy.requests.refused and result.stability.offered_per_s > strategy.sustainable_per_s:
                 found.setdefault(("Endless", _ENDLESS), []).append(strategy.name)
     for (label, sentence), names in found.items():
         whom = "all strategies" if len(names) == len(result.strategies) > 1 else ", ".join(names)
@@ -240,15 +243,20 @@ def service_band_line(result: Simulation) -> str:
     """What the judged strategy does at both ends of the service time's band."""
     ends = (
         f"steps × {ratio(end.factor)}: done {_with_spread(end.result, 'completed_share')}, "
-        f"refused {_with_spread(end.result, 'refused_share')}, p99 {seconds(end.result.e2e_s.p99)}\xa0"
-        f"{spread(end.result, 'e2e_p99_s', end.result.e2e_s.p99, show=seconds)}"
+        f"refused {_with_spread(end.result, 'refused_share')}, p99 "
+        f"{_beside(seconds(end.result.e2e_s.p99), spread(end.result, 'e2e_p99_s', end.result.e2e_s.p99, show=seconds))}"
         for end in result.band
     )
     return f"{result.band[0].result.name} with {'; '.join(ends)}"
 
 
 def _with_spread(strategy: StrategyResult, share: str) -> str:
-    return f"{percent(strategy.shares[share])}\xa0{spread(strategy, share, strategy.shares[share])}"
+    return _beside(percent(strategy.shares[share]), spread(strategy, share, strategy.shares[share]))
+
+
+def _beside(figure: str, reach: str) -> str:
+    """A figure and its ±, which no line end parts."""
+    return f"{figure}\xa0{reach}" if reach else figure
 
 
 _STORM = 1.05
@@ -264,10 +272,9 @@ def storm_lines(result: Simulation) -> Iterator[tuple[str, str]]:
         times = ", ".join(f"{one.name} {_felt_for(one, burst)}" for one, burst in felt)
         yield "Burst", f"{size} in the fullest minute; from its end until no more wait than before: {times}"
     storms = [
-        f"{strategy.name} {ratio(strategy.amplification)}\xa0"
-        f"{spread(strategy, 'amplification', strategy.amplification)}".rstrip()
-        for strategy in result.strategies
-        if strategy.amplification > _STORM
+        f"{one.name} {_beside(ratio(one.amplification), spread(one, 'amplification', one.amplification))}"
+        for one in result.strategies
+        if one.amplification > _STORM
     ]
     if storms:
         yield "Retries", f"attempts for each request: {', '.join(storms)}"
@@ -276,7 +283,7 @@ def storm_lines(result: Simulation) -> Iterator[tuple[str, str]]:
 def _felt_for(strategy: StrategyResult, burst: Burst) -> str:
     if burst.recovery_s is None:
         return f"not before the end of {burst.seeds - burst.seeds_recovered} of {burst.seeds} runs"
-    return f"{seconds(burst.recovery_s)}\xa0{spread(strategy, 'recovery_s', burst.recovery_s, show=seconds)}".rstrip()
+    return _beside(seconds(burst.recovery_s), spread(strategy, "recovery_s", burst.recovery_s, show=seconds))
 
 
 def seeds_line(result: Simulation) -> str:

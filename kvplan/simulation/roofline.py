@@ -38,11 +38,13 @@ def roofline(
 
     - base = (dense weights / t + routed experts / (t × d)) / bandwidth. Of the embedding a step reads single rows, so
       it is left out unless it is the head as well. All experts count: a step of a few dozen sequences reaches them.
-    - prefill token = 2 × (dense × d + active experts) / t / peak FLOP/s + d × exchange. Ranks that share experts step
-      together, so a prompt read on one holds up all d; its experts' work is shared out, the dense part is not.
-    - decoding sequence = 2 × (dense + active experts + head) / t / peak FLOP/s + exchange.
+    - prefill token = 2 × (dense × d + active experts) / t / peak FLOP/s + d × exchange + passing. Ranks that share
+      experts step together, so a prompt read on one holds up all d; its experts' work is shared out, the dense part is
+      not.
+    - decoding sequence = 2 × (dense + active experts + head) / t / peak FLOP/s + exchange + passing.
     - context token = its KV bytes on a rank / bandwidth.
     - exchange = bytes that a token sends between GPUs / link (``_exchanged_bytes``).
+    - passing = bytes of a token's states between matrix products / bandwidth (``_passed_bytes``).
 
     Pipeline stages work one after the other, so a step passes through all of them. Attention's own arithmetic, launches
     and sampling lie in e. The sum, not the larger of memory and compute time, is what the measured runs follow.
@@ -61,10 +63,12 @@ def roofline(
     flops = _peak_flops(gpu, model)
     exchange_s = _exchanged_bytes(model, tensor, sharing) / link_bytes_per_s(gpu)
     context_bytes = _context_token_bytes(model, tensor, plan) / deployment.context_parallel
+    passing_s = _passed_bytes(model, tensor, dense + active_experts) / gpu.bandwidth_bytes_per_s
     step = StepCost(
         base_s=(read - expert_bytes + expert_bytes / sharing) / tensor / gpu.bandwidth_bytes_per_s / efficiency,
-        prefill_token_s=(2.0 * (dense * sharing + active_experts) / tensor / flops + sharing * exchange_s) / efficiency,
-        decode_sequence_s=(2.0 * computed / tensor / flops + exchange_s) / efficiency,
+        prefill_token_s=(2.0 * (dense * sharing + active_experts) / tensor / flops + sharing * exchange_s + passing_s)
+        / efficiency,
+        decode_sequence_s=(2.0 * computed / tensor / flops + exchange_s + passing_s) / efficiency,
         kv_token_s=context_bytes / gpu.bandwidth_bytes_per_s / efficiency,
     )
     ranks = tensor * deployment.pipeline_parallel * sharing
@@ -102,6 +106,19 @@ def _exchanged_bytes(model: ModelSpec, tensor: int, sharing: int) -> float:
     reduced = len(model.layers) * 2 * 2 * (tensor - 1) / tensor
     gathered = expert_layers(model) * 2 * (sharing - 1) if sharing > 1 else 0
     return state_bytes * (reduced + gathered)
+
+
+def _passed_bytes(model: ModelSpec, tensor: int, layer_parameters: float) -> float:
+    """Bytes that a token's 16-bit states take to and from memory in the kernels between matrix products.
+
+    A layer's two norms read and write state and residual, 8 × hidden, whole on every rank. Rotary embedding and
+    attention's in- and output are 4 × hidden and the activation function 3 × width, of which a rank has its share; both
+    together are 2 × hidden and what the layer's parameters on a token's way are over hidden (2 × hidden + 3 × width,
+    and little for K and V). What k experts give is written and read again for their sum: 2 × k × hidden.
+    """
+    hidden, layers, experts = model.shape.hidden, len(model.layers), model.shape.experts_per_token or 0
+    routed = 2 * experts * hidden * expert_layers(model) if experts else 0
+    return 2.0 * (8 * hidden * layers + routed + (2 * hidden * layers + layer_parameters / hidden) / tensor)
 
 
 def _peak_flops(gpu: GpuProfile, model: ModelSpec) -> float:

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from kvplan.traffic.kinds import StepCost
 
-EFFICIENCY = 0.77
-"""Share of the roofline that vLLM reaches: the geometric mean over three measured runs of vLLM 0.19, 0.93 for
-Llama-3.1-8B on an RTX 4090, 0.77 for it on an RTX PRO 6000, 0.64 for Qwen3-30B-A3B on two of those that share the
+EFFICIENCY = 0.79
+"""Share of the roofline that vLLM reaches: the geometric mean over three measured runs of vLLM 0.19, 0.95 for
+Llama-3.1-8B on an RTX 4090, 0.79 for it on an RTX PRO 6000, 0.66 for Qwen3-30B-A3B on two of those that share the
 experts (github.com/casys-kaist/LLMServingSim @ 5daddb21). A measured run refits it."""
 BAND_SHARE = 0.25
-"""How far a step may be off when only the roofline is known: steps of those three runs took 17 % less to 21 % more."""
+"""How far a step may be off when only the roofline is known: steps of those three runs took 17 % less to 20 % more."""
 CALIBRATED_BAND_SHARE = 0.05
 """What is left of that after the efficiency was fitted on a measured run: the errors on the rest of those runs."""
 
