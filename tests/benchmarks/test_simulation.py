@@ -3,16 +3,23 @@
 ``pytest tests/benchmarks/test_simulation.py --benchmark-enable -s`` measures a million requests, ``worst_case`` in
 front of the engine, below its capacity; without the option a few hundred are played once, and only the answers are
 compared. The SimPy model has no engine: it is told how long each request stays, which the kernel has to find out.
+``python -m tests.benchmarks.test_simulation profile`` shows where the time of a simulation goes.
 """
 
+import cProfile
+import itertools
 import json
+import pstats
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from math import inf
+from operator import itemgetter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +28,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.simulation.engine import run_kernel
+from kvplan.simulation.run import simulate
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, Run
 from kvplan.traffic.kinds import StepCost
+from kvplan.traffic.load import parse_traffic
 from tests.benchmarks.comparison import compare
 from tests.reference_engine import ReferenceEngine, Sequence
 
@@ -166,13 +175,76 @@ def test_a_million_requests(benchmark: BenchmarkFixture) -> None:
         rival = {"SimPy ledger": "SimPy ledger without an engine", "stepped": "step-by-step reference"}[name]
         compare(benchmark, "simulation, compiled", rival, "µs a request", each_us["compiled"], each_us[name])
         compare(benchmark, "simulation, not compiled", rival, "µs a request", each_us["uncompiled"], each_us[name])
+    show_profile()
     benchmark.extra_info.update(figures)
     assert figures["peak_bytes"] <= MOST_BYTES
     medians = {name: statistics.median(values) for name, values in each_us.items()}
     assert medians["compiled"] < medians["SimPy ledger"] < medians["stepped"]
 
 
+MIX = """
+deployment:
+  {max_model_len: 32768, max_num_seqs: 256, kv_pool: {blocks: 26569, block_tokens: 16},
+   service: {base_s: 0.008, prefill_token_s: 2.5e-5, decode_sequence_s: 4.0e-5, kv_token_s: 4.0e-8}}
+traffic:
+  duration: 46h
+  classes:
+    - {name: chat, rate: 6/s, prompt_tokens: {lognormal: {p50: 1020, p95: 4080}},
+       output_tokens: {lognormal: {p50: 129, p95: 451}}, max_tokens: 1024}
+"""
+PARTS = {
+    "sample": "the traffic is drawn",
+    "requests_for": "requests are capped and charged",
+    "sustainable_per_s": "the closed-form bound",
+    "run_kernel": "the kernel plays, compiled",
+    "measure": "figures are made of rows",
+}
+ROOMS = {
+    "who arrives, is let in, comes again": ("play", "door", "clients"),
+    "jumps from event to event": ("advance", "clock"),
+    "batches that read, admit or preempt": ("batch", "admitting", "running"),
+    "ends and blocks given back": ("leaving", "kept", "identities", "windows"),
+    "blocks counted": ("paging",),
+    "heaps": ("keys", "heappush", "heappop"),
+}
+
+
+def where_time_goes() -> Iterator[tuple[str, float]]:
+    """Parts of a simulation of a million requests with their seconds, then the uncompiled kernel's own."""
+    traffic = parse_traffic(MIX, file="mix.yaml")
+    kernel(*worst_case(ONCE), compiled=True)
+    profile = cProfile.Profile(time.process_time)
+    profile.runcall(simulate, traffic, strategies=("worst_case",), seeds=1, workers=1)
+    yield "a million requests", 0.0
+    for (file, _, name), (_, calls, _, total_s, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        if name in PARTS and "/kvplan/" in file:
+            yield f"{PARTS[name]} ({calls} ×)" if calls > 1 else PARTS[name], total_s
+    requests, door = worst_case(PLAIN)
+    profile = cProfile.Profile(time.process_time)
+    profile.runcall(kernel, requests, door, compiled=False)
+    yield f"the kernel, uncompiled, {PLAIN:,} requests", 0.0
+    own = Counter[str]()
+    for (file, _, name), (_, _, own_s, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        own[Path(file).stem if "/kernel/" in file else name.rpartition(".")[2].strip(">")] += own_s
+    for room, modules in ROOMS.items():
+        yield room, sum(own[module] for module in modules)
+
+
+def show_profile() -> None:
+    """The parts as a table: seconds, and shares of their heading's sum."""
+    found = list(where_time_goes())
+    starts = [place for place, (_, seconds) in enumerate(found) if not seconds] + [len(found)]
+    for start, end in itertools.pairwise(starts):
+        total_s = sum(seconds for _, seconds in found[start:end])
+        print(f"{found[start][0]}: {total_s:.2f} s of CPU under the profiler")
+        for part, seconds in sorted(found[start + 1 : end], key=itemgetter(1), reverse=True):
+            print(f"  {seconds / total_s:5.0%}  {seconds:6.2f} s  {part}")
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["profile"]:
+        show_profile()
+        sys.exit()
     kernel(*worst_case(ONCE), compiled=True)
     asked, ledger = worst_case(int(sys.argv[1]))
     used_s = cpu_s(lambda: kernel(asked, ledger, compiled=True))
