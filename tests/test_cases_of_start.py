@@ -4,8 +4,9 @@ from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm, MediaLimit
 from kvplan.engines.graphs import inside_finding, share_for_same_pool
-from kvplan.engines.vllm.findings import prompt_logits_finding, uneven_finding
+from kvplan.engines.vllm.findings import uneven_finding
 from kvplan.engines.vllm.media import worst_case_tokens
+from kvplan.engines.vllm.memory_findings import prompt_logits_finding
 from kvplan.units import GIB, MIB
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from kvplan.calibration.deployment import deployment_of, release_in, with_drafter_of
 from kvplan.calibration.misleading import Misleading, misleading_lines
 from kvplan.calibration.pool import check_model, measured_pool
+from kvplan.calibration.refusals import nothing_measured, way_out
 from kvplan.capacity import Fit, fit
-from kvplan.engine_logs import EngineStart, Refusal
+from kvplan.engine_logs import EngineStart
 from kvplan.engines.base import Budget, Deployment, Finding
 from kvplan.engines.graphs import GRAPHS_DO_NOT_FIT
 from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
@@ -75,7 +76,7 @@ def calibrate(
     assert budget is not None
     terms = _terms(start, budget)
     if pool is None and all(term.logged_bytes is None for term in terms):
-        raise _nothing_measured(start)
+        raise nothing_measured(start)
     # llama.cpp's pool is allocated as asked: it says nothing of what is left, so of no term that was not printed
     left = None if start.engine == "llama.cpp" else pool
     inside = _corrections(terms, budget, left)
@@ -232,40 +233,13 @@ def _with_rest(
     return (*(term for term in terms if term.logged_bytes is not None), joined)
 
 
-def _nothing_measured(start: EngineStart) -> InputError:
-    """Why there is nothing to compare: the engine's own refusal, or a log that says too little."""
-    for refusal in start.refusals:
-        return InputError(
-            f"line {refusal.line}: the engine refused to start before it measured anything: {refusal.text[:160]}",
-            hint=_way_out(refusal, start) or "start it as kvplan fit --flags says",
-        )
-    return InputError(
-        "the log holds no figure of this engine's memory",
-        hint="give the log from the engine's first line on, and at its normal level",
-    )
-
-
-def _way_out(refusal: Refusal, start: EngineStart) -> str | None:
-    """What the engine's own refusal says would start."""
-    if refusal.estimated_max_model_len is not None:
-        return f"--max-model-len {refusal.estimated_max_model_len}, as the engine says"
-    if refusal.pool_tokens is not None:
-        return f"--max-model-len {refusal.pool_tokens}, all that the pool holds"
-    if refusal.most_sequences is not None:
-        return f"--max-num-seqs {refusal.most_sequences}, as the engine says"
-    if refusal.reason == "not_enough_free" and refusal.available_bytes and start.total_bytes:
-        most = int(refusal.available_bytes / start.total_bytes * 1000) / 1000
-        return f"--gpu-memory-utilization {most:g} at most, or end what holds the memory"
-    return None
-
-
 def _findings(start: EngineStart, gpu: GpuProfile | None, deployment: Deployment) -> tuple[Finding, ...]:
     findings = [
         Finding(
             code=f"log-refusal-{refusal.reason.replace('_', '-')}",
             severity="error",
             message=f"line {refusal.line}: the engine refused to start: {refusal.text[:160]}",
-            hint=_way_out(refusal, start),
+            hint=way_out(refusal, start),
         )
         for refusal in start.refusals
     ]

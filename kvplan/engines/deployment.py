@@ -148,9 +148,7 @@ class Deployment:
     )
     block_size: Annotated[int | None, Option(rare=True, form=COUNT, help="Tokens of a block.")] = None
     enforce_eager: Annotated[bool, Option(form=SWITCH, help="No CUDA graphs.")] = False
-    kv_offload_bytes: Annotated[
-        int | None, Option(rare=True, form=AMOUNT, help="KV in the host's memory.")
-    ] = None
+    kv_offload_bytes: Annotated[int | None, Option(rare=True, form=AMOUNT, help="KV in the host's memory.")] = None
     speculative_tokens: Annotated[int, Option(form=COUNT_OR_NONE, group="load", help="Tokens guessed ahead.")] = 0
     speculative_method: Annotated[
         str | None, Option(form=WORD, group="load", help="How: ngram, mtp, draft_model or eagle.")

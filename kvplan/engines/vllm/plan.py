@@ -15,15 +15,10 @@ from kvplan.engines.vllm.drafting import (
     drafting_findings,
     with_drafter,
 )
-from kvplan.engines.vllm.findings import (
-    budget_findings,
-    check_asked,
-    layout_findings,
-    step_findings,
-    uneven_finding,
-)
+from kvplan.engines.vllm.findings import check_asked, layout_findings, uneven_finding
 from kvplan.engines.vllm.lora import adapters_are_priced
 from kvplan.engines.vllm.media import loads_encoder, media_findings, without_encoder
+from kvplan.engines.vllm.memory_findings import budget_findings, step_findings
 from kvplan.engines.vllm.pages import stage_layouts
 from kvplan.engines.vllm.settings import prints_plain_tokens, release_of, resolve_settings, version_findings
 from kvplan.engines.vllm.storage import kv_types

@@ -1,0 +1,101 @@
+"""What the memory of a vLLM rank leaves no room for, and which setting takes it."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from kvplan.engines.base import Budget, Deployment, Finding, Settings
+from kvplan.engines.graphs import inside_finding
+from kvplan.engines.sharing import start_findings
+from kvplan.engines.vllm.settings import is_whole_prompt
+from kvplan.model import ModelSpec
+from kvplan.units import GIB, MIB, format_bytes
+
+PROMPT_LOGITS_TOKENS = 1024
+"""vLLM 0.33 computes prompt log-probabilities for so many tokens at a time (``prompt_logprobs`` of its sampler)."""
+
+_MUCH = Fraction(1, 20)
+"""A share of the engine's memory worth a word where a setting moves it."""
+
+
+def budget_findings(model: ModelSpec, deployment: Deployment, settings: Settings, budget: Budget) -> Iterator[Finding]:
+    """What the memory of a rank leaves no room for, and what the share asked for means."""
+    yield from start_findings(deployment, budget)
+    if deployment.memory_utilization is not None:
+        found = inside_finding(budget, settings.memory_utilization)
+        if found is not None:
+            yield found
+    beside = sum(term.bytes for term in budget.terms if not term.inside_fraction and term.name == "cuda_graphs")
+    left = budget.total_bytes - deployment.other_processes_bytes - budget.requested_bytes - beside
+    chunk = min(settings.max_num_batched_tokens, PROMPT_LOGITS_TOKENS)
+    killed = prompt_logits_finding(model.shape.vocabulary or 0, chunk, left)
+    if killed is not None and not model.shape.is_pooling:
+        yield killed
+    sampled = sampler_finding(budget, model.shape.vocabulary or 0, settings.max_num_seqs)
+    if sampled is not None:
+        yield sampled
+
+
+def prompt_logits_finding(vocabulary: int, tokens: int, left_bytes: int) -> Finding | None:
+    """Whether one request for prompt log-probabilities fits beside the pool: tokens × vocabulary × 2 B of logits.
+
+    1,024 × 154,880 × 2 B = 302.5 MiB, where 218.81 MiB are left, end the engine.
+    """
+    need = tokens * vocabulary * 2
+    if need <= left_bytes:
+        return None
+    return Finding(
+        code="prompt-logprobs-do-not-fit",
+        severity="warning",
+        message=f"a request for prompt log-probabilities takes {need / MIB:,.1f} MiB ({tokens:,} tokens × "
+        f"{vocabulary:,} × 2 B) beside the pool, where {max(0, left_bytes) / MIB:,.1f} MiB are left: it would end the "
+        "engine",
+        hint="reject or cap prompt_logprobs, or lower --gpu-memory-utilization",
+    )
+
+
+def sampler_finding(budget: Budget, vocabulary: int, sequences: int) -> Finding | None:
+    """What sampling over all sequences takes, where that is much of the memory: 12 B × vocabulary × S at once (a
+    float32 copy of the logits and the places of their order).
+
+    152,064 × 1,024 × 4 B = 0.58 GiB a copy, 1.74 GiB the largest allocation (vllm-project/vllm issue 15105).
+    """
+    taken = sum(term.bytes for term in budget.terms if "sampler" in term.name and term.inside_fraction)
+    if taken < _MUCH * budget.requested_bytes:
+        return None
+    copy = sequences * vocabulary * 4
+    return Finding(
+        code="sampler-takes-much",
+        severity="warning",
+        message=f"sampling over {sequences:,} sequences takes {format_bytes(taken)}: one copy of the logits "
+        f"({sequences:,} × {vocabulary:,} × 4 B) is {copy / GIB:.2f} GiB, the largest single allocation "
+        f"{3 * copy / GIB:.2f} GiB",
+        hint=f"lower max_num_seqs: --max-num-seqs {max(1, min(sequences // 4, 256))}",
+    )
+
+
+def step_findings(
+    model: ModelSpec, deployment: Deployment, settings: Settings, budget: Budget | None
+) -> Iterator[Finding]:
+    """That the peak beside KV grows with the tokens of a step, where these are a whole prompt or take much.
+
+    The first engine computes a prompt of up to 32,768 tokens at once: 20,000 and 35,000 start on a card where 29,000
+    does not (vllm-project/vllm issue 10517).
+    """
+    tokens, whole = settings.max_num_batched_tokens, is_whole_prompt(model, deployment, settings)
+    forward = 0 if budget is None else sum(term.bytes for term in budget.terms if term.name == "activation_forward")
+    if not whole and (budget is None or forward < _MUCH * budget.requested_bytes):
+        return
+    took = f" takes {format_bytes(forward)}" if forward else ""
+    message, hint = "", f"--max-num-batched-tokens {tokens // 2} or less"
+    if whole:
+        message = (
+            ": it holds a whole prompt, so a longer window can fit where a shorter one fails (above 32,768 this "
+            "release computes prompts in chunks)"
+        )
+        hint = "--chunked-prefill: steps of 2,048 tokens"
+    yield Finding(
+        code="peak-grows-with-step",
+        severity="info",
+        message=f"the non-KV peak grows with the prefill batch, a step of {tokens:,} tokens{took}{message}",
+        hint=hint,
+    )
