@@ -91,10 +91,14 @@ class FakeEngine:
             self.running -= 1
 
     async def _write(self, request: web.Request, body: dict[str, Any], script: dict[str, Any]) -> web.StreamResponse:
-        asked = body.get("max_tokens") or body.get("max_completion_tokens") or 16
+        caps = (body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
+        asked = next(filter(None, caps), 16)
         tokens, gap_s = min(script.get("tokens", 4), asked), script.get("gap_s", 0.0)
         die_after = script.get("die_after", -1)
         streamed = bool(body.get("stream"))
+        spoken = _SPOKEN.get(request.path)
+        if spoken is not None:
+            return await _speak(request, spoken(tokens), streamed=streamed, gap_s=gap_s)
         if "wait_s" in script:
             await asyncio.sleep(script["wait_s"])
         if die_after == -2:
@@ -143,3 +147,58 @@ def _chunk(text: str) -> dict[str, Any]:
         "created": 0,
         "choices": [{"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}],
     }
+
+
+Events = list[tuple[str, dict[str, Any]]]
+
+
+def _as_anthropic(tokens: int) -> tuple[dict[str, Any], Events]:
+    """A message of Anthropic's API, whole and as its stream."""
+    usage = {"input_tokens": 9, "output_tokens": tokens}
+    empty = {"id": "m", "type": "message", "role": "assistant", "model": "fake", "stop_reason": None, "usage": usage}
+    text = [f"t{index} " for index in range(tokens)]
+    events: Events = [
+        ("message_start", {"message": {**empty, "content": []}}),
+        ("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}}),
+        *(("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": one}}) for one in text),
+        ("content_block_stop", {"index": 0}),
+        ("message_delta", {"delta": {"stop_reason": "end_turn"}, "usage": usage}),
+        ("message_stop", {}),
+    ]
+    return {**empty, "content": [{"type": "text", "text": "".join(text)}]}, events
+
+
+def _as_response(tokens: int) -> tuple[dict[str, Any], Events]:
+    """A response of OpenAI's newer API, whole and as its stream."""
+    text = [f"t{index} " for index in range(tokens)]
+    part = {"type": "output_text", "text": "".join(text), "annotations": []}
+    item = {"type": "message", "id": "i", "role": "assistant", "status": "completed", "content": [part]}
+    usage = {"input_tokens": 9, "output_tokens": tokens, "total_tokens": 9 + tokens}
+    response = {"id": "r", "object": "response", "created_at": 0, "model": "fake", "output": [item], "usage": usage}
+    where = {"item_id": "i", "output_index": 0, "content_index": 0}
+    begun = {**response, "output": [{**item, "content": [{**part, "text": ""}]}]}
+    events: Events = [
+        ("response.created", {"response": begun}),
+        *(("response.output_text.delta", {**where, "delta": one}) for one in text),
+        ("response.completed", {"response": response}),
+    ]
+    return response, events
+
+
+_SPOKEN = {"/v1/messages": _as_anthropic, "/v1/responses": _as_response}
+
+
+async def _speak(
+    request: web.Request, spoken: tuple[dict[str, Any], Events], *, streamed: bool, gap_s: float
+) -> web.StreamResponse:
+    whole, events = spoken
+    if not streamed:
+        return web.json_response(whole)
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    for kind, data in events:
+        event = json.dumps({"type": kind, "sequence_number": 0, **data})
+        await response.write(f"event: {kind}\ndata: {event}\n\n".encode())
+        await asyncio.sleep(gap_s)
+    await response.write_eof()
+    return response

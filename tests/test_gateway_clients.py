@@ -74,18 +74,77 @@ def _sync_openai(openai: Any, base: str) -> tuple[str, str]:
         return whole.choices[0].message.content, "".join(parts)
 
 
-def test_anthropic_python_is_served_on_messages() -> None:
-    anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed (pip install 'kvplan[dev]')")
+@pytest.mark.parametrize("server", SERVERS)
+def test_openai_python_reads_responses_and_raw_refusals(server: str) -> None:
+    openai = pytest.importorskip("openai", reason="openai is not installed (pip install 'kvplan[dev]')")
+
+    def synchronous(base: str) -> tuple[str, str]:
+        with openai.OpenAI(base_url=base, api_key="k") as client:
+            whole = client.responses.create(model="fake", input="hi", max_output_tokens=3)
+            parts = client.responses.create(model="fake", input="hi", max_output_tokens=3, stream=True)
+            text = "".join(part.delta for part in parts if part.type == "response.output_text.delta")
+            return whole.output_text, text
 
     async def case(gateway: Served) -> None:
-        async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key="k") as client:
+        base = gateway.url + "/v1"
+        async with openai.AsyncOpenAI(base_url=base, api_key="k", max_retries=0) as client:
+            answer = await client.responses.create(model="fake", input="hi", max_output_tokens=3)
+            assert answer.output_text == "t0 t1 t2 "
+            raw = await client.responses.with_raw_response.create(model="fake", input="hi", max_output_tokens=3)
+            assert int(raw.headers["x-kvplan-reserved-tokens"]) == 256 + 2 + 3
+            async with client.responses.stream(model="fake", input="hi", max_output_tokens=3) as stream:
+                assert "".join([e.delta async for e in stream if e.type == "response.output_text.delta"]) == "t0 t1 t2 "
+            slow = asyncio.create_task(gateway.chat(fake={"tokens": 8, "gap_s": 0.1}))
+            await gateway.until_running(1)
+            with pytest.raises(openai.RateLimitError) as full:
+                await client.responses.with_raw_response.create(model="fake", input="hi")
+            headers = full.value.response.headers
+            assert 1000 <= int(headers["retry-after-ms"]) <= 1000 * int(headers["retry-after"])
+            assert headers["x-should-retry"] == "true"
+            assert (await slow)[0] == 200
+        assert await asyncio.to_thread(synchronous, base) == ("t0 t1 t2 ", "t0 t1 t2 ")
+        assert await gateway.is_idle()
+
+    run(case, promise(capacity=80), server=server)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_anthropic_python_is_served_on_messages(server: str) -> None:
+    anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed (pip install 'kvplan[dev]')")
+
+    def synchronous(base: str) -> str:
+        with (
+            anthropic.Anthropic(base_url=base, api_key="k") as client,
+            client.messages.stream(model="fake", messages=MESSAGES, max_tokens=3) as stream,
+        ):
+            return "".join(stream.text_stream)
+
+    async def case(gateway: Served) -> None:
+        async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key="k", max_retries=0) as client:
             raw = await client.messages.with_raw_response.create(model="fake", messages=MESSAGES, max_tokens=4)
             assert int(raw.headers["x-kvplan-reserved-tokens"]) > 4
+            assert gateway.engine.headers[-1]["anthropic-version"]
+            async with client.messages.stream(model="fake", messages=MESSAGES, max_tokens=3) as stream:
+                assert "".join([text async for text in stream.text_stream]) == "t0 t1 t2 "
+                assert (await stream.get_final_message()).usage.output_tokens == 3
+            async with client.messages.stream(
+                model="fake", messages=MESSAGES, max_tokens=900, extra_body={"fake": {"tokens": 900, "gap_s": 0.01}}
+            ) as stream:
+                assert await anext(aiter(stream.text_stream)) == "t0 "
+            assert await gateway.is_idle(), "left early"
             with pytest.raises(anthropic.BadRequestError):
                 await client.messages.create(model="fake", messages=MESSAGES, max_tokens=-4)
-        assert gateway.engine.headers[-1]["anthropic-version"]
+            slow = asyncio.create_task(gateway.chat(fake={"tokens": 8, "gap_s": 0.1}))
+            await gateway.until_running(1)
+            with pytest.raises(anthropic.RateLimitError) as full:
+                await client.messages.create(model="fake", messages=MESSAGES, max_tokens=900)
+            assert int(full.value.response.headers["retry-after"]) >= 1
+            assert (await slow)[0] == 200
+        assert await asyncio.to_thread(synchronous, gateway.url) == "t0 t1 t2 "
+        async with gateway.client.get(gateway.url + "/metrics") as response:
+            assert "kvplan_observed_used_tokens_total 37.0" in await response.text(), "three answers told their usage"
 
-    run(case)
+    run(case, promise(capacity=80), server=server)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -1,8 +1,10 @@
 """``AdmissionMiddleware`` around an application of one's own, without the proxy and without a server."""
 
 import asyncio
+import doctest
 import json
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -106,3 +108,11 @@ def test_a_missing_name_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError):
         _ = kvplan.gateway.Nothing
+
+
+def test_what_the_explanation_shows_can_be_run() -> None:
+    page = files("kvplan.explain").joinpath("ledger.md").read_text("utf-8")
+    examples = doctest.DocTestParser().get_doctest(page, {}, "ledger.md", None, 0)
+    done = doctest.DocTestRunner().run(examples)
+    assert done.attempted >= 8
+    assert done.failed == 0

@@ -68,18 +68,20 @@ class AdmissionMiddleware:
     ``engine_aborts``: what the engine stops when its client leaves (ENGINE_ABORTS).
     ``why_closed`` says why nothing may enter now (a server that goes down), or None.
 
-    In a Python server's own ASGI application (nothing but the standard library is needed)::
+    Around a Python server's own ASGI application, with nothing but the standard library:
 
-        from kvplan.admission import STRATEGIES
-        from kvplan.gateway import Admission, AdmissionMiddleware, OwnLedger, Promise
-
-        promise = Promise(
-            window_tokens=32768,
-            capacity=23911,
-            request_blocks=lambda tokens: -(-tokens // 16),
-            strategy=STRATEGIES["worst_case"],
-        )
-        app = AdmissionMiddleware(app, Admission(promise, OwnLedger(promise.capacity)))
+    >>> from kvplan.admission import STRATEGIES
+    >>> from kvplan.gateway import Admission, OwnLedger, Promise
+    >>> promise = Promise(
+    ...     window_tokens=32768,
+    ...     capacity=23911,
+    ...     request_blocks=lambda tokens: -(-tokens // 16),
+    ...     strategy=STRATEGIES["worst_case"],
+    ... )
+    >>> async def my_server(scope, receive, send): ...
+    >>> app = AdmissionMiddleware(my_server, Admission(promise, OwnLedger(promise.capacity)))
+    >>> app.admission.ledger.free
+    23911
     """
 
     def __init__(
@@ -253,7 +255,8 @@ class AdmissionMiddleware:
             self._stalls.discard(running)
             if admission.release(holder) and self._metrics is not None:
                 held_s = time.monotonic() - asked_at_s
-                used = None if running.usage is None else read_usage(running.usage)
+                is_told = running.usage is not None and running.ended_by is None  # before the end it is not all
+                used = read_usage(running.usage or b"") if is_told else None
                 self._metrics.note_release(held_s, charged.tokens, used, running.ended_by)
 
     async def _refuse(self, send: Send, status: int, refusal: Refusal) -> None:
