@@ -29,6 +29,7 @@ traffic:
       client: openai-python
       cancel_share: 0.1
       max_tokens: {choices: [{value: 1024, share: 0.5}, {unset: true, share: 0.5}]}
+    - {name: u, trace: TRACE}
 """
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from kvplan.errors import InputError
 from kvplan.traffic.kinds import Arrivals
+from kvplan.traffic.on_disk import filled
 from kvplan.traffic.prefixes import Prefixes
 
 
@@ -21,8 +22,12 @@ def merged(parts: Sequence[Arrivals], duration_s: float | None) -> Arrivals:
     callers = [np.array([clients.index(client) for client in part.clients])[part.client_index] for part in parts]
     order = np.argsort(np.concatenate([part.arrival_s for part in parts]), kind="stable")
 
-    def joined(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(part, name) for part in parts])[order]
+    def in_order(columns: Sequence[NDArray[Any]]) -> Any:
+        whole = np.concatenate(columns)
+        return filled(len(order), lambda piece: whole[order[piece]], dtype=whole.dtype)
+
+    def joined(name: str) -> Any:
+        return in_order([getattr(part, name) for part in parts])
 
     answers, answer_tokens = _merge_answers(parts, order)
     return Arrivals(
@@ -30,8 +35,8 @@ def merged(parts: Sequence[Arrivals], duration_s: float | None) -> Arrivals:
         prompt_tokens=joined("prompt_tokens"),
         output_tokens=joined("output_tokens"),
         max_tokens=joined("max_tokens"),
-        class_index=np.concatenate(classes)[order],
-        client_index=np.concatenate(callers)[order],
+        class_index=in_order(classes),
+        client_index=in_order(callers),
         timeout_s=joined("timeout_s"),
         cancel_draw=joined("cancel_draw"),
         classes=tuple(name for part in parts for name in part.classes),
