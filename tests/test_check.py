@@ -20,25 +20,10 @@ from kvplan.report.fit_json import text as fit_json
 from kvplan.traffic.file.shapes.whole import LIMIT_NAMES
 from kvplan.traffic.kinds import Limit, Traffic
 from kvplan.traffic.load import parse_traffic
+from tests.small_pool import small_pool
 
-POOL = """\
-deployment:
-  kv_pool: {blocks: 400, block_tokens: 16}
-  service: {base_s: 0.01, prefill_token_s: 1.0e-5, decode_sequence_s: 1.0e-4, kv_token_s: 1.0e-7}
-  max_model_len: 2048
-  max_num_seqs: 32
-  max_num_batched_tokens: 512
-admission: {default_max_tokens: 256}
-traffic:
-  duration: 2m
-  seed: 3
-  classes:
-    - name: chat
-      rate: 4/s
-      prompt_tokens: {lognormal: {p50: 200, p95: 600}}
-      output_tokens: {lognormal: {p50: 100, p95: 400}}
-      max_tokens: {choices: [{unset: true, share: 0.5}, {value: 512, share: 0.5}]}
-      client: openai-python
+POOL = f"""\
+{small_pool()}\
     - name: batch
       rate: 1/s
       prompt_tokens: 300

@@ -10,31 +10,16 @@ import pytest
 
 from kvplan.cli import main
 from tests.golden_files import check_golden
+from tests.small_pool import small_pool
 
-TRAFFIC = """\
+CAPPED = "{choices: [{unset: true, share: 0.1}, {value: 512, share: 0.9}]}"
+TRAFFIC = f"""\
 # A pool small enough that a default cap matters.
-deployment:
-  kv_pool: {blocks: 400, block_tokens: 16}
-  service: {base_s: 0.01, prefill_token_s: 1.0e-5, decode_sequence_s: 1.0e-4, kv_token_s: 1.0e-7}
-  max_model_len: 2048
-  max_num_seqs: 32
-  max_num_batched_tokens: 512
-admission: {policy: worst_case}
-traffic:
-  duration: 2m
-  seed: 3
-  classes:
-    - name: chat
-      rate: 2/s
-      prompt_tokens: {lognormal: {p50: 200, p95: 600}}
-      output_tokens: {lognormal: {p50: 100, p95: 400}}
-      max_tokens: {choices: [{unset: true, share: 0.1}, {value: 512, share: 0.9}]}
-      client: openai-python
-limits:
-  preemptions: {max: 0}
-  completed_share: {min: 0.5}
-  worst_case_reservations: {class: chat, min: 3}
-  e2e_p99_s: {max: 60}
+{small_pool(admission="{policy: worst_case}", rate="2/s", max_tokens=CAPPED)}limits:
+  preemptions: {{max: 0}}
+  completed_share: {{min: 0.5}}
+  worst_case_reservations: {{class: chat, min: 3}}
+  e2e_p99_s: {{max: 60}}
 """
 
 

@@ -13,27 +13,9 @@ from kvplan.cli import main
 from kvplan.cli.files import whole
 from kvplan.report.sparklines import BARS
 from tests.golden_files import check_golden
+from tests.small_pool import small_pool
 
-TRAFFIC = """\
-# A pool small enough that every strategy shows its weakness.
-deployment:
-  kv_pool: {blocks: 400, block_tokens: 16}
-  service: {base_s: 0.01, prefill_token_s: 1.0e-5, decode_sequence_s: 1.0e-4, kv_token_s: 1.0e-7}
-  max_model_len: 2048
-  max_num_seqs: 32
-  max_num_batched_tokens: 512
-admission: {default_max_tokens: 256}
-traffic:
-  duration: 2m
-  seed: 3
-  classes:
-    - name: chat
-      rate: 4/s
-      prompt_tokens: {lognormal: {p50: 200, p95: 600}}
-      output_tokens: {lognormal: {p50: 100, p95: 400}}
-      max_tokens: {choices: [{unset: true, share: 0.5}, {value: 512, share: 0.5}]}
-      client: openai-python
-"""
+TRAFFIC = f"# Small enough that every strategy shows its weakness.\n{small_pool()}"
 
 
 @pytest.fixture(autouse=True)

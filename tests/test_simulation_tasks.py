@@ -36,7 +36,8 @@ traffic:
       prompt_tokens: {lognormal: {p50: 60, p95: 200}}
       output_tokens: {lognormal: {p50: 30, p95: 90}}
 """
-_KVPLAN = "import sys; from kvplan.cli import main; sys.exit(main())"
+_KVPLAN = "import sys; sys.modules['numba'] = None; from kvplan.cli import main; sys.exit(main())"
+"""Without numba: a signal shall not meet its compiler."""
 play = tasks.run_task
 needs_fork = pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="the stand-ins reach forked workers only"

@@ -16,26 +16,10 @@ from kvplan.check.measure import measure
 from kvplan.errors import InputError
 from kvplan.sweep import cluster_executor, sweep
 from kvplan.traffic.load import parse_traffic
+from tests.small_pool import small_pool
 
 ROOT = Path(__file__).resolve().parents[1]
-TRAFFIC = """\
-deployment:
-  kv_pool: {blocks: 400, block_tokens: 16}
-  service: {base_s: 0.01, prefill_token_s: 1.0e-5, decode_sequence_s: 1.0e-4, kv_token_s: 1.0e-7}
-  max_model_len: 2048
-  max_num_seqs: 32
-  max_num_batched_tokens: 512
-traffic:
-  duration: 1m
-  seed: 3
-  classes:
-    - name: chat
-      rate: 4/s
-      prompt_tokens: {lognormal: {p50: 200, p95: 600}}
-      output_tokens: {lognormal: {p50: 100, p95: 400}}
-      max_tokens: 256
-      client: openai-python
-"""
+TRAFFIC = small_pool(admission="{}", duration="1m", max_tokens="256")
 
 
 def _square(number: int) -> int:
