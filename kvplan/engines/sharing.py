@@ -12,6 +12,7 @@ from kvplan.units import GIB, format_bytes
 LEAST_CONTEXT_BYTES = GIB // 10
 """The least that CUDA's context of a process takes before the engine looks at what is free: 0.1 GiB on a T4."""
 _OTHERS = "other_processes"
+_ONE_BY_ONE = "start one after the other; some versions count the other process's memory and need a cumulative fraction"
 
 
 def utilization_of_total(deployment: Deployment) -> Fraction | None:
@@ -71,8 +72,15 @@ def sharing_findings(deployment: Deployment, budget: Budget) -> Iterator[Finding
             severity="info",
             message=f"others hold {others:.3g} of the GPU, and this engine asks for "
             + (f"{share:.3g} of it: {share + others:.3g} together, at most 1" if of_all else "a share of what is left"),
-            hint="start one after the other; some versions count the other process's memory and need a cumulative "
-            "fraction",
+            hint=_ONE_BY_ONE,
+        )
+    elif deployment.engine.name == "vllm" and deployment.memory_utilization and 0 < budget.requested_bytes * 2 <= total:
+        yield Finding(
+            code="gpu-may-be-shared",
+            severity="info",
+            message=f"{budget.requested_bytes / total:.3g} of the GPU is asked for: its memory holds "
+            f"{total // budget.requested_bytes} such servers",
+            hint=_ONE_BY_ONE,
         )
 
 
