@@ -119,7 +119,7 @@ def reserved_tokens(shape: RequestShape, max_model_len: int) -> int:
     if shape.prompt_tokens < 1 or (shape.max_output_tokens is not None and shape.max_output_tokens < 1):
         raise InputError(
             f"{shape.name}: a request has at least one token of prompt and of output",
-            hint="such as --prompt 4000 --max-tokens 1024",
+            hint="--prompt 4000 --max-tokens 1024",
             key="prompt",
         )
     if shape.prompt_tokens >= max_model_len:

@@ -49,7 +49,7 @@ def parse_bytes(text: str) -> int:
     try:
         amount = Decimal(match[1])
     except InvalidOperation as error:  # pragma: no cover - the pattern admits decimal numbers only
-        raise InputError(f"{text!r} is not an amount of memory", hint="such as 10GiB") from error
+        raise InputError(f"{text!r} is not an amount of memory", hint="write it like 10GiB") from error
     return int(amount * _BYTES_PER_UNIT[match[2]])
 
 

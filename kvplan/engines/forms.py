@@ -110,7 +110,7 @@ def read_amount_or_none(value: str | int, said: str) -> int:
 
 def _is_whole(value: object, said: str) -> bool:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{said} {value!r} is not a whole number", hint=f"such as {said} 8", key=said)
+        raise InputError(f"{said} {value!r} is not a whole number", hint=f"{said} 8", key=said)
     return True
 
 
@@ -161,7 +161,7 @@ def read_ratio(value: str | float, said: str) -> Fraction:
     """A ratio above zero, exact as written."""
     number = _number(value)
     if number is None or not 0 < number < inf:
-        raise InputError(f"{said} {value} is not above zero", hint=f"such as {said} 0.8", key=said)
+        raise InputError(f"{said} {value} is not above zero", hint=f"{said} 0.8", key=said)
     return Fraction(str(value))
 
 

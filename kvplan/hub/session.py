@@ -109,7 +109,7 @@ def _timeout_s() -> float:
         seconds = -1.0
     if not 0 < seconds < 86400:
         raise InputError(
-            f"HF_HUB_DOWNLOAD_TIMEOUT is {text!r}, not a number of seconds", hint="such as HF_HUB_DOWNLOAD_TIMEOUT=30"
+            f"HF_HUB_DOWNLOAD_TIMEOUT is {text!r}, not a number of seconds", hint="HF_HUB_DOWNLOAD_TIMEOUT=30"
         )
     return seconds
 
@@ -124,7 +124,7 @@ def _probe(asked: Asked, timeout_s: float) -> None:
     parts = urlsplit(asked.endpoint)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise InputError(
-            f"HF_ENDPOINT is {asked.endpoint!r}, not an address", hint="such as HF_ENDPOINT=https://hub.example.org"
+            f"HF_ENDPOINT is {asked.endpoint!r}, not an address", hint="HF_ENDPOINT=https://hub.example.org"
         )
     port = parts.port or (443 if parts.scheme == "https" else 80)
     seconds = min(timeout_s, _LONGEST_PROBE_S)

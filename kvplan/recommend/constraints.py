@@ -30,7 +30,7 @@ def constraints(traffic: Traffic, given: Mapping[str, float | None]) -> tuple[Co
         if share is None or not 0 <= share <= 1:
             raise InputError(f"{name} is a share between 0 and 1, not {share}", hint=f"{name}: 0.01 or 1%", key=name)
     if time_s is not None and not (time_s > 0 and isfinite(time_s)):
-        raise InputError(f"max_e2e_p99 of {time_s:g} s is not above zero", hint="such as 30s", key="max_e2e_p99")
+        raise InputError(f"max_e2e_p99 of {time_s:g} s is not above zero", hint="--max-e2e-p99 30s", key="max_e2e_p99")
     assert truncated is not None
     assert refused is not None
     return Constraints(max_truncated_share=truncated, max_refused_share=refused, max_e2e_p99_s=time_s), sources

@@ -60,7 +60,7 @@ def recommend(
     )
     if not 0 <= count_error_share < 1:
         raise InputError(
-            f"a counting error of {count_error_share:g} is no share below 1", hint="such as 5%", key="count_error"
+            f"a counting error of {count_error_share:g} is no share below 1", hint="--count-error 5%", key="count_error"
         )
     if not (scale > 0 and isfinite(scale)):
         raise InputError(f"a scale of {scale:g} is not above zero", hint="--scale 1 is the file's traffic", key="scale")

@@ -119,7 +119,11 @@ def _window_ratio(model: ModelSpec, deployment: Deployment, *, pooled: bool) -> 
             key="window_pool_ratio",
         )
     if not 0 < asked <= 1:
-        raise InputError(f"a window pool ratio of {float(asked):g} is not in (0, 1]", key="window_pool_ratio")
+        raise InputError(
+            f"a window pool ratio of {float(asked):g} is not in (0, 1]",
+            hint="0.8 is SGLang's own",
+            key="window_pool_ratio",
+        )
     return asked
 
 

@@ -46,6 +46,8 @@ from kvplan.layers import (
 )
 from kvplan.model import ModelSpec
 
+_PRICED = "kvplan model prices it without a pool"
+
 _LATENTS_ALIGNED, _LATENT_ALIGNMENT_BYTES = (0, 7), 256
 """The release whose CUDA cache pads each latent to whole 256 B (``VLLM_MLA_CUDA_MEM_ALIGN_KV_CACHE``)."""
 
@@ -61,7 +63,9 @@ def stage_layouts(
     rank_layers = model.rank_layers(deployment.tensor_parallel)
     block, specs = _specs(rank_layers, deployment, settings, kv, drafter)
     if not specs:
-        raise UnsupportedModelError(f"cannot tell: {model.id} keeps no KV cache, so there is no pool to plan")
+        raise UnsupportedModelError(
+            f"cannot tell: {model.id} keeps no KV cache, so there is no pool to plan", hint=f"kvplan model {model.id}"
+        )
     side_by_side = any(spec.family in (PACKED_WINDOW, RING) for spec in specs)
     groups = make_groups(specs, hybrid_manager=deployment.hybrid_kv_cache_manager, side_by_side=side_by_side)
     _check_context_parallel(model, groups, deployment)
@@ -153,7 +157,7 @@ def _block(layers: Sequence[Layer], deployment: Deployment, settings: Settings, 
     states = [layer for layer in kept if isinstance(layer, RecurrentLayer)]
     for state in states:
         if isinstance(state, (RgLruState, RwkvState)):
-            raise UnsupportedModelError(f"vLLM has no class for models with {state.kind} layers")
+            raise UnsupportedModelError(f"vLLM has no class for models with {state.kind} layers", hint=_PRICED)
     if not attention:
         return deployment.block_size or DEFAULT_BLOCK, None
     capability = capability_of(deployment)
@@ -187,7 +191,7 @@ def _typical(attention: Sequence[Layer]) -> Layer:
         for layer in attention:
             if isinstance(layer, kinds):
                 return layer
-    raise UnsupportedModelError("cannot tell: how vLLM sizes the blocks of this hybrid is not known")
+    raise UnsupportedModelError("cannot tell: how vLLM sizes the blocks of this hybrid is not known", hint=_PRICED)
 
 
 def _check_context_parallel(model: ModelSpec, groups: Sequence[Sequence[PageSpec]], deployment: Deployment) -> None:
@@ -197,12 +201,15 @@ def _check_context_parallel(model: ModelSpec, groups: Sequence[Sequence[PageSpec
         return
     if tensor_parallel % ranks:
         raise InputError(
-            f"context parallelism {ranks} does not divide tensor parallelism {tensor_parallel}", key="context_parallel"
+            f"context parallelism {ranks} does not divide tensor parallelism {tensor_parallel}",
+            hint=f"--context-parallel {math.gcd(ranks, tensor_parallel)}",
+            key="context_parallel",
         )
     families = {spec.family for group in groups for spec in group}
     if not families <= {FULL, LATENT, STATE}:
         raise InputError(
             "vLLM has no context parallelism for window, chunk, cross-attention or compressed layers",
+            hint="leave --context-parallel out",
             key="context_parallel",
         )
     for layer in model.caches:
