@@ -526,3 +526,22 @@ def test_a_body_behind_an_upgrade_is_no_request_of_its_own(server: str) -> None:
         assert statuses in ([], [b"400"])
 
     run(case, server=server)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_no_spelling_of_a_path_reaches_an_admin_route(server: str) -> None:
+    """Nothing is normalised: what is served is what is named, and all else is not found."""
+    paths = ["//v1/models", "/v1//models", "/./v1/models", "/v1/models/.", "/v1/models/a/..", "/v1/models/..;/sleep"]
+    paths += ["/v1/models/a/..%2f..%2fsleep", "/v1/models/%2e%2e/%2e%2e/metrics", "/%2f/sleep", "/sleep%00", "*"]
+    paths += ["/v1/models/a%0d%0aX:y", "/tokenize/../sleep", "http://x/sleep", "/v1/models;/sleep", "/V1/models"]
+
+    async def case(gateway: Served) -> None:
+        head = " HTTP/1.1\r\nHost: x\r\nX-Original-URL: /sleep\r\nConnection: close\r\n\r\n"
+        asked = [f"{method} {path}" for path in paths for method in ("GET", "OPTIONS")]
+        asked += ["CONNECT x:80", "TRACE /sleep", "PUT /sleep", "DELETE /sleep"]
+        answers = await asyncio.gather(*(_exchange(gateway, (one + head).encode(), within_s=5) for one in asked))
+        for one, (statuses, _) in zip(asked, answers, strict=True):
+            assert statuses in ([b"404"], [b"400"]), one
+        assert not gateway.engine.headers
+
+    run(case, server=server)

@@ -16,13 +16,16 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 from rich.console import Console
 
 from kvplan.cli import main
 from kvplan.cli.gateway_demo import table_of
 from kvplan.gateway.demo import SideFigures
+from kvplan.gateway.engine_check import fetch_reported_pool, read_vllm_metrics
 from tests.fake_engine import FakeEngine
 from tests.gateway_server import CHAT
+from tests.golden_files import check_golden
 
 KVPLAN = str(Path(sys.executable).with_name("kvplan"))
 TRAFFIC = """\
@@ -141,7 +144,7 @@ def test_it_goes_down_without_breaking_what_runs(traffic: str, server: str, numb
             aiohttp.ClientSession() as client,
         ):
             assert said[0] == "the engine has 129 blocks, the plan uses 129"
-            assert url.startswith("http://127.0.0.1:")
+            assert said[1] == f"listening on {url}, worst_case: 128 of 129 blocks may be promised"
             await _until_ready(client, url)
             body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 10}
             slow = {**body, "fake": {"tokens": 10, "gap_s": 0.15}}
@@ -214,6 +217,50 @@ def test_it_starts_only_where_the_engine_has_what_was_planned(traffic: str, bloc
                     assert url
                     process.terminate()
                     assert said[0] == "the plan is trusted: the engine was not asked for its pool"
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        (b"", None),
+        (b'vllm:cache_config_info{num_gpu_blocks="None",block_size="16"} 1.0\n', None),
+        (b'vllm:cache_config_info{block_size="16"} 1.0\n', None),
+        (b'# vllm:cache_config_info{block_size="16",num_gpu_blocks="7"} 1.0\n', None),
+        (b'x 1\nvllm:cache_config_info{a="}\\"",block_size="16",engine="0",num_gpu_blocks="7"} 1.0\n', 7),
+        (b"\n".join(b'vllm:cache_config_info{block_size="16",num_gpu_blocks="%d"} 1.0' % n for n in (90, 80)), 80),
+    ],
+)
+def test_vllm_s_own_words_are_read(text: bytes, blocks: int | None) -> None:
+    pool = read_vllm_metrics(text)
+    assert (pool.blocks if pool else None) == blocks
+
+
+@pytest.mark.parametrize(
+    ("path", "info", "tokens"),
+    [
+        ("/get_server_info", {"max_total_num_tokens": 2064}, 2064),
+        ("/server_info", {"max_total_num_tokens": 2064}, 2064),
+        ("/info", {"max_batch_total_tokens": 16000, "max_total_tokens": 4096}, 16000),
+        ("/info", {"max_batch_total_tokens": None}, None),
+        ("/info", {"max_batch_total_tokens": True}, None),
+        ("/props", {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 4}, None),
+    ],
+)
+def test_other_engines_are_asked_where_they_tell(path: str, info: dict[str, object], tokens: int | None) -> None:
+    async def whole() -> None:
+        async def tell(_: web.Request) -> web.Response:
+            return web.json_response(info)
+
+        app = web.Application()
+        app.router.add_get(path, tell)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        pool = await fetch_reported_pool(f"http://127.0.0.1:{runner.addresses[0][1]}/")
+        assert (pool.tokens if pool else None) == tokens
+        await runner.cleanup()
 
     asyncio.run(whole())
 
@@ -297,3 +344,12 @@ def test_the_planner_does_not_pay_for_the_gateway(code: str) -> None:
     script = f"import sys, json\n{code}\nprint(json.dumps([m for m in {heavy!r} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_its_help_at_every_width(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["gateway", "--help-all"]) == 0
+    check_golden(f"cli/gateway_help_{width}.txt", capsys.readouterr().out)

@@ -25,29 +25,43 @@ class ReportedPool:
 def read_vllm_metrics(text: bytes) -> ReportedPool | None:
     """The pool in vLLM's Prometheus text (``vllm:cache_config_info``), or None where it does not say.
 
+    Of several data-parallel engines the smallest counts: nobody here says which of them a request will meet.
+
     >>> read_vllm_metrics(b'vllm:cache_config_info{block_size="16",num_gpu_blocks="2588"} 1.0').blocks
     2588
     """
-    line = _CACHE_INFO.search(text)
-    if line is None:
-        return None
-    labels = dict(_LABEL.findall(line["labels"]))
-    blocks, block_tokens = _whole(labels.get(b"num_gpu_blocks")), _whole(labels.get(b"block_size"))
-    if blocks is None or block_tokens is None:
-        return None
-    return ReportedPool(engine="vllm", tokens=blocks * block_tokens, blocks=blocks, block_tokens=block_tokens)
+    found = []
+    for line in _CACHE_INFO.finditer(text):
+        labels = dict(_LABEL.findall(line["labels"]))
+        blocks, block_tokens = _whole(labels.get(b"num_gpu_blocks")), _whole(labels.get(b"block_size"))
+        if blocks is not None and block_tokens is not None:
+            tokens = blocks * block_tokens
+            found.append(ReportedPool(engine="vllm", tokens=tokens, blocks=blocks, block_tokens=block_tokens))
+    return min(found, key=lambda pool: pool.tokens or 0, default=None)
 
 
 def _whole(value: bytes | None) -> int | None:
     return int(value) if value is not None and value.isdigit() else None
 
 
-def read_sglang_info(info: object) -> ReportedPool | None:
-    """The pool in SGLang's ``/get_server_info`` (``max_total_num_tokens``), or None where it does not say."""
-    if not isinstance(info, dict):
-        return None
-    tokens = info.get("max_total_num_tokens")
-    return ReportedPool(engine="sglang", tokens=tokens) if isinstance(tokens, int) else None
+_POOL_FIELDS = {
+    "/get_server_info": ("sglang", "max_total_num_tokens"),
+    "/server_info": ("sglang", "max_total_num_tokens"),
+    "/info": ("tgi", "max_batch_total_tokens"),
+}
+"""Where else an engine tells tokens, and in which field (SGLang renamed its route; TGI told until 2.x). llama.cpp's
+``/props`` gives a slot's context and the slots, but not whether they share one pool: that is no answer."""
+
+
+def read_info(path: str, info: object) -> ReportedPool | None:
+    """The pool in the JSON that an engine answers on ``path``, or None where it does not say.
+
+    >>> read_info("/info", {"max_batch_total_tokens": 16000}).tokens
+    16000
+    """
+    engine, field = _POOL_FIELDS[path]
+    tokens = info.get(field) if isinstance(info, dict) else None
+    return ReportedPool(engine=engine, tokens=tokens) if type(tokens) is int else None
 
 
 async def fetch_reported_pool(base_url: str) -> ReportedPool | None:
@@ -60,9 +74,12 @@ async def fetch_reported_pool(base_url: str) -> ReportedPool | None:
         try:
             async with session.get(f"{base}/metrics") as response:
                 pool = read_vllm_metrics(await response.read()) if response.status == 200 else None
-            if pool is None:
-                async with session.get(f"{base}/get_server_info") as response:
-                    pool = read_sglang_info(await response.json()) if response.status == 200 else None
+            for path in _POOL_FIELDS if pool is None else ():
+                async with session.get(base + path) as response:
+                    is_json = response.status == 200 and response.content_type == "application/json"
+                    pool = read_info(path, await response.json()) if is_json else None
+                if pool is not None:
+                    break
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
             raise InputError(
                 f"the engine at {base} does not answer ({type(error).__name__})",
