@@ -6,12 +6,15 @@ from fractions import Fraction
 from kvplan.engines.base import Budget, Deployment, Finding, Settings
 from kvplan.engines.graphs import inside_finding
 from kvplan.engines.sharing import start_findings
-from kvplan.engines.vllm.settings import is_whole_prompt
+from kvplan.engines.vllm.settings import is_first_engine, is_whole_prompt, release_of
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB, format_bytes
 
 PROMPT_LOGITS_TOKENS = 1024
 """vLLM 0.33 computes prompt log-probabilities for so many tokens at a time (``prompt_logprobs`` of its sampler)."""
+
+_LARGE_GRAPHS = 3 * GIB
+"""V0 itself says "CUDA graphs can take additional 1~3 GiB memory per GPU"; 2.41 on a 4090 (vLLM issue 7553)."""
 
 _MUCH = Fraction(1, 20)
 """A share of the engine's memory worth a word where a setting moves it."""
@@ -26,6 +29,16 @@ def budget_findings(model: ModelSpec, deployment: Deployment, settings: Settings
             yield found
     beside = sum(term.bytes for term in budget.terms if not term.inside_fraction and term.name == "cuda_graphs")
     left = budget.total_bytes - deployment.other_processes_bytes - budget.requested_bytes - beside
+    is_measured = any(name == "cuda_graphs" for name, _ in deployment.corrections)
+    if is_first_engine(release_of(deployment)) and beside and not is_measured and 0 <= left < _LARGE_GRAPHS - beside:
+        yield Finding(
+            code="graphs-may-not-fit",
+            severity="warning",
+            message="graphs of this release lie beside the share and may take 1 to 3 GiB: from "
+            f"{format_bytes(left + beside)} on budget plus graphs exceeds the card, the server starts and runs out of "
+            "memory under load",
+            hint="lower --gpu-memory-utilization, or --enforce-eager; a log says what they took (kvplan calibrate)",
+        )
     chunk = min(settings.max_num_batched_tokens, PROMPT_LOGITS_TOKENS)
     killed = prompt_logits_finding(model.shape.vocabulary or 0, chunk, left)
     if killed is not None and not model.shape.is_pooling:
