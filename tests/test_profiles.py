@@ -13,7 +13,7 @@ from kvplan.api import deploy, fit, read_model
 from kvplan.catalogue import TrafficRow, listing
 from kvplan.errors import InputError
 from kvplan.model import Source
-from kvplan.profiles.codec import read_profile, write_profile
+from kvplan.profiles.codec import read_profile
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 from kvplan.profiles.loader import (
     ALIASES_FILE,
@@ -27,6 +27,7 @@ from kvplan.profiles.loader import (
     traffic_path,
 )
 from kvplan.profiles.schema import KINDS, alias_text, schema_text
+from tests.profile_text import write_profile
 
 FOLDER = profile_folders()[-1]
 FILES = [(sort, path) for sort in KINDS for path in sorted((FOLDER / sort).glob("*.yaml"))]

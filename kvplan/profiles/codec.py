@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from kvplan.errors import InputError
 from kvplan.profiles.quantities import key_of, unit_of
-from kvplan.profiles.yaml_text import line_of, read_mapping, write_mapping
+from kvplan.profiles.yaml_text import line_of, read_mapping
 
 Profile = TypeVar("Profile")
 
@@ -44,33 +44,8 @@ def read_profile(kind: type[Profile], text: str, file: str) -> Profile:
     return kind(**values)
 
 
-def write_profile(profile: object, sort: str) -> str:
-    """The canonical text of a profile: fields in their order, defaults left out, quantities with their unit."""
-    values: dict[str, object] = {}
-    for field in fields(profile):  # type: ignore[arg-type]
-        value = getattr(profile, field.name)
-        if _is_required(field) or value != _default(field):
-            values[key_of(field.name)] = _plain(value, field.name)
-    return f"# yaml-language-server: $schema=../schema/{sort}.json\n{write_mapping(values)}"
-
-
 def _is_required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
-
-
-def _default(field: Field[Any]) -> object:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
-
-
-def _plain(value: object, name: str) -> object:
-    unit = unit_of(name)
-    if name == "checked" and isinstance(value, str):
-        return date.fromisoformat(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(inner, name) if unit else inner for key, inner in value.items()}
-    if isinstance(value, tuple):
-        return list(value)
-    return unit.format(value) if unit and isinstance(value, int | float) else value
 
 
 def _read_value(kind: object, value: object, name: str) -> object:

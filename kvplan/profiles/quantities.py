@@ -8,32 +8,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from kvplan.errors import InputError
-from kvplan.units import GIB, MIB, parse_bytes, parse_seconds
+from kvplan.units import parse_bytes, parse_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """A unit that ends field names: how its values are read, written and recognised in an editor."""
+    """A unit that ends field names: how its values are read and recognised in an editor."""
 
     suffix: str
     parse: Callable[[str], int | float]
-    format: Callable[[float], str]
     pattern: str
     example: str
-
-
-def format_exact_bytes(amount: float) -> str:
-    """The shortest text that ``parse_bytes`` reads back as ``amount``: GiB or MiB with two decimals, else bytes.
-
-    >>> [format_exact_bytes(n) for n in (85899345920, int(Decimal("79.18") * GIB), 81559 * MIB, 16060522496)]
-    ['80 GiB', '79.18 GiB', '81559 MiB', '16060522496 B']
-    """
-    size = int(amount)
-    for name, unit in (("GiB", GIB), ("MiB", MIB)):
-        for text in (f"{size / unit:.{digits}f}" for digits in range(3)):
-            if size >= unit and int(Decimal(text) * unit) == size:
-                return f"{text} {name}"
-    return f"{size} B"
 
 
 def _parse_scaled(scales: dict[str, int], example: str) -> Callable[[str], int]:
@@ -48,48 +33,30 @@ def _parse_scaled(scales: dict[str, int], example: str) -> Callable[[str], int]:
     return parse
 
 
-def _format_scaled(scale: int, name: str) -> Callable[[float], str]:
-    """The writer that belongs to ``_parse_scaled``: ``amount / scale`` as the shortest exact decimal."""
-
-    def write(amount: float) -> str:
-        text = f"{Decimal(amount) / scale:f}"
-        return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {name}"
-
-    return write
-
-
-def _format_seconds(amount: float) -> str:
-    return f"{amount:g} s"
-
-
 _DECIMAL = r"[0-9]+(\.[0-9]+)?"
 # Longest suffix first: ``bandwidth_bytes_per_s`` ends in ``_s`` too.
 UNITS = (
     Unit(
         suffix="_bytes_per_s",
         parse=_parse_scaled({"GB/s": 10**9, "TB/s": 10**12}, "3350 GB/s"),
-        format=_format_scaled(10**9, "GB/s"),
         pattern=rf"^{_DECIMAL} (GB|TB)/s$",
         example="3350 GB/s",
     ),
     Unit(
         suffix="flops_per_s",
         parse=_parse_scaled({"TFLOP/s": 10**12, "PFLOP/s": 10**15}, "989.5 TFLOP/s"),
-        format=_format_scaled(10**12, "TFLOP/s"),
         pattern=rf"^{_DECIMAL} (TFLOP|PFLOP)/s$",
         example="989.5 TFLOP/s",
     ),
     Unit(
         suffix="_bytes",
         parse=parse_bytes,
-        format=format_exact_bytes,
         pattern=rf"^{_DECIMAL} ?(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)$",
         example="79.18 GiB",
     ),
     Unit(
         suffix="_s",
         parse=parse_seconds,
-        format=_format_seconds,
         pattern=rf"^{_DECIMAL} ?(ms|s|m|h|d)$",
         example="0.5 s",
     ),

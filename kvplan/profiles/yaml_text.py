@@ -1,7 +1,6 @@
-"""YAML text to plain values and back: duplicate keys refused, one canonical form written."""
+"""YAML text to plain values: duplicate keys refused."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -27,25 +26,6 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return dict(super().construct_mapping(node, deep))
 
 
-class _Dumper(yaml.SafeDumper):
-    """Block style, but for lists of short words and numbers."""
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: FBT001, FBT002
-        super().increase_indent(flow, indentless=False)
-
-
-def _represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.SequenceNode:
-    short = not any(isinstance(item, dict | list) or _is_long(item) for item in items)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=short)
-
-
-def _is_long(item: object) -> bool:
-    return isinstance(item, str) and (len(item) > 40 or " " in item or ":" in item)
-
-
-_Dumper.add_representer(list, _represent_list)
-
-
 def read_mapping(text: str, file: str) -> dict[str, Any]:
     """The mapping that ``text`` holds; InputError with file and line where it is not one."""
     try:
@@ -61,13 +41,6 @@ def read_mapping(text: str, file: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError("the file does not hold keys and values", hint=_HINT, file=file)
     return found
-
-
-def write_mapping(values: Mapping[str, object]) -> str:
-    """The canonical text: keys in the order given, two spaces, 120 columns."""
-    return yaml.dump(
-        dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=118, default_flow_style=False
-    )
 
 
 def line_of(text: str, key: str) -> int | None:
