@@ -1,11 +1,13 @@
 """The catalogues as lists that can be searched: what is known by name, each with the figures that tell it apart."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 
+from kvplan.errors import InputError
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 from kvplan.profiles.loader import list_names, load_client, load_gpu, load_model_facts, plain_name, traffic_path
 
@@ -40,7 +42,8 @@ class Listing:
 
 
 def listing(sort: str, search: str = "", *, folder: Path | None = None) -> Listing:
-    """The rows of catalogue ``sort`` that match ``search``: every word must be part of the name or of an alias."""
+    """The rows of catalogue ``sort`` that match ``search``: every word must be part of the name or of an alias. Of GPUs
+    also the part of one that ``search`` is the name of (a vGPU type, a machine of some memory)."""
     load: dict[str, Callable[[Path | None], tuple[Row, ...]]] = {
         "gpus": _gpus,
         "models": _models,
@@ -51,6 +54,9 @@ def listing(sort: str, search: str = "", *, folder: Path | None = None) -> Listi
     rows = load[sort](folder)
     words = plain_name(search).split("-") if search else []
     found = tuple(row for row in rows if all(any(word in name for name in _names(row)) for word in words))
+    if not found and sort == "gpus":
+        with suppress(InputError):
+            found = (load_gpu(search, extra_folder=folder),)
     return Listing(sort=sort, search=search, known=len(rows), rows=found)
 
 

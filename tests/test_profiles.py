@@ -320,3 +320,9 @@ def test_engines_run_on_what_they_were_made_for() -> None:
     for engine, gpu in (("vllm", "m3-max-64gb"), ("sglang", "m4"), ("tensorrt-llm", "mi300x")):
         with pytest.raises(InputError, match=f"{engine} does not run on a GPU of"):
             fit(model, deploy(gpu, engine=engine, max_model_len=8192))
+
+
+def test_a_part_of_a_device_is_found_where_gpus_are_listed() -> None:
+    (row,) = listing("gpus", "L40S-24Q").rows
+    assert row == load_gpu("l40s-24q")
+    assert listing("gpus", "l40s-24x").rows == ()
