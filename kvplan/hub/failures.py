@@ -15,7 +15,13 @@ class HubUnavailableError(ModelUnavailableError):
     """
 
     def __init__(
-        self, message: str, *, hint: str, reason: str | None, catalogue_may_answer: bool, needs_access: bool = False
+        self,
+        message: str,
+        *,
+        hint: str,
+        reason: str | None = None,
+        catalogue_may_answer: bool = True,
+        needs_access: bool = False,
     ) -> None:
         super().__init__(message, hint=hint)
         self.needs_access = needs_access
@@ -52,8 +58,6 @@ def offline(asked: Asked) -> HubUnavailableError:
         f"{asked.name} is not in the Hub's cache, and offline mode forbids asking the Hub",
         hint=f"on a machine with network: hf download {asked.model_id} config.json"
         f"{' --revision' + at if at else ''}, and copy HF_HOME; {_LOCAL}",
-        reason=None,
-        catalogue_may_answer=True,
     )
 
 
@@ -69,7 +73,6 @@ def unreachable(asked: Asked, what: str) -> HubUnavailableError:
         f"the Hub at {asked.endpoint} cannot be reached: {what}",
         hint=f"{way}; {_LOCAL}",
         reason="the Hub cannot be reached",
-        catalogue_may_answer=True,
     )
 
 
@@ -79,7 +82,6 @@ def timed_out(asked: Asked, seconds: float) -> HubUnavailableError:
         f"the Hub at {asked.endpoint} did not answer within {seconds:g} s",
         hint=f"try again, allow more (HF_HUB_DOWNLOAD_TIMEOUT=60), use a mirror (HF_ENDPOINT) or --offline; {_LOCAL}",
         reason="the Hub timed out",
-        catalogue_may_answer=True,
     )
 
 
@@ -89,7 +91,6 @@ def broken_off(asked: Asked, file: str, what: str) -> HubUnavailableError:
         f"the answer of {asked.endpoint} for {file} is not usable, the download broke off or a proxy answered: {what}",
         hint=f"try again, or see what {asked.page} shows in a browser; {_LOCAL}",
         reason="the Hub's answer was cut short",
-        catalogue_may_answer=True,
     )
 
 
@@ -111,7 +112,6 @@ def no_file(asked: Asked, file: str) -> HubUnavailableError:
     return HubUnavailableError(
         f"{asked.name} has no file {file}",
         hint=f"see its files on {asked.page}/tree/{asked.revision or 'main'}",
-        reason=None,
         catalogue_may_answer=False,
     )
 
@@ -133,14 +133,12 @@ def refused(asked: Asked, status: int, headers: Mapping[str, str]) -> HubUnavail
             f"the Hub limits how often it is asked (429); it may be asked again {when}",
             hint=f"wait, {more}or use --offline; {_LOCAL}",
             reason="the Hub answered 429",
-            catalogue_may_answer=True,
         )
     kind = "has a fault of its own" if status >= 500 else "gave an answer that is not understood"
     return HubUnavailableError(
         f"the Hub at {asked.endpoint} {kind} ({status}){f': {said}' if said else ''}",
         hint=f"try again later, or use --offline for the cache and bundled models; {_LOCAL}",
         reason=f"the Hub answered {status}",
-        catalogue_may_answer=True,
     )
 
 
@@ -154,9 +152,7 @@ def _unauthorised(asked: Asked, code: str, said: str) -> HubUnavailableError:
     else:
         message = f"{asked.name} is private, gated or does not exist: the Hub wants to know who asks (401)"
         hint = f"check the name; if it is right, set a token (HF_TOKEN) or run: hf auth login; {_LOCAL}"
-    return HubUnavailableError(
-        message, hint=hint, reason="the Hub answered 401", catalogue_may_answer=True, needs_access=True
-    )
+    return HubUnavailableError(message, hint=hint, reason="the Hub answered 401", needs_access=True)
 
 
 def _forbidden(asked: Asked, code: str, said: str) -> HubUnavailableError:
@@ -166,9 +162,7 @@ def _forbidden(asked: Asked, code: str, said: str) -> HubUnavailableError:
     else:
         message = f"access to {asked.name} is forbidden (403){f': {said}' if said else ''}"
         hint = f"give the token (HF_TOKEN) read access to this repository, or ask who runs the proxy; {_LOCAL}"
-    return HubUnavailableError(
-        message, hint=hint, reason="the Hub answered 403", catalogue_may_answer=True, needs_access=True
-    )
+    return HubUnavailableError(message, hint=hint, reason="the Hub answered 403", needs_access=True)
 
 
 def _not_found(asked: Asked, code: str) -> HubUnavailableError:
