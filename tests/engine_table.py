@@ -98,8 +98,10 @@ def published() -> Iterator[Line]:
 
 
 def _plan(row: Mapping[str, Any], **asked: object) -> EnginePlan:
-    deployment = Deployment(engine=parse_engine(row["engine"]))
-    return engine_plan(read_model(row["model"], offline=True), replace(deployment, **asked))  # type: ignore[arg-type]
+    deployment = replace(Deployment(engine=parse_engine(row["engine"])), **asked)  # type: ignore[arg-type]
+    if "config" in row:
+        return engine_plan(read_config(row["config"], model_id=row["model"], source=Source(name="row")), deployment)
+    return engine_plan(read_model(row["model"], offline=True), deployment)
 
 
 def _tokens(row: Mapping[str, Any]) -> tuple[float, float]:
