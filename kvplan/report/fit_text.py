@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from shlex import quote
 
 from kvplan.capacity import Fit
-from kvplan.engines.base import Budget, Finding, Settings
+from kvplan.engines.base import OVER_STATE_BLOCKS, Budget, Finding, Settings
 from kvplan.remedies import MOST_GPUS, Remedy
 from kvplan.report.model_text import provenance
 from kvplan.report.numbers import count, format_bytes, ratio
@@ -109,7 +109,8 @@ def _answer(fit: Fit) -> str:
     pool = f"KV pool {format_bytes(fit.plan.kv_bytes)}{' per GPU' if fit.deployment.gpus > 1 else ''}"
     held = f"{ratio(fit.concurrency)} requests of {fit.max_model_len:,} tokens at once"
     if fit.verdict == "fits":
-        return f"fits: {pool}, {held}"
+        fewer = any(finding.code == OVER_STATE_BLOCKS for finding in fit.findings)
+        return f"fits{f' with --max-num-seqs {fit.plan.blocks}' if fewer else ''}: {pool}, {held}"
     if not fit.plan.starts:
         return f"does not fit: {fit.deployment.engine.name} refuses to start ({pool}, {held})"
     if fit.verdict == "does_not_fit" and not fit.serves_window:
