@@ -61,7 +61,7 @@ PROMPT_LOGPROB_BYTES = 8
 """Logits and their log-softmax, float32."""
 _BAND_SHARE = Fraction(6, 100)
 _VISION_BAND_SHARE = Fraction(40, 100)
-"""Half widths as shares of the pool, from four logs; the one with a vision encoder had 0.64 of the plan."""
+"""Half widths as shares of the pool, from five logs; the one with a vision encoder had 0.64 of the plan."""
 
 
 def kv_types(model: ModelSpec, kv_dtype: str) -> KvTypes:
@@ -201,7 +201,7 @@ def prefill_bytes(model: ModelSpec, prefill_tokens: int, tensor_parallel: int, *
 def _findings(model: ModelSpec, deployment: Deployment, *, windows: int) -> tuple[Finding, ...]:
     findings = [*model_notes(model), *windows_kept_whole("TGI", windows)]
     if deployment.kv_memory_bytes is None:
-        evidence = "four logs were compared"
+        evidence = "five logs were compared"
         if model.shape.has_vision:
             evidence += "; the one of a vision model had 0.64 of this, since its warm-up runs the encoder"
         findings.append(free_memory_estimated("TGI", evidence))
