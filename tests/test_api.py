@@ -65,7 +65,7 @@ def test_a_deployment_takes_every_key_of_a_traffic_file() -> None:
     assert kvplan.deploy(draft_model="Qwen/Qwen3-0.6B", offline=True) == kvplan.deploy(draft_model=draft)
     for wrong, hint in (
         ({"tensor_paralel": 2}, "did you mean 'tensor_parallel'?"),
-        ({"tensor_parallel": "two"}, "such as tensor_parallel 8"),
+        ({"tensor_parallel": "two"}, "tensor_parallel 8"),
         ({"prefix_caching": "no"}, "give prefix_caching true or false"),
         ({"kv_memory": "40"}, "say its unit: kv_memory 40GiB"),
         ({"gpu_memory_utilization": 90}, "a share, not a percentage: 0.9"),
