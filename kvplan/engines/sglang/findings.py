@@ -21,7 +21,8 @@ def memory_findings(
         yield fraction_finding(budget, settings.memory_utilization)
     if kept.counts[0] and kept.window_tokens is not None:
         window_pool = window_pool_tokens(tokens, ratio, page)
-        yield window_pool_finding(window_pool, settings.max_num_batched_tokens, ratio, kept.window_tokens, page)
+        chunk = min(settings.max_num_batched_tokens, settings.max_model_len)
+        yield window_pool_finding(window_pool, chunk, ratio, kept.window_tokens, page)
     if kept.state_bytes:
         yield Finding(
             code="states-bound-sequences",
