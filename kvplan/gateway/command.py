@@ -1,6 +1,7 @@
 """Puts a gateway together from what the command line asks for, checks it against the engine, and runs it."""
 
 import asyncio
+import gc
 import importlib
 import importlib.util
 import socket
@@ -164,6 +165,9 @@ async def _run(wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, listener: 
     units = {"blocks": f"of {plan.blocks:,} blocks", "requests": "requests"}.get(plan.promise.strategy.counts)
     promised = "everything is admitted" if units is None else f"{plan.promise.capacity:,} {units} may be promised"
     ready = f"listening on http://{where}:{port}, {plan.promise.strategy.name}: {promised}"
+    gc.collect()
+    gc.freeze()  # what the start made stays: it is not looked through again and again while streams run
+    gc.set_threshold(50_000)
     try:
         broken = await serve(
             gateway.app,

@@ -1,4 +1,8 @@
-"""Exact prompt lengths, asked of the engine's own ``/tokenize``: what a bound over-states, a count gives back."""
+"""Exact prompt lengths, asked of the engine's own ``/tokenize``: what a bound over-states, a count gives back.
+
+A local ``tokenizer.json`` is not read: it counts a text, but most requests are chats, and their template with its own
+helpers lives elsewhere, in the engine. Rendered here by other code, a count could be too small, which a bound never is.
+"""
 
 import asyncio
 from collections.abc import Mapping
