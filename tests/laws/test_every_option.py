@@ -155,6 +155,33 @@ def test_adapters_from_python_are_answered_as_from_the_command(engine: str) -> N
     assert answer.findings[0].code == "max-loras-not-modelled"
 
 
+TIGHT: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"gpu_memory_bytes": (24 * GIB,)},
+    {"max_num_seqs": 4000, "max_num_batched_tokens": 4096},
+    {"other_processes_bytes": 30 * GIB},
+    {"kv_memory_bytes": GIB},
+    {"lora_slots": 2},
+)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_fits_is_what_no_finding_calls_an_error(engine: str) -> None:
+    """Nothing that keeps the engine from starting or serving stands beside "fits", and nothing else fails."""
+    verdicts = set()
+    for model in MODELS.values():
+        for asked in TIGHT:
+            try:
+                answer = fit(model, replace(Deployment(engine=parse_engine(engine), gpu=H100), **asked))
+            except KvplanError:
+                continue
+            errors = [finding for finding in answer.findings if finding.severity == "error"]
+            assert (answer.verdict == FITS) == (not errors)
+            assert answer.plan.starts or answer.verdict != FITS
+            verdicts.add(answer.verdict)
+    assert len(verdicts) > 1
+
+
 def test_an_option_that_can_only_take_memory_leaves_no_hope() -> None:
     """Adapters of experts are not counted: a plan that fails without them fails; one that fits is not known."""
     experts = MODELS["deepseek-ai/DeepSeek-V3"]
