@@ -1,7 +1,9 @@
 """The frame of an HTML report: one file, no network, readable on a phone, in the dark and on paper."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from html import escape
+
+from kvplan.report.page import ACCENT, Columns, Labelled, Part, Prose
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --quiet: #566170; --line: #d5dbe3; --paper: #fff; --accent: #00707f;
@@ -68,21 +70,26 @@ def paragraph(text: str, kind: str = "") -> str:
     return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
 
 
-def table(
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    texts: frozenset[int] = frozenset({0}),
-    marked: int | None = None,
-) -> str:
-    """Numbers right, text columns left; row ``marked`` carries the accent."""
-    kinds = [' class="text"' if index in texts else "" for index in range(len(headings))]
-    head = "".join(f"<th{kind}>{escape(cell)}</th>" for kind, cell in zip(kinds, headings, strict=True))
+def table(part: Columns) -> str:
+    """Numbers right, text columns left; marked rows carry the accent."""
+    kinds = [' class="text"' if index in part.texts else "" for index in range(len(part.headings))]
+    head = "".join(f"<th{kind}>{escape(cell)}</th>" for kind, cell in zip(kinds, part.headings, strict=True))
     lines = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(part.rows):
         cells = "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
-        lines.append(f'<tr class="marked">{cells}</tr>' if number == marked else f"<tr>{cells}</tr>")
+        lines.append(f'<tr class="marked">{cells}</tr>' if number in part.marked else f"<tr>{cells}</tr>")
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def parts(report: Iterable[Part]) -> Iterator[str]:
+    """A text report's prose and tables."""
+    for part in report:
+        if isinstance(part, Prose):
+            yield paragraph(part.text, "answer" if part.style == ACCENT else "")
+        elif isinstance(part, Labelled):
+            yield paragraph(f"{part.label}: {part.text}")
+        elif isinstance(part, Columns):
+            yield table(part)
 
 
 def items(lines: Iterable[str]) -> str:

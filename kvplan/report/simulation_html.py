@@ -10,27 +10,22 @@ from kvplan.report import html_page as html
 from kvplan.report.charts import cap_chart, pool_and_refusals
 from kvplan.report.fit_text import budget_rows
 from kvplan.report.over_time import over_time, scales
-from kvplan.report.page import Columns, Headline, Labelled, Part, Prose, Verbatim
+from kvplan.report.page import columns
 from kvplan.report.simulation_text import (
-    CAPS,
     COLUMNS,
-    RESERVATIONS,
-    STRATEGIES,
-    cap_rows,
+    cap_table,
     load_line,
     pool_line,
     promise_line,
     remarks,
-    reservation_rows,
+    reservations,
     seeds_line,
     service_band_line,
     setting_line,
-    strategy_rows,
+    strategies,
 )
 from kvplan.report.simulation_text import recommendation as recommendation_parts
 from kvplan.simulation.results import Simulation
-
-SUMMARY = "what it does"
 
 
 def text(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint] = ()) -> str:
@@ -43,29 +38,22 @@ def _body(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint]) -> 
     yield f"<h1>{escape(setting_line(result))}</h1>"
     yield html.paragraph(f"{pool_line(result)}, {promise_line(result)}", "quiet")
     if result.recommendation is not None:
-        for part in recommendation_parts(result.recommendation):
-            yield from _prose(part)
+        yield from html.parts(recommendation_parts(result.recommendation))
     yield html.paragraph(f"Load: {load_line(result)}")
     yield from _budget(planned)
     yield html.heading("Worst-case reservations")
-    yield html.table(
-        (RESERVATIONS[0], f"prompt p{result.inputs.reservation_quantile * 100:g}", *RESERVATIONS[2:]),
-        list(reservation_rows(result)),
-    )
-    yield from _strategies(result)
+    yield html.table(reservations(result))
+    yield html.heading("Strategies")
+    yield html.items(f"{strategy.name}: {strategy.summary}" for strategy in result.strategies)
+    yield html.table(strategies(result))
+    yield html.paragraph(f"{COLUMNS[0].upper()}{COLUMNS[1:]}.", "quiet")
+    for label, remark in remarks(result):
+        yield html.paragraph(f"{label}: {remark}", "warn")
+    if result.band:
+        yield html.paragraph(f"Band of the step time: {service_band_line(result)}")
     yield from _curves(result, caps)
     yield from _over_time(result)
     yield from _assumed(result)
-
-
-def _prose(part: Part) -> Iterator[str]:
-    match part:
-        case Prose():
-            yield html.paragraph(part.text, "answer" if part.hanging else "")
-        case Labelled():
-            yield html.paragraph(f"{part.label}: {part.text}")
-        case Headline() | Verbatim() | Columns():
-            return
 
 
 def _budget(planned: Fit | None) -> Iterator[str]:
@@ -73,33 +61,10 @@ def _budget(planned: Fit | None) -> Iterator[str]:
     if planned is None or planned.plan.budget is None:
         yield html.paragraph("The traffic file gives the KV pool, so no memory was planned.")
         return
-    yield html.table(
-        ("", "GiB", "how"), list(budget_rows(planned.plan.budget, planned.plan.kv_bytes)), texts=frozenset({0, 2})
-    )
+    rows = budget_rows(planned.plan.budget, planned.plan.kv_bytes)
+    yield html.table(columns(("", "GiB", "how"), rows, left={0, 2}))
     for finding in planned.findings:
         yield html.paragraph(finding.message, "quiet" if finding.severity == "info" else "warn")
-
-
-def _strategies(result: Simulation) -> Iterator[str]:
-    inputs = result.inputs
-    rows = [
-        (*row, "" if turn else strategy.summary)
-        for strategy in result.strategies
-        for turn, row in enumerate(strategy_rows(strategy, inputs))
-    ]
-    names = [row[0] for row in rows]
-    yield html.heading("Strategies")
-    yield html.table(
-        (*STRATEGIES, SUMMARY),
-        rows,
-        texts=frozenset({0, len(STRATEGIES)}),
-        marked=names.index(inputs.judged) if inputs.judged in names else None,
-    )
-    yield html.paragraph(f"{COLUMNS[0].upper()}{COLUMNS[1:]}.", "quiet")
-    for label, remark in remarks(result):
-        yield html.paragraph(f"{label}: {remark}", "warn")
-    if result.band:
-        yield html.paragraph(f"Band of the step time: {service_band_line(result)}")
 
 
 def _curves(result: Simulation, caps: Sequence[CapPoint]) -> Iterator[str]:
@@ -112,8 +77,7 @@ def _curves(result: Simulation, caps: Sequence[CapPoint]) -> Iterator[str]:
         "A low cap cuts answers off (solid), a high one reserves more and so refuses more (dashed).", "quiet"
     )
     yield cap_chart(caps, chosen)
-    places = [place for place, point in enumerate(caps) if point.default_max_tokens == chosen]
-    yield html.table(CAPS, cap_rows(caps), marked=places[0] if places else None)
+    yield html.table(cap_table(caps, chosen))
 
 
 def _over_time(result: Simulation) -> Iterator[str]:

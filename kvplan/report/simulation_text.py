@@ -5,7 +5,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from kvplan.report.numbers import count, format_bytes, percent, plain_seconds, ratio, seconds
-from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
+from kvplan.report.page import ACTION, BLANK, QUIET, Columns, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.report.traffic_file import file_name, write_step
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import Burst, Inputs, Recommendation, Simulation, StrategyResult
@@ -14,10 +14,6 @@ from kvplan.units import GIB
 
 if TYPE_CHECKING:
     from kvplan.recommend.results import CapPoint
-
-RESERVATIONS = ("worst-case reservations", "prompt", "cap", "blocks", "fit")
-STRATEGIES = ("strategy", "done", "refused", "gave up", "preempts", "KV", "p50 s", "p99 s", "bound/s")
-CAPS = ("default cap", "cuts off", "refused", "95% interval", "gave up", "p99 s")
 
 COLUMNS = (
     "done … gave up: shares of requests, mean over seeds (refused: at least once, many come back); preempts: "
@@ -33,17 +29,9 @@ def text(result: Simulation) -> Iterator[Part]:
     yield paragraph(pool_line(result), style=QUIET, indent=0)
     yield paragraph(promise_line(result), style=QUIET, indent=0)
     yield BLANK
-    yield columns(
-        (RESERVATIONS[0], f"prompt p{result.inputs.reservation_quantile * 100:g}", *RESERVATIONS[2:]),
-        list(reservation_rows(result)),
-    )
+    yield reservations(result)
     yield BLANK
-    rows = [(strategy.name, row) for strategy in result.strategies for row in strategy_rows(strategy, result.inputs)]
-    yield columns(
-        STRATEGIES,
-        [row for _, row in rows],
-        marked=[place for place, (name, _) in enumerate(rows) if name == result.inputs.judged],
-    )
+    yield strategies(result)
     yield BLANK
     yield from _unsteady(result)
     if result.recommendation is not None:
@@ -94,22 +82,22 @@ def promise_line(result: Simulation) -> str:
     return f"of which {result.promised_blocks:,} may be promised, at a safety fraction of {fraction:.2f}"
 
 
-def reservation_rows(result: Simulation) -> Iterator[tuple[str, ...]]:
+def reservations(result: Simulation) -> Columns:
     """A row per class and cap choice."""
-    for row in result.reservations:
-        share = f" ({percent(row.share)})" if 0 < row.share < 1 else ""
-        yield (
-            f"{row.name}{share}",
-            count(row.prompt_tokens),
-            count(row.cap_tokens),
-            count(row.blocks),
-            count(row.sequences),
+    prompt = f"prompt p{result.inputs.reservation_quantile * 100:g}"
+    rows = [
+        (
+            f"{row.name} ({percent(row.share)})" if 0 < row.share < 1 else row.name,
+            *map(count, (row.prompt_tokens, row.cap_tokens, row.blocks, row.sequences)),
         )
+        for row in result.reservations
+    ]
+    return columns(("worst-case reservations", prompt, "cap", "blocks", "fit"), rows)
 
 
-def cap_rows(caps: "Sequence[CapPoint]") -> list[tuple[str, ...]]:
-    """A row per default cap, in the columns of ``CAPS``."""
-    return [
+def cap_table(caps: "Sequence[CapPoint]", chosen: int) -> Columns:
+    """A row per default cap."""
+    rows = [
         (
             count(point.default_max_tokens),
             percent(point.truncated_share),
@@ -120,10 +108,23 @@ def cap_rows(caps: "Sequence[CapPoint]") -> list[tuple[str, ...]]:
         )
         for point in caps
     ]
+    marked = [place for place, point in enumerate(caps) if point.default_max_tokens == chosen]
+    return columns(("default cap", "cuts off", "refused", "95% interval", "gave up", "p99 s"), rows, marked=marked)
 
 
-def strategy_rows(strategy: StrategyResult, inputs: Inputs) -> Iterator[tuple[str, ...]]:
-    """One strategy in the columns of ``STRATEGIES``; under it how far its figures may be off, where there are seeds."""
+def strategies(result: Simulation) -> Columns:
+    """The strategies side by side, the judged one marked."""
+    rows = [(strategy.name, row) for strategy in result.strategies for row in _strategy(strategy, result.inputs)]
+    marked = [place for place, (name, _) in enumerate(rows) if name == result.inputs.judged]
+    return columns(
+        ("strategy", "done", "refused", "gave up", "preempts", "KV", "p50 s", "p99 s", "bound/s"),
+        [row for _, row in rows],
+        marked=marked,
+    )
+
+
+def _strategy(strategy: StrategyResult, inputs: Inputs) -> Iterator[tuple[str, ...]]:
+    """One strategy's figures; under them how far they may be off, where there are seeds."""
     yield (
         f"{strategy.name} ({inputs.concurrency:,})" if strategy.name == "concurrency" else strategy.name,
         *(percent(strategy.shares[name]) for name in _ENDS),
