@@ -306,6 +306,8 @@ def test_a_part_of_a_device_has_the_memory_that_is_left_of_it(name: str, mebibyt
         ("k80-12q", "'k80-12q' is not a known GPU"),
         ("m9-ultra-128gb", "'m9-ultra-128gb' is not a known GPU"),
         ("mi300x-24q", "'mi300x-24q' is not a known GPU"),
+        ("4090-12q", "'4090-12q' is not a known GPU"),
+        ("l40s-24b", "'l40s-24b' is not a known GPU"),
     ],
 )
 def test_a_part_that_cannot_be_is_refused(name: str, said: str) -> None:

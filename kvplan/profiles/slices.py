@@ -14,6 +14,8 @@ _VGPU = re.compile(r"(?P<card>[a-z0-9-]+?)-(?P<gib>\d+)[cq]")
 _VGPU_CARDS = {"a100": "a100-40gb-sxm", "a100d": "a100-80gb-sxm", "a100x": "a100-80gb-pcie"}
 """Cards whose name in a vGPU type is not theirs otherwise: A100 has 40 GB there, A100D 80."""
 _VGPU_SOURCE = "https://docs.nvidia.com/ai-enterprise/ (total frame buffer for vGPUs: max-reserved-fb)"
+_WHOLE_ONLY = re.compile(r"rtx-[2-5]0[5-9]0-.*|gb10|jetson-.*|.*-mig-.*")
+"""GeForce cards, systems on a chip and MIG slices: no vGPU is a part of one."""
 _STACKED = re.compile(r"[abgv]?(a100|a30|h100|h20|h200|gh200|b200|b300|gb200|gb300|v100)-.*")
 """Cards with HBM, on which error correction takes no memory."""
 _TURING_COMPRESSION_MIB = {("t4", 16): 28, ("rtx-8000", 12): 32, ("rtx-8000", 16): 64, ("rtx-8000", 24): 96}
@@ -32,8 +34,12 @@ def sliced(name: str, load: Callable[[str], GpuProfile]) -> GpuProfile | None:
         return _mac(load(found["chip"]), int(found["gib"]))
     if found := _VGPU.fullmatch(name):
         card = load(_VGPU_CARDS.get(found["card"], found["card"]))
-        return _vgpu(card, found["card"], int(found["gib"]), name) if card.vendor == "nvidia" else None
+        return _vgpu(card, found["card"], int(found["gib"]), name) if _is_shared(card) else None
     return None
+
+
+def _is_shared(card: GpuProfile) -> bool:
+    return card.vendor == "nvidia" and not _WHOLE_ONLY.fullmatch(card.name)
 
 
 def _vgpu(card: GpuProfile, word: str, gib: int, name: str) -> GpuProfile:
