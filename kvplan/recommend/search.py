@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 
 from kvplan.admission import STRATEGIES
@@ -62,10 +61,8 @@ def recommend(
         raise InputError(
             f"a counting error of {count_error_share:g} is no share below 1", hint="--count-error 5%", key="count_error"
         )
-    if not (scale > 0 and isfinite(scale)):
-        raise InputError(f"a scale of {scale:g} is not above zero", hint="--scale 1 is the file's traffic", key="scale")
+    first_seed, count = seed_numbers(traffic, seeds=seeds, seed=seed, scale=scale)
     plant = build_plant(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
-    first_seed, count = seed_numbers(traffic, seeds=seeds, seed=seed)
     drawings = [sample(traffic, first_seed + turn, scale=scale) for turn in range(count)]
     if not all(len(one) for one in drawings):
         raise InputError("no request arrives in a run", hint="raise the rate or the duration", file=traffic.file)

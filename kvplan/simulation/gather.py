@@ -22,6 +22,7 @@ from kvplan.simulation.results import (
 from kvplan.simulation.statistics import SHARES, mean_interval, pooled, steadiness
 from kvplan.simulation.types import UNLIMITED, Samples
 from kvplan.traffic.kinds import Arrivals, Traffic
+from kvplan.traffic.on_disk import is_long
 
 _WORST_COUNTS = ("preemptions", "refusals")
 
@@ -231,6 +232,8 @@ def _assumptions(
         found.append("requests without a client try once and never again")
     if "engine_queue" in names and not (traffic.deployment.max_queued_requests or traffic.deployment.max_queued_tokens):
         found.append(f"engine_queue takes {ENGINE_QUEUE_FACTOR} × max_num_seqs requests in: the file names no cap")
+    if is_long(len(arrivals)):
+        found.append("times of so many requests are counted by size: their quantiles are right to 0.05%")
     if arrivals.prefixes is not None and len(plant.layout.groups) > 1:
         found.append("shared prompt prefixes of the trace are not used")
     return found

@@ -59,9 +59,7 @@ def simulate(
     to ``load_traffic``.
     """
     names = _strategy_names(strategies, traffic)
-    if not 0 < scale < inf:
-        raise InputError(f"a scale of {scale:g} is not above zero", hint="--scale 1 is the file's traffic", key="scale")
-    first_seed, count = seed_numbers(traffic, seeds=seeds, seed=seed)
+    first_seed, count = seed_numbers(traffic, seeds=seeds, seed=seed, scale=scale)
     plant = build_plant(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
     arrivals = _drawn(traffic, first_seed, scale)
     clients, timeouts_s = client_table(arrivals.clients, profiles_folder=profiles_folder)
@@ -181,8 +179,10 @@ def _strategy_names(strategies: Sequence[str], traffic: Traffic) -> tuple[str, .
     return (*names, judged) if names == DEFAULT_STRATEGIES and judged not in names else names
 
 
-def seed_numbers(traffic: Traffic, *, seeds: int | None, seed: int | None) -> tuple[int, int]:
+def seed_numbers(traffic: Traffic, *, seeds: int | None, seed: int | None, scale: float) -> tuple[int, int]:
     """The first seed and how many, as asked for or the usual ones; InputError for what cannot be played."""
+    if not 0 < scale < inf:
+        raise InputError(f"a scale of {scale:g} is not above zero", hint="--scale 1 is the file's traffic", key="scale")
     first = traffic.seed if seed is None else seed
     count = seeds if seeds is not None else DEFAULT_SEEDS if is_random(traffic) else 1
     if first < 0:
