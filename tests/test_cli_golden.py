@@ -21,7 +21,16 @@ CASES: dict[str, tuple[list[str], int]] = {
     "fit_windows": (["fit", "google/gemma-3-27b-it", "--kv-memory", "20GiB", "--max-model-len", "32768"], 0),
     "fit_too_small": (["fit", "meta-llama/Llama-3.1-8B-Instruct", "--kv-memory", "1GiB"], 1),
     "fit_cannot_tell": (
-        ["fit", "meta-llama/Llama-3.1-8B-Instruct", "--engine", "tensorrt-llm", "--gpu", "h100", "--kv-offload", "9GiB"],
+        [
+            "fit",
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "--engine",
+            "tensorrt-llm",
+            "--gpu",
+            "h100",
+            "--kv-offload",
+            "9GiB",
+        ],
         5,
     ),
     "fit_flags_cli": (["fit", "Qwen/Qwen3-32B", "--kv-memory", "20GiB", "--tp", "2", "--flags", "cli"], 0),
