@@ -1,5 +1,6 @@
 """The traffic file: what it may say, what each mistake is answered with, and the schema that editors use."""
 
+import json
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -511,3 +512,23 @@ def test_a_template_for_an_unknown_gpu_or_engine_is_refused() -> None:
     for given, word in (((None, "h1000", None), "h1000"), ((None, None, "trition"), "trition")):
         with pytest.raises(InputError, match=word):
             written_for(*given, offline=True)
+
+
+def test_a_model_of_any_name_is_quoted_where_yaml_needs_it(tmp_path: Path) -> None:
+    folder = tmp_path / "my model: #1"
+    folder.mkdir()
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "vocab_size": 1000,
+        "max_position_embeddings": 4096,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    traffic = parse_traffic(written_for(str(folder), "l4", None, offline=True), file="x")
+    assert (traffic.model, traffic.deployment.max_model_len) == (str(folder), 4096)

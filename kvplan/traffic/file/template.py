@@ -1,5 +1,6 @@
 """The commented traffic file of ``kvplan init``: it runs as it stands, and every line says what to change."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +15,8 @@ from kvplan.profiles.loader import load_gpu
 from kvplan.sources import read_model
 
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16)
+_PLAIN = re.compile(r"[\w./][\w./@+~-]*")
+"""What needs no quotes in YAML."""
 
 TEMPLATE = """\
 # A kvplan traffic file. It runs as it stands: kvplan simulate FILE, check FILE.
@@ -88,22 +91,26 @@ def written_for(
     given = {key: value for key, value in wanted.items() if value is not None}
     if not given:
         return TEMPLATE
-    text = _filled(TEMPLATE, given)
+    said = {key: given.get(key, _value(key)) for key in wanted}
+    window = int(_value("max_model_len"))
     asked = Deployment(
-        engine=parse_engine(_value(text, "engine")),
-        gpu=load_gpu(_value(text, "gpu"), extra_folder=profiles_folder),
-        max_model_len=int(_value(text, "max_model_len")),
-        max_num_seqs=int(_value(text, "max_num_seqs")),
-        max_num_batched_tokens=int(_value(text, "max_num_batched_tokens")),
+        engine=parse_engine(said["engine"]),
+        gpu=load_gpu(said["gpu"], extra_folder=profiles_folder),
+        max_model_len=window,
+        max_num_seqs=int(_value("max_num_seqs")),
+        max_num_batched_tokens=int(_value("max_num_batched_tokens")),
     )
+    text = TEMPLATE
     if asked.engine.name != "vllm":
         asked = replace(asked, max_num_seqs=None, max_num_batched_tokens=None)
         text = re.sub(r"^  (max_num_\w+: \d+)$", r"  # \1", text, flags=re.MULTILINE)
-    spec = read_model(_value(text, "model"), offline=offline, profiles_folder=profiles_folder)
-    if spec.max_context_tokens is not None and spec.max_context_tokens < int(_value(text, "max_model_len")):
+    spec = read_model(said["model"], offline=offline, profiles_folder=profiles_folder)
+    if spec.max_context_tokens is not None and spec.max_context_tokens < window:
         asked = replace(asked, max_model_len=spec.max_context_tokens)
     planned = _carried(spec, asked)
-    return _filled(text, {name: str(getattr(planned, name)) for name in ("max_model_len", "tensor_parallel")})
+    found = {name: str(getattr(planned, name)) for name in ("max_model_len", "tensor_parallel")}
+    plain = {key: value if _PLAIN.fullmatch(value) else json.dumps(value) for key, value in given.items()}
+    return _filled(text, plain | found)
 
 
 def _carried(model: ModelSpec, asked: Deployment) -> Deployment:
@@ -120,8 +127,9 @@ def _carried(model: ModelSpec, asked: Deployment) -> Deployment:
     return asked
 
 
-def _value(text: str, key: str) -> str:
-    found = re.search(rf"^ *{key}: (\S+)", text, re.MULTILINE)
+def _value(key: str) -> str:
+    """What the template says of ``key``."""
+    found = re.search(rf"^ *{key}: (\S+)", TEMPLATE, re.MULTILINE)
     assert found is not None, key
     return found[1]
 
