@@ -321,6 +321,17 @@ def test_the_roofline_is_bytes_over_bandwidth_and_flops_over_peak() -> None:
     assert plant.service.band_share == 0.25
 
 
+def test_a_hybrid_s_default_of_sequences_is_what_its_states_allow() -> None:
+    """VLLM's default of 1,024 on an H100 would not start there; asked for, it is refused."""
+    text = "model: Qwen/Qwen3.5-27B\ndeployment: {gpu: h100, max_model_len: 8192MORE}\n"
+    text += "traffic: {duration: 9s, classes: [{name: a, rate: 1/s, prompt_tokens: 9, output_tokens: 9}]}\n"
+    plant = build_plant(parse_traffic(text.replace("MORE", ""), file="t.yaml"), offline=True)
+    assert plant.settings.max_num_seqs == plant.blocks < 1024
+    assert any("as many as there are blocks for recurrent states" in note for note in plant.notes)
+    with pytest.raises(DoesNotStartError, match=r"above the .* blocks that hold recurrent state"):
+        build_plant(parse_traffic(text.replace("MORE", ", max_num_seqs: 1024"), file="t.yaml"), offline=True)
+
+
 def test_a_pool_that_was_asked_for_has_no_band() -> None:
     """What vLLM takes, the rest of the GPU, is known to within a band; llama.cpp takes what its window needs:
     8,192 tokens of 32 layers × 2 × 8 heads × 128 × 2 bytes."""

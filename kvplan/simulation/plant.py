@@ -8,7 +8,7 @@ from typing import Any
 from kvplan.admission import promised_blocks
 from kvplan.calibration_file import load_calibration
 from kvplan.capacity import CANNOT_TELL, Fit, fit, longest_window, usable_blocks
-from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
+from kvplan.engines.base import OVER_STATE_BLOCKS, CacheGroup, CacheLayout, Deployment, Settings
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import FullAttention
 from kvplan.model import ModelSpec, Shape, Source, Weights
@@ -93,6 +93,9 @@ def build_plant(
     layout, settings, blocks = plan.layout, plan.settings, pool.blocks or plan.blocks
     longest = longest_window(layout, blocks, max(settings.max_model_len, _context(model, settings)))
     _check_starts(traffic, planned, blocks, longest)
+    if pool.blocks is None and any(finding.code == OVER_STATE_BLOCKS for finding in planned.findings):
+        settings = replace(settings, max_num_seqs=blocks)  # what the plan's own flags say: the default would not start
+        notes = (*notes, f"max_num_seqs {blocks:,}: as many as there are blocks for recurrent states")
     if pool.blocks is None:
         kv_bytes: int | None = plan.kv_bytes
     else:
