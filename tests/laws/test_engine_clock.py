@@ -270,6 +270,37 @@ def test_a_client_that_leaves_during_a_batch_is_freed_before_what_the_batch_ends
     assert_equal(run, requests, setup, FrontDoor(), Watch())
 
 
+def test_an_end_that_a_preemption_brings_forward_is_seen_before_the_client_leaves() -> None:
+    """The second request is preempted on the way, so that later batches are shorter: the first one's client, which
+    leaves at 3.25 s, has its last token at 2.88 s, and no other event made the door look before."""
+    layout = CacheLayout(block_tokens=1, bytes_per_block=1, groups=(group("full", 1),), in_flight_tokens=16)
+    setup = EngineSetup(
+        blocks=97,
+        layout=layout,
+        max_model_len=WINDOW_TOKENS,
+        max_num_seqs=3,
+        max_num_batched_tokens=16,
+        step=StepCost(base_s=0.01, prefill_token_s=0.0, decode_sequence_s=0.0, kv_token_s=0.0007),
+    )
+    requests = Requests(
+        arrival_s=np.array([0.25, 0.5]),
+        prompt_tokens=np.array([49, 10]),
+        output_tokens=np.array([40, 40]),
+        cap_tokens=np.array([40, 40]),
+        charge=np.zeros(2, np.int64),
+        refused_for_good=np.zeros(2, np.bool_),
+        client=np.zeros(2, np.int64),
+        time_out_s=np.full(2, inf),
+        cancel_s=np.array([3.0, inf]),
+        client_draw=np.zeros(2),
+        server_draw=np.zeros(2),
+    )
+    run = run_kernel(requests, setup, FrontDoor(), CLIENTS)
+    assert run.rows.preemptions.tolist() == [0, 1]
+    assert run.rows.outcome.tolist() == [Outcome.COMPLETED, Outcome.COMPLETED]
+    assert_equal(run, requests, setup, FrontDoor(), Watch())
+
+
 @given(setup=setups(caching=True), requests=traffic())
 @settings(max_examples=150, deadline=None)
 def test_cached_prefixes_equal_the_reference(setup: EngineSetup, requests: Requests) -> None:

@@ -178,13 +178,18 @@ def advance(
 
         if exact:
             change_s = min(change_s, until_s)
-        many = batches_in_time((next_key(heap) >> KEY_SHIFT) - 1 - st[BATCHES], change_s, until_s, st, ck, cost, shape)
-        if many == 0:
-            return
-        many = batches_with_room(many, st, conf, shape)
-        if many == 0:
+        most = (next_key(heap) >> KEY_SHIFT) - 1 - st[BATCHES]
+        many = batches_in_time(most, change_s, until_s, st, ck, cost, shape)
+        room = batches_with_room(many if many else most, st, conf, shape)
+        if many == 0 and 0 < room < most:  # whoever is preempted after these makes later ones shorter
+            many = batches_in_time(room, change_s, until_s, st, ck, cost, shape)
+            if many:
+                room = batches_with_room(many, st, conf, shape)
+        if room == 0:
             form_batch(now_s, 1, st, ck, heap, conf, cost, shape, slots, rows, pool)
             continue
-        jump(many, st, ck, conf, cost, shape, pool)
+        if many == 0:
+            return
+        jump(room, st, ck, conf, cost, shape, pool)
         if shape[KINDS_NUMBER]:
             nothing_slides(st, slots)
