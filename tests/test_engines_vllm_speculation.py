@@ -95,7 +95,7 @@ def test_several_modules_keep_what_they_read_back() -> None:
         (
             {"draft_model": model_of([[Mamba1State(inner=8, state=8, conv_kernel=4)]])},
             UnsupportedModelError,
-            "is not known",
+            "recurrent states larger than the model's own",
         ),
         (
             {"speculative_method": "eagle", "draft_model": model_of([[FULL]]), "max_num_batched_tokens": 3},

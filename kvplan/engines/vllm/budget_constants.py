@@ -21,8 +21,8 @@ SAMPLER_COPIES_TORCH = Fraction(96, 10)
 """Sorting top-k/top-p in PyTorch: the logits twice (16 and 32 bit), sorted values, 64-bit indices, the sort's own
 workspace, probabilities, their sum and masks. Printed activation peaks lie between 9.6 and 9.8 copies."""
 SAMPLER_COPIES_TRITON = Fraction(7, 2)
-"""The Triton top-k/top-p sampler (0.17 and later on NVIDIA) works on the logits in place: they are there in 16 and 32
-bit, and then their probabilities and as many random numbers (``random_sample``)."""
+"""The Triton top-k/top-p sampler (0.17 and later, on every GPU that Triton compiles for) works on the logits in place:
+they are there in 16 and 32 bit, and then their probabilities and as many random numbers (``random_sample``)."""
 SAMPLER_COPIES_FLASHINFER = Fraction(3)
 """FlashInfer's sampling kernels: the logits, their probabilities and one working copy."""
 FIRST_TRITON_SAMPLER = (0, 17)
@@ -64,6 +64,8 @@ NON_TORCH_BEFORE_CONTEXT_SMALL = _gib("0.06")
 NON_TORCH_BEFORE_CONTEXT_LARGE = _gib("0.12")
 """CUDA modules and library workspaces loaded while profiling; the memory was first measured after the CUDA context was
 made. Large cards (more multiprocessors, more kernels' local memory) need more."""
+NON_TORCH_BEFORE_CONTEXT_ROCM = _gib("0.5")
+"""ROCm's libraries and code objects: 0.8.5 prints 0.46 GiB on a Radeon; pools of MI300X say 0.8 (0.17) and more."""
 NON_TORCH_WITH_CONTEXT = _gib("0.33")
 NON_TORCH_WITH_CONTEXT_TURING = _gib("0.10")
 """From 0.19 the first measurement is before the CUDA context, which then counts; on a T4 it is smaller."""
@@ -141,6 +143,8 @@ COMMUNICATION_SHARE_UNLINKED = Fraction(1)
 """Whether cards without NVLink reach each other over PCIe (buffers on the card) or through the host is the host's."""
 NON_TORCH_BAND_BEFORE_CONTEXT = _gib("0.25")
 """0.6.5 to 0.18: prints lie from 0.12 below to 0.14 above the constants, pools of one card within 0.25."""
+NON_TORCH_BAND_ROCM = _gib("0.7")
+"""Before 0.19 pools of one AMD card miss by 0.1 to 0.7 with that."""
 NON_TORCH_BAND_COUNTED_ONCE = _gib("0.45")
 """0.6 before its fifth release printed 0.15 to 0.73 of all that the device held."""
 NON_TORCH_BAND_WITH_CONTEXT = _gib("0.7")

@@ -40,6 +40,8 @@ def non_torch_bytes(facts: RankFacts) -> int:
     if _is_context_counted(facts) or _is_all_counted_once(facts):
         turing = facts.capability is not None and facts.capability < (8, 0)
         return c.NON_TORCH_WITH_CONTEXT_TURING if turing else c.NON_TORCH_WITH_CONTEXT
+    if facts.vendor == "amd":
+        return c.NON_TORCH_BEFORE_CONTEXT_ROCM
     large = facts.total_bytes >= c.LARGE_CARD_BYTES
     return c.NON_TORCH_BEFORE_CONTEXT_LARGE if large else c.NON_TORCH_BEFORE_CONTEXT_SMALL
 
@@ -241,6 +243,8 @@ def _non_torch_band(facts: RankFacts) -> int:
         return c.UNIFIED_BAND
     if _is_context_counted(facts):
         return c.NON_TORCH_BAND_WITH_CONTEXT
+    if facts.vendor == "amd":
+        return c.NON_TORCH_BAND_ROCM
     return c.NON_TORCH_BAND_COUNTED_ONCE if _is_all_counted_once(facts) else c.NON_TORCH_BAND_BEFORE_CONTEXT
 
 

@@ -11,7 +11,16 @@ from dataclasses import replace
 from kvplan.engines.base import Deployment, Finding, Settings
 from kvplan.engines.drafting import DRAFT_MODEL, MTP, NGRAM, Drafter, counted, method_of
 from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.layers import GatedDeltaState, KdaState, Layer, Mamba2State, RecurrentLayer, ShortConvState
+from kvplan.layers import (
+    BFLOAT16,
+    GatedDeltaState,
+    KdaState,
+    KvTypes,
+    Layer,
+    Mamba2State,
+    RecurrentLayer,
+    ShortConvState,
+)
 from kvplan.model import ModelSpec
 
 
@@ -66,14 +75,24 @@ def _check_draft(model: ModelSpec, draft: ModelSpec, method: str) -> None:
             hint="a draft model has the model's own vocabulary",
             key="draft_model",
         )
-    kept = [layer for layers in draft.layers for layer in layers]
-    if draft.is_encoder_decoder or draft.next_token_layers or any(isinstance(each, RecurrentLayer) for each in kept):
+    if draft.is_encoder_decoder or draft.next_token_layers or _outgrows(draft, model):
         raise UnsupportedModelError(
-            f"cannot tell: how vLLM pages {draft.id} as a drafter is not known (recurrent state, an encoder, or "
-            "next-token layers of its own)",
+            f"cannot tell: how vLLM pages {draft.id} as a drafter is not known (recurrent states larger than the "
+            "model's own, an encoder, or next-token layers of its own, which vLLM loads in its place)",
             hint="plan with a plain decoder as the draft model",
             key="draft_model",
         )
+
+
+def _outgrows(draft: ModelSpec, model: ModelSpec) -> bool:
+    """Whether a recurrent state of ``draft`` is larger than the model's largest: vLLM 0.33 aligns blocks to the model's
+    states only, and asserts that the drafter's fit into them."""
+    kv = KvTypes(key=BFLOAT16, value=BFLOAT16)
+    own, its = (
+        max((kept.fixed_bytes(kv) for kept in each.caches if isinstance(kept, RecurrentLayer)), default=0)
+        for each in (model, draft)
+    )
+    return its > own
 
 
 def drafting_findings(

@@ -76,10 +76,10 @@ def sampler_copies(facts: RankFacts) -> Fraction:
 
 
 def default_sampler(facts: RankFacts) -> str:
-    """The top-k and top-p sampler of the release on this device."""
-    if facts.vendor != "nvidia" or facts.release < c.FIRST_TRITON_SAMPLER:
+    """The top-k and top-p sampler of the release on this device: FlashInfer's on NVIDIA only, Triton's anywhere."""
+    if facts.release < c.FIRST_TRITON_SAMPLER:
         return "torch"
-    old = facts.capability is not None and facts.capability < (8, 0)
+    old = facts.vendor != "nvidia" or (facts.capability is not None and facts.capability < (8, 0))
     return "triton" if old or facts.release < c.FIRST_FLASHINFER_SAMPLER else "flashinfer"
 
 
