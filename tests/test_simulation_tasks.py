@@ -14,7 +14,7 @@ import pytest
 
 from kvplan.errors import InputError
 from kvplan.simulation import compiled as numba_kernel
-from kvplan.simulation import engine, tasks
+from kvplan.simulation import engine, playing, tasks
 from kvplan.simulation.kernel import play as kernel_play
 from kvplan.simulation.memory import Memory
 from kvplan.simulation.run import simulate
@@ -105,7 +105,7 @@ def test_a_run_whose_first_requests_take_long_is_compiled(monkeypatch: pytest.Mo
         return kernel_play.play
 
     monkeypatch.setattr(numba_kernel, "compiled_play", compiled_play)
-    monkeypatch.setattr(engine, "Memory", lambda *, compiled: Memory(compiled=False))
+    monkeypatch.setattr(playing, "Memory", lambda *, compiled: Memory(compiled=False))
     again = simulate(traffic, strategies=["none"], seeds=1)
     assert len(asked) == 1
     assert again.strategies[0].seeds == plain.strategies[0].seeds

@@ -432,3 +432,10 @@ def test_windows_count_as_a_histogram_does() -> None:
         whole = int((times[-1] - times[0]) // window)
         counts = np.histogram(times, bins=whole, range=(start, start + whole * window))[0]
         assert found.dispersion(window) == pytest.approx(counts.var() / counts.mean(), rel=0.02)
+
+
+def test_a_stamp_in_scientific_notation_is_no_date(tmp_path: Path) -> None:
+    """8.4e-05 has its dash where a date has the first of its own."""
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0.0,10,2\n8.4e-05,11,3\n")
+    assert [row.arrival_s for row in read_trace(path)] == [0.0, 8.4e-05]

@@ -208,7 +208,7 @@ def run_task(
     task: Task, say: Callable[[str], None] | None = None, expect: Callable[[float], None] | None = None
 ) -> TaskResult:
     """Draw the traffic of the task's seed, play it, and measure it; ``say`` hears of a kernel being compiled, and
-    ``expect`` how many seconds an uncompiled run will take."""
+    ``expect`` how many seconds a run will take."""
     from kvplan.simulation.engine import run_kernel
 
     arrivals = sample(task.traffic, task.seed, scale=task.scale)

@@ -158,7 +158,7 @@ def recognise(record: Record, name: str = "auto") -> TraceFormat | list[str]:
 
 def stamp_s(value: object, unit_s: float) -> float:
     """Seconds of a stamp: a number of units, or a date that begins with its year."""
-    if type(value) is str and value.strip()[4:5] == "-":
+    if type(value) is str and value.strip()[4:5] == "-" and value.strip()[:4].isdecimal():  # not 8.4e-05
         return parse_stamp(value)
     return _number(value) * unit_s
 
