@@ -127,7 +127,10 @@ def _not_played(wanted: PlannedDeployment, deployment: Deployment) -> Iterator[s
     if engine != "vllm":
         yield f"requests are scheduled as vLLM does: of {engine} only pool and pages are known"
     if stages > 1:
-        yield f"the {stages} pipeline stages are played as one: no batch follows another from stage to stage"
+        yield (
+            f"the {stages} pipeline stages are played as one: vLLM keeps a smaller batch in each, and a sequence writes in "
+            f"one of {stages}"
+        )
     if wanted.speculative_tokens:
         yield "tokens guessed ahead are priced, not played: a step writes one token of each sequence"
     if wanted.kv_offload_bytes is not None:
