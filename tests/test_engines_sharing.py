@@ -9,7 +9,7 @@ import pytest
 from kvplan.cli import main
 from kvplan.engines import ENGINES
 from kvplan.engines.base import Deployment
-from kvplan.engines.forms import MemoryPart
+from kvplan.engines.forms import MEMORY_SHARE, MemoryPart
 from kvplan.engines.sharing import utilization_of_free, utilization_of_total
 from kvplan.errors import InputError
 from kvplan.units import GIB
@@ -113,3 +113,10 @@ def test_nothing_is_a_pool(capsys: pytest.CaptureFixture[str]) -> None:
     for nothing in ("0", "0GiB"):
         document = planned(capsys, 1, "--kv-memory", nothing)
         assert (document["pool"]["blocks"], document["verdict"]) == (0, "does_not_fit")
+
+
+@pytest.mark.parametrize(
+    "part", [Fraction(9, 10), MemoryPart(free_share=Fraction(1, 2)), MemoryPart(limit_bytes=30 * GIB + 1)]
+)
+def test_a_part_is_written_as_it_is_read(part: Fraction | MemoryPart) -> None:
+    assert MEMORY_SHARE.read(MEMORY_SHARE.write(part), "--gpu-memory-utilization") == part

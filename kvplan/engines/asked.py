@@ -1,6 +1,6 @@
 """The options of a deployment as a table, and how what was asked for by their names becomes one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from functools import cache
@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import check_pool
-from kvplan.engines.forms import GPU, Option
+from kvplan.engines.forms import GPU, SWITCH, Option
 from kvplan.errors import InputError
 from kvplan.profiles.loader import load_gpu
 from kvplan.profiles.quantities import key_of
@@ -79,6 +79,23 @@ def read_options(asked: Mapping[str, Any], names: Mapping[str, str] | None = Non
     if stages is not None and values.get("pipeline_parallel", 1) == 1:
         values["pipeline_parallel"] = len(stages)
     return values
+
+
+def flag_words(deployment: Deployment) -> Iterator[str]:
+    """What asks for ``deployment`` on a command line, option by option, without what is as unasked.
+
+    >>> list(flag_words(Deployment(tensor_parallel=2, prefix_caching=False, kv_memory_bytes=2**30)))
+    ['--tensor-parallel', '2', '--kv-memory', '1GiB', '--no-prefix-caching']
+    """
+    for row in rows():
+        value = getattr(deployment, row.field)
+        if value == row.default:
+            continue
+        name = row.key.replace("_", "-")
+        if row.option.form is SWITCH:
+            yield f"--{name}" if value else f"--no-{name}"
+        else:
+            yield from (f"--{name}", row.option.form.write(value))
 
 
 def deployment_of(

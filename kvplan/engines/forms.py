@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from kvplan.errors import InputError
-from kvplan.units import parse_bytes
+from kvplan.units import GIB, parse_bytes
 
 LEAST_BYTES = 2**20
 """No pool, GPU or checkpoint is smaller: so few bytes are a number whose unit was forgotten."""
@@ -18,7 +18,8 @@ LEAST_BYTES = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """One way to write a value. ``read`` takes what was written and the name that it was written under.
+    """One way to write a value. ``read`` takes what was written and the name that it was written under; ``write`` gives
+    text that is read as the same value.
 
     ``typed`` is what a command line reads by itself before: a switch, a whole number, or text. What ``names``
     something else (a GPU, a model, an engine) is text until that is looked up.
@@ -29,6 +30,7 @@ class Form:
     metavar: str
     read: Callable[[Any, str], Any]
     names: bool = False
+    write: Callable[[Any], str] = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,19 +246,37 @@ def read_engine(value: str, said: str) -> Any:
     return parse_engine(read_word(value, said))
 
 
+def _write_memory_share(value: Fraction | MemoryPart) -> str:
+    if not isinstance(value, MemoryPart):
+        return f"{float(value):g}"
+    return f"{value.limit_bytes}B" if value.free_share is None else f"{float(value.free_share):g}free"
+
+
+def _write_media(value: Sequence[Any]) -> str:
+    return json.dumps({limit.sort: {"count": limit.items, "tokens": limit.item_tokens} for limit in value})
+
+
+def _write_several(write: Callable[[int], str]) -> Callable[[Sequence[int]], str]:
+    return lambda values: ",".join(map(write, values))
+
+
+def _write_bytes(value: int) -> str:
+    return f"{value}B" if value % GIB else f"{value // GIB}GiB"
+
+
 SWITCH = Form(name="switch", typed=bool, metavar="", read=read_switch)
 COUNT = Form(name="count", typed=int, metavar="N", read=read_count)
 COUNT_OR_NONE = Form(name="count_or_none", typed=int, metavar="N", read=read_count_or_none)
-COUNTS = Form(name="counts", typed=str, metavar="N,N", read=read_counts)
+COUNTS = Form(name="counts", typed=str, metavar="N,N", read=read_counts, write=_write_several(str))
 WORD = Form(name="word", typed=str, metavar="NAME", read=read_word)
 KV_TYPE = Form(name="word", typed=str, metavar="TYPE", read=read_kv_type)
 TYPE = Form(name="word", typed=str, metavar="TYPE", read=read_word)
-AMOUNT = Form(name="amount", typed=str, metavar="BYTES", read=read_amount)
-AMOUNT_OR_NONE = Form(name="amount", typed=str, metavar="BYTES", read=read_amount_or_none)
-AMOUNTS = Form(name="amounts", typed=str, metavar="BYTES,...", read=read_amounts)
-RATIO = Form(name="ratio", typed=str, metavar="X", read=read_ratio)
-MEMORY_SHARE = Form(name="memory_share", typed=str, metavar="SHARE", read=read_memory_share)
-MEDIA = Form(name="media", typed=str, metavar="JSON", read=read_media)
+AMOUNT = Form(name="amount", typed=str, metavar="BYTES", read=read_amount, write=_write_bytes)
+AMOUNT_OR_NONE = Form(name="amount", typed=str, metavar="BYTES", read=read_amount_or_none, write=_write_bytes)
+AMOUNTS = Form(name="amounts", typed=str, metavar="BYTES,...", read=read_amounts, write=_write_several(_write_bytes))
+RATIO = Form(name="ratio", typed=str, metavar="X", read=read_ratio, write=lambda value: f"{float(value):g}")
+MEMORY_SHARE = Form(name="memory_share", typed=str, metavar="SHARE", read=read_memory_share, write=_write_memory_share)
+MEDIA = Form(name="media", typed=str, metavar="JSON", read=read_media, write=_write_media)
 ENGINE = Form(name="engine", typed=str, metavar="NAME[@VERSION]", read=read_engine)
 GPU = Form(
     name="gpu",
@@ -264,5 +284,8 @@ GPU = Form(
     metavar="NAME",
     read=lambda value, _: str(value) if isinstance(value, int) else value,
     names=True,
+    write=lambda gpu: str(gpu.name),
 )
-MODEL = Form(name="model", typed=str, metavar="MODEL", read=lambda value, _: value, names=True)
+MODEL = Form(
+    name="model", typed=str, metavar="MODEL", read=lambda value, _: value, names=True, write=lambda model: str(model.id)
+)

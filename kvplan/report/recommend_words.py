@@ -1,12 +1,12 @@
 """The small print of ``kvplan recommend``: what was searched, what its headings mean, what to run next."""
 
-from shlex import quote
+from dataclasses import replace
+from shlex import join, quote
 
-from kvplan.engines.base import EngineVersion
+from kvplan.engines.asked import flag_words
 from kvplan.recommend.results import Advice
 from kvplan.report.numbers import percent, seconds
 from kvplan.report.traffic_file import file_name, write_step
-from kvplan.traffic.kinds import PlannedDeployment
 
 
 def search(advice: Advice) -> str:
@@ -72,29 +72,21 @@ def _larger_step(advice: Advice, name: str) -> tuple[str, ...]:
 
 
 def _flags_step(advice: Advice) -> tuple[str, ...]:
-    """The command that prints the engine's flags with this answer, where a few words tell fit the deployment."""
-    asked, plant = advice.traffic.deployment, advice.plant
-    plain = PlannedDeployment(
-        gpu_name=asked.gpu_name,
-        engine=asked.engine,
-        tensor_parallel=asked.tensor_parallel,
-        replicas=asked.replicas,
-        router=asked.router,
-        kv_dtype=asked.kv_dtype,
-        max_model_len=asked.max_model_len,
-        max_num_seqs=asked.max_num_seqs,
-        max_num_batched_tokens=asked.max_num_batched_tokens,
-        calibration=asked.calibration,
-    )
-    if plant.model is None or asked.gpu_name is None or asked != plain:
+    """The command that prints the engine's flags with this answer, where the plan is of a GPU's memory."""
+    asked, model = advice.traffic.deployment, advice.plant.model
+    if model is None or asked.gpu_name is None or asked.kv_pool is not None:
         return ()
-    words = ["kvplan", "fit", quote(plant.model.id), "--gpu", asked.gpu_name]
-    words += ["--engine", str(asked.engine)] if asked.engine != EngineVersion() else []
-    words += ["--tp", str(asked.tensor_parallel)] if asked.tensor_parallel > 1 else []
-    words += ["--kv-dtype", asked.kv_dtype] if asked.kv_dtype != "auto" else []
-    words += ["--max-model-len", str(plant.settings.max_model_len)]
-    words += ["--max-num-seqs", str(advice.engine.max_num_seqs)]
-    words += ["--max-num-batched-tokens", str(advice.engine.max_num_batched_tokens)]
-    cap = advice.default_max_tokens
-    words += ["--default-max-tokens", str(cap)] if cap is not None else []
-    return (" ".join([*words, "--flags", "cli"]),)
+    decided = replace(
+        asked,
+        max_model_len=advice.plant.settings.max_model_len,
+        max_num_seqs=advice.engine.max_num_seqs,
+        max_num_batched_tokens=advice.engine.max_num_batched_tokens,
+    )
+    named = {
+        "--gpu": asked.gpu_name,
+        "--draft-model": asked.draft_model_name,
+        "--calibration": asked.calibration,
+        "--default-max-tokens": advice.default_max_tokens,
+    }
+    words = [word for flag, value in named.items() if value is not None for word in (flag, str(value))]
+    return (join(["kvplan", "fit", model.id, *words, *flag_words(decided), "--flags", "cli"]),)

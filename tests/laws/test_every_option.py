@@ -10,7 +10,7 @@ import pytest
 
 from kvplan.capacity import CANNOT_TELL, FITS, Fit, fit
 from kvplan.engines import ENGINES, engine_of, every_engine, parse_engine
-from kvplan.engines.asked import rows
+from kvplan.engines.asked import deployment_of, flag_words, read_options, rows
 from kvplan.engines.base import Deployment, MediaLimit
 from kvplan.errors import InputError, KvplanError
 from kvplan.model import ModelSpec
@@ -130,6 +130,20 @@ def test_every_field_of_a_deployment_is_an_option_that_someone_can_ask_for() -> 
     assert {row.field for row in rows()} == {field.name for field in fields(Deployment)} - {"corrections"}
     keys = [key for row in rows() for key in row.keys]
     assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("option", [name for name in ASKED if name != "corrections"])
+def test_the_words_for_an_option_ask_for_it(option: str) -> None:
+    """Written for a command line and read again, a deployment is the same."""
+    asked = Deployment(**{"engine": parse_engine("sglang@0.5"), option: ASKED[option]})
+    words, said = list(flag_words(asked)), dict[str, Any]()
+    while words:
+        word = words.pop(0).removeprefix("--")
+        key = word.removeprefix("no-").replace("-", "_")
+        form = next(row.option.form for row in rows() if row.key == key)
+        said[key] = not word.startswith("no-") if form.typed is bool else form.typed(words.pop(0))
+    given = replace(asked, pipeline_parallel=2) if option == "pipeline_layers" else asked
+    assert deployment_of(read_options(said), offline=True) == given
 
 
 def test_engines_state_the_rare_options_that_they_have() -> None:
