@@ -14,7 +14,16 @@ from kvplan.hf_config.families import find_family, known_family, language_block
 from kvplan.hf_config.fields import Fields
 from kvplan.hf_config.names import ARCHITECTURES, MODEL_TYPES
 from kvplan.hf_config.readers import READERS
-from kvplan.layers import FLOAT32, FullAttention, GatedDeltaState, KdaState, LatentAttention, SharedKv, SlidingAttention
+from kvplan.layers import (
+    FLOAT32,
+    FullAttention,
+    GatedDeltaState,
+    KdaState,
+    LatentAttention,
+    LightningState,
+    SharedKv,
+    SlidingAttention,
+)
 from kvplan.model import ModelSpec, Source
 from tests.model_table import unanswered, verdicts
 from tests.published import Published, evaluate, load_published, stored_types
@@ -408,6 +417,21 @@ def test_kv_type_of_a_checkpoint(block: dict[str, Any], scheme: str | None) -> N
     assert read(with_keys(LLAMA, quantization_config=block)).kv_scheme == scheme
 
 
+@pytest.mark.parametrize(
+    ("keys", "scheme"),
+    [
+        ({}, "fp8"),
+        ({"architectures": ["BailingMoeForCausalLM"], "model_type": "bailing_moe"}, None),
+        ({"kv_lora_rank": 512, "qk_rope_head_dim": 64}, None),
+    ],
+)
+def test_a_compressed_tensors_scheme_needs_attention_that_is_told(keys: dict[str, Any], scheme: str | None) -> None:
+    """Source: vLLM 0.33, Attention.__init__ reads the scheme from the quantisation that it is built with;
+    BailingAttention is built without, MLAAttention does not look."""
+    block = {"quant_method": "compressed-tensors", "kv_cache_scheme": STATIC_FLOAT8}
+    assert read(with_keys(LLAMA, quantization_config=block, **keys)).kv_scheme == scheme
+
+
 def test_the_file_beside_counts_only_without_a_block() -> None:
     beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
     assert read(LLAMA, quantization=beside).kv_scheme == "fp8_e4m3"
@@ -421,6 +445,18 @@ def test_only_qwen_3_5_reads_its_state_type(model_type: str, in_float32: bool) -
     state = model.layers[0][0]
     assert isinstance(state, GatedDeltaState)
     assert (state.temporal_type == FLOAT32) == in_float32
+
+
+@pytest.mark.parametrize(
+    ("own_class", "width"), [({"AutoConfig": "configuration_bailing_moe_v2_5.Config"}, 128), (None, 64)]
+)
+def test_without_a_class_of_its_own_ling_has_the_width_that_transformers_sets(own_class: object, width: int) -> None:
+    """Source: transformers 5.20, BailingHybridConfig.__post_init__: head_dim = qk_rope_head_dim."""
+    keys = {"architectures": ["BailingMoeV2_5ForCausalLM"], "model_type": "bailing_hybrid", "layer_group_size": 4}
+    widths = {"head_dim": 128, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "auto_map": own_class}
+    state = read(with_keys(LLAMA, **keys, **widths)).layers[0][0]
+    assert isinstance(state, LightningState)
+    assert state.head_dim == width
 
 
 # --- context -------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def read_config(
             parameters=parameters,
             stored_bytes=weight_bytes,
         ),
-        kv_scheme=read_kv_scheme(block, is_nested=is_nested),
+        kv_scheme=read_kv_scheme(block, family=family, layers=layers, is_nested=is_nested),
         ignores_kv_dtype=family in _IGNORES_KV_DTYPE,
         notes=_notes(model),
         is_encoder_decoder=family in _ENCODER_DECODERS,

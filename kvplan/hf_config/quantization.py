@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 
 from kvplan.hf_config.fields import Fields
+from kvplan.layers import HeadLayer, Layer
 
 _MODELOPT_NAMES = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
+_NOT_TOLD = frozenset({"bailing_moe", "jamba", "lfm2_moe", "plamo3", "sarvam", "step3_text", "zamba2"})
+"""Classes whose attention is built without the checkpoint's quantisation (vLLM 0.33)."""
 
 
 def quantization_block(outer: Fields, text: Fields, beside: Mapping[str, object] | None) -> Fields | None:
@@ -17,13 +20,15 @@ def quantization_block(outer: Fields, text: Fields, beside: Mapping[str, object]
     return None if beside is None else Fields(beside, path="hf_quant_config.")
 
 
-def read_kv_scheme(block: Fields | None, *, is_nested: bool) -> str | None:
+def read_kv_scheme(
+    block: Fields | None, *, family: str, layers: tuple[tuple[Layer, ...], ...], is_nested: bool
+) -> str | None:
     """``fp8``, ``fp8_e4m3`` or ``nvfp4`` where ``auto`` follows the checkpoint, else None.
 
     ModelOpt, where its block is not inside the language model's (``is_nested``): ``kv_cache_scheme`` (8-bit float, not
     dynamic; or 4-bit float; or a plain string), else ``kv_cache_quant_algo``; an unknown one is ignored.
-    compressed-tensors: any ``kv_cache_scheme``. Other methods never switch it.
-    Source: vLLM 0.33, ``resolve_kv_cache_dtype_string`` and ``Attention.__init__``.
+    compressed-tensors: any ``kv_cache_scheme``, which attention with heads follows and latent attention does not.
+    Other methods never switch it. Source: vLLM 0.33, ``resolve_kv_cache_dtype_string``, ``Attention.__init__``.
     """
     if block is None:
         return None
@@ -36,7 +41,8 @@ def read_kv_scheme(block: Fields | None, *, is_nested: bool) -> str | None:
         assert scheme is not None
         if scheme.value("num_bits") != 8 or scheme.value("type") != "float":
             raise block.refused("kv_cache_scheme", "only an 8-bit float cache is known for compressed-tensors")
-        return "fp8"
+        is_told = family not in _NOT_TOLD and any(isinstance(kept, HeadLayer) for layer in layers for kept in layer)
+        return "fp8" if is_told else None
     return None
 
 

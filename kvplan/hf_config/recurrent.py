@@ -208,12 +208,11 @@ def flat_kda_state(model: Described) -> KdaState:
 
 def bailing_kda_state(model: Described) -> KdaState:
     """Ling 3's KDA layers: the attention's own heads. Source: vLLM 0.33, ``_get_kda_state_shape_for_config``."""
-    heads = model.query_heads
     return _typed(
         model,
         KdaState(
-            heads=heads,
-            dim=model.text.optional_count("head_dim") or model.hidden // heads,
+            heads=model.query_heads,
+            dim=_linear_head_dim(model),
             conv_kernel=model.text.optional_count("short_conv_kernel_size") or 4,
         ),
         FLOAT32,
@@ -222,9 +221,15 @@ def bailing_kda_state(model: Described) -> KdaState:
 
 def lightning_state(model: Described) -> LightningState:
     """MiniMax-Text-01, Ling 2.5: query heads × head_dim × head_dim, in the model's type."""
-    heads = model.query_heads
-    head_dim = model.text.optional_count("head_dim") or model.hidden // heads
-    return _typed(model, LightningState(heads=heads, head_dim=head_dim))
+    return _typed(model, LightningState(heads=model.query_heads, head_dim=_linear_head_dim(model)))
+
+
+def _linear_head_dim(model: Described) -> int:
+    """Width of a linear layer's heads. A Ling file without a config class of its own (``auto_map``) is read by that of
+    transformers, which sets ``head_dim`` to ``qk_rope_head_dim`` (transformers 5.20, ``BailingHybridConfig``)."""
+    if model.text.text("model_type") == "bailing_hybrid" and not model.outer.says("auto_map"):
+        return model.text.count("qk_rope_head_dim")
+    return model.text.optional_count("head_dim") or model.hidden // model.query_heads
 
 
 def plamo2_state(model: Described) -> Mamba2State:
