@@ -1,9 +1,10 @@
 """``kvplan check`` as text: the verdict, one line a limit, what is broken, what a change does."""
 
 from collections.abc import Iterator
-from shlex import quote
+from shlex import join, quote
 
 from kvplan.check.results import Check, Difference
+from kvplan.engines.asked import flag_words
 from kvplan.report.check_words import CHANGES, LIMITS, change_rows, doubts, failure, rest, row, runs, summary
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.report.simulation_text import setting_line
@@ -64,9 +65,7 @@ def _next(check: Check) -> tuple[str, ...]:
     if check.measured.trouble is not None:
         wanted = check.traffic.deployment
         model, gpu = check.traffic.model or "MODEL", wanted.gpu_name or "GPU"
-        ranks = f" --tp {wanted.tensor_parallel}" if wanted.tensor_parallel > 1 else ""
-        window = f" --max-model-len {wanted.max_model_len}" if wanted.max_model_len else ""
-        return (f"kvplan fit {quote(model)} --gpu {gpu}{ranks}{window}", "kvplan explain budget")
+        return (join(["kvplan", "fit", model, "--gpu", gpu, *flag_words(wanted)]), "kvplan explain budget")
     seeds = check.measured.simulation.inputs.seeds if check.measured.simulation is not None else 0
     surer = tuple(
         f"kvplan check {name} --seeds {4 * seeds}"
