@@ -18,7 +18,7 @@ from typing import Any
 from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.engines.vllm import budget_constants, peaks
 from kvplan.engines.vllm.budget import rank_facts
-from kvplan.engines.vllm.budget_terms import gib, rank_budget
+from kvplan.engines.vllm.budget_terms import rank_budget
 from kvplan.engines.vllm.peaks import RankFacts
 from kvplan.engines.vllm.settings import resolve_settings
 from kvplan.hf_config import read_config
@@ -58,6 +58,15 @@ DOTS_OCR: Mapping[str, Any] = {
     "vision_config": {},
 }
 """The decoder of rednote-hilab/dots.ocr (its config.json on the Hub); the catalogue does not hold the model."""
+
+
+def gib(amount: float | str) -> int:
+    """Bytes of a figure printed in GiB.
+
+    >>> gib("0.5")
+    536870912
+    """
+    return int(Fraction(str(amount)) * GIB)
 
 
 @dataclass(frozen=True, kw_only=True)

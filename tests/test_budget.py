@@ -13,7 +13,6 @@ from kvplan.engines.devices import device_memories
 from kvplan.engines.vllm.budget import rank_facts, stage_budgets
 from kvplan.engines.vllm.budget_terms import (
     communication_bytes,
-    gib,
     non_torch_bytes,
     rank_budget,
     rank_terms,
@@ -38,6 +37,7 @@ from kvplan.model import EncoderShape, WeightPart
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.units import GIB, MIB
 from tests import budget_table
+from tests.budget_table import gib
 from tests.test_weights import DEEPSEEK_V3, LLAMA_8B, spec
 
 H100 = GpuProfile(

@@ -7,11 +7,10 @@ from typing import Any
 
 from kvplan.capacity import fit
 from kvplan.engines.base import Deployment, EngineVersion
-from kvplan.engines.vllm.budget_terms import gib
 from kvplan.engines.weights import rank_weights
 from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec
-from tests.budget_table import device_of, read_lines, read_model
+from tests.budget_table import device_of, gib, read_lines, read_model
 
 NOT_KNOWN = {
     "vl-097f2b3f": "MiMo-V2.6-Flash: its config is not recorded",

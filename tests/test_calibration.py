@@ -20,13 +20,12 @@ from kvplan.engine_logs import EngineStart, read_starts
 from kvplan.engine_logs.lines import clean_lines
 from kvplan.engines import parse_engine
 from kvplan.engines.base import Deployment
-from kvplan.engines.vllm.budget_terms import gib
 from kvplan.errors import InputError, KvplanError
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
 from kvplan.profiles.loader import load_gpu
 from kvplan.units import GIB
-from tests.budget_table import device_of, read_lines, read_model
+from tests.budget_table import device_of, gib, read_lines, read_model
 from tests.log_lines import vllm_log
 from tests.test_engine_logs import LLAMA, SGLANG, TRT, V0, V1
 

@@ -23,7 +23,7 @@ from kvplan.engines.vllm.peaks import (
     sampler_copies,
     sampler_state_bytes,
 )
-from kvplan.units import GIB, format_bytes
+from kvplan.units import format_bytes
 
 _ALWAYS = frozenset({"weights", "non_torch", "activation_sampler", "activation_encoder", "cuda_graphs"})
 
@@ -263,12 +263,3 @@ def rank_budget(facts: RankFacts) -> Budget:
         kv_bytes_low=left - half,
         kv_bytes_high=left + half,
     )
-
-
-def gib(amount: float | str) -> int:
-    """Bytes of a figure printed in GiB.
-
-    >>> gib("0.5")
-    536870912
-    """
-    return int(Fraction(str(amount)) * GIB)
