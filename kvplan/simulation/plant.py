@@ -128,8 +128,8 @@ def _not_played(wanted: PlannedDeployment, deployment: Deployment) -> Iterator[s
         yield f"requests are scheduled as vLLM does: of {engine} only pool and pages are known"
     if stages > 1:
         yield (
-            f"the {stages} pipeline stages are played as one: vLLM keeps a smaller batch in each, and a sequence writes in "
-            f"one of {stages}"
+            f"the {stages} pipeline stages are played as one: vLLM keeps a smaller batch in each, and a sequence "
+            f"writes in one of {stages}"
         )
     if wanted.speculative_tokens:
         yield "tokens guessed ahead are priced, not played: a step writes one token of each sequence"
