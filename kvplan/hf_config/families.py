@@ -23,11 +23,17 @@ def language_block(outer: Fields) -> Fields:
 
 
 def known_family(name: str | None) -> str | None:
-    """The family of a model type, or None."""
-    if name is None:
-        return None
-    name = MODEL_TYPES.get(name, name)
-    return name if name in CLASS_DEFAULTS or name in READERS or name in PLAIN_FAMILIES else None
+    """The family of a model type, or None. A wrapper's type and its text model's are one name, but for ``_text``.
+
+    >>> known_family("gemma3"), known_family("qwen3_asr_text")
+    ('gemma3_text', 'qwen3')
+    """
+    name = name or ""
+    for each in (name, f"{name}_text", name.removesuffix("_text")):
+        family = MODEL_TYPES.get(each, each)
+        if family in _FAMILIES:
+            return family
+    return None
 
 
 def architecture_family(architecture: str | None) -> str | None:
@@ -39,17 +45,26 @@ def architecture_family(architecture: str | None) -> str | None:
     if architecture is None:
         return None
     stem = _stem(architecture)
-    if stem in ARCHITECTURES:
-        return ARCHITECTURES[stem]
-    return _BY_PLAIN_NAME.get(stem.lower().replace("_", ""))
+    return ARCHITECTURES.get(stem) or plain_family(stem)
+
+
+def plain_family(stem: str) -> str | None:
+    """The family or model type that ``stem`` spells in capitals and without underscores, or None."""
+    return known_family(_BY_PLAIN_NAME.get(_plain(stem)))
 
 
 def _stem(architecture: str) -> str:
     return next((architecture.removesuffix(word) for word in LAST_WORDS if architecture.endswith(word)), architecture)
 
 
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+_FAMILIES = frozenset({*CLASS_DEFAULTS, *READERS, *PLAIN_FAMILIES})
 _BY_PLAIN_NAME: Mapping[str, str] = {
-    family.replace("_", "").replace("-", ""): family for family in (*CLASS_DEFAULTS, *READERS, *PLAIN_FAMILIES)
+    **{_plain(name.removesuffix("_text")): name for name in _FAMILIES},
+    **{_plain(name): name for name in (*MODEL_TYPES, *_FAMILIES)},
 }
 
 
