@@ -423,13 +423,15 @@ def test_kv_type_of_a_checkpoint(block: dict[str, Any], scheme: str | None) -> N
         ({}, "fp8"),
         ({"architectures": ["BailingMoeForCausalLM"], "model_type": "bailing_moe"}, None),
         ({"kv_lora_rank": 512, "qk_rope_head_dim": 64}, None),
+        ({"architectures": ["FalconForCausalLM"], "model_type": "falcon"}, "fp8"),
     ],
 )
 def test_a_compressed_tensors_scheme_needs_attention_that_is_told(keys: dict[str, Any], scheme: str | None) -> None:
     """Source: vLLM 0.33, Attention.__init__ reads the scheme from the quantisation that it is built with;
     BailingAttention is built without, MLAAttention does not look."""
     block = {"quant_method": "compressed-tensors", "kv_cache_scheme": STATIC_FLOAT8}
-    assert read(with_keys(LLAMA, quantization_config=block, **keys)).kv_scheme == scheme
+    model = read(with_keys(LLAMA, quantization_config=block, **keys))
+    assert (model.kv_scheme, model.ignores_kv_dtype) == (scheme, False)
 
 
 def test_the_file_beside_counts_only_without_a_block() -> None:

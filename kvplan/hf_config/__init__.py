@@ -22,7 +22,8 @@ _WITHOUT_HEADS = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv5"})
 _ENCODER_DECODERS = frozenset({"whisper", "bart", "t5"})
 # Families that count layers or heads under names of their own, so that the usual ones cannot be asked for.
 _OWN_NAMES = _WITHOUT_HEADS | _ENCODER_DECODERS | {"openelm", "nemotron_h"}
-# vLLM 0.33, ``FalconAttention``: built without the cache's settings, so it stays 16-bit whatever is asked for.
+# vLLM 0.33, ``FalconAttention``: built without the cache's settings, so it stays 16-bit whatever is asked for; only the
+# scheme of compressed-tensors reaches it, with the weights' quantisation.
 _IGNORES_KV_DTYPE = frozenset({"falcon"})
 
 
@@ -46,6 +47,7 @@ def read_config(
     layers = reader_of(model)(model)
     block = quantization_block(outer, text, quantization)
     is_nested = text.values is not outer.values and block is not None and block.path.startswith(text.path)
+    kv_scheme = read_kv_scheme(block, family=family, layers=layers, is_nested=is_nested)
     return ModelSpec(
         id=model_id,
         architecture=_architecture(outer, text, family),
@@ -64,8 +66,8 @@ def read_config(
             parameters=parameters,
             stored_bytes=weight_bytes,
         ),
-        kv_scheme=read_kv_scheme(block, family=family, layers=layers, is_nested=is_nested),
-        ignores_kv_dtype=family in _IGNORES_KV_DTYPE,
+        kv_scheme=kv_scheme,
+        ignores_kv_dtype=family in _IGNORES_KV_DTYPE and kv_scheme != "fp8",
         notes=_notes(model),
         is_encoder_decoder=family in _ENCODER_DECODERS,
     )
