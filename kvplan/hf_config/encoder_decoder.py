@@ -13,25 +13,19 @@ def _self_and_cross(layers: int, heads: int, head_dim: int, source_tokens: int) 
     return ((own, cross),) * layers
 
 
-def read_whisper(model: Described) -> LayerStack:
-    """Whisper: ``num_hidden_layers`` counts the encoder; the decoder's cross KV always holds ``max_source_positions``
-    (1,500 where absent) tokens. Source: vLLM 0.33, ``WhisperAttention``, ``WhisperCrossAttention``."""
+def read_seq2seq(model: Described) -> LayerStack:
+    """Whisper, BART, mBART, Marian, Pegasus: ``num_hidden_layers`` may count the encoder. Whisper's cross KV always
+    holds ``max_source_positions`` (1,500 where absent) tokens; the others' is as long as the source text, and the
+    longest is priced: ``max_position_embeddings``. Source: vLLM 0.33, ``WhisperAttention``, ``WhisperCrossAttention``.
+    """
     text = model.text
     heads, width = text.count("decoder_attention_heads"), text.count("d_model")
     if width % heads:
         raise text.contradicts("decoder_attention_heads", f"it does not divide d_model {width}")
-    source = text.optional_count("max_source_positions") or 1500
-    return _self_and_cross(text.layers("decoder_layers"), heads, width // heads, source)
-
-
-def read_bart(model: Described) -> LayerStack:
-    """BART, mBART, Marian, Pegasus: cross KV is as long as the source text. The longest is priced:
-    ``max_position_embeddings``."""
-    text = model.text
-    heads, width = text.count("decoder_attention_heads"), text.count("d_model")
-    if width % heads:
-        raise text.contradicts("decoder_attention_heads", f"it does not divide d_model {width}")
-    source = text.count("max_position_embeddings")
+    if model.family == "whisper":
+        source = text.optional_count("max_source_positions") or 1500
+    else:
+        source = text.count("max_position_embeddings")
     return _self_and_cross(text.layers("decoder_layers"), heads, width // heads, source)
 
 

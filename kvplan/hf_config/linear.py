@@ -8,11 +8,11 @@ from kvplan.hf_config.mixed import FULL_NAMES, kinds_by_index, layer_kinds, list
 from kvplan.hf_config.recurrent import (
     GLM5_KDA,
     bailing_kda_state,
-    flat_kda_state,
     gated_delta_state,
     kda_state,
     lightning_state,
 )
+from kvplan.hf_config.standard import full_attention
 from kvplan.layers import IndexTail
 
 
@@ -26,14 +26,15 @@ def read_gated_delta(model: Described) -> LayerStack:
 
 
 def read_kda(model: Described) -> LayerStack:
-    """Kimi-Linear: KDA and, on the full layers, MLA. ``linear_attn_config`` numbers both from 1; files that
-    transformers 5 saved have ``layer_types`` instead."""
+    """Kimi-Linear: KDA and, on the full layers, MLA (AliceAI: plain attention). ``linear_attn_config`` numbers both
+    from 1; files that transformers 5 saved have ``layer_types`` instead."""
+    full_cache = full_attention if model.family == "alice_ai" else latent_cache
     linear = model.text.section("linear_attn_config")
     if linear is None:
         found = listed_kinds(model, "layer_types")
         if found is None:
-            raise model.text.missing("linear_attn_config")
-        return mixed_stack(model, found, kda_state, latent_cache)
+            raise model.text.missing("linear_attn_config", "layer_types")
+        return mixed_stack(model, found, kda_state, full_cache)
     full = linear.counts("full_attn_layers")
     recurrent = linear.counts("kda_layers")
     if full is None or recurrent is None:
@@ -41,8 +42,8 @@ def read_kda(model: Described) -> LayerStack:
     layers = range(1, model.layers + 1)
     if any((number in full) == (number in recurrent) for number in layers):
         raise linear.contradicts("kda_layers", f"with full_attn_layers it must name each of {model.layers} layers once")
-    latent, state = latent_cache(model), kda_state(model)
-    return tuple((latent,) if number in full else (state,) for number in layers)
+    kept, state = full_cache(model), kda_state(model)
+    return tuple((kept,) if number in full else (state,) for number in layers)
 
 
 def read_pooled_sparse(model: Described) -> LayerStack:
@@ -69,17 +70,6 @@ def read_pooled_sparse(model: Described) -> LayerStack:
     )
 
 
-def read_flat_kda(model: Described) -> LayerStack:
-    """AliceAI: full attention and KDA by ``layer_types``; KDA's sizes are under the flat ``linear_`` keys.
-
-    Source: vLLM 0.33, ``AliceAIDecoderLayer``.
-    """
-    kinds = listed_kinds(model, "layer_types")
-    if kinds is None:
-        raise model.text.missing("layer_types")
-    return mixed_stack(model, kinds, flat_kda_state)
-
-
 def read_lightning(model: Described) -> LayerStack:
     """MiniMax-Text-01, M1: ``attn_type_list`` (1 = full, 0 = lightning) or ``layer_types``."""
     marks = model.text.counts("attn_type_list", least=0)
@@ -92,19 +82,14 @@ def read_lightning(model: Described) -> LayerStack:
     return mixed_stack(model, kinds, lightning_state)
 
 
-def _is_group_end(index: int, size: int) -> bool:
-    return (index + 1) % size == 0
-
-
 def read_grouped_lightning(model: Described) -> LayerStack:
     """Ling 2.5: the last of every ``layer_group_size`` layers is MLA, the others lightning attention.
 
     Source: vLLM 0.33, ``bailing_moe_linear.is_linear_layer``.
     """
     size = model.text.count("layer_group_size")
-    return mixed_stack(
-        model, kinds_by_index(model, lambda index: _is_group_end(index, size)), lightning_state, latent_cache
-    )
+    kinds = kinds_by_index(model, lambda index: (index + 1) % size == 0)
+    return mixed_stack(model, kinds, lightning_state, latent_cache)
 
 
 def read_grouped_kda(model: Described) -> LayerStack:
@@ -114,5 +99,5 @@ def read_grouped_kda(model: Described) -> LayerStack:
     """
     size = model.text.count("layer_group_size")
     whole = model.layers // size * size
-    kinds = kinds_by_index(model, lambda index: _is_group_end(index, size) or index >= whole)
+    kinds = kinds_by_index(model, lambda index: (index + 1) % size == 0 or index >= whole)
     return mixed_stack(model, kinds, bailing_kda_state, latent_cache)

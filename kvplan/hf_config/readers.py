@@ -13,11 +13,11 @@ from kvplan.hf_config.described import Described, LayerStack
 Reader = Callable[[Described], LayerStack]
 
 READERS: Mapping[str, Reader] = {
-    "alice_ai": linear.read_flat_kda,
+    "alice_ai": linear.read_kda,
     "bailing_hybrid": linear.read_grouped_lightning,
     "bailing_hybrid_v3": linear.read_grouped_kda,
     "bamba": hybrid.read_bamba,
-    "bart": encoder_decoder.read_bart,
+    "bart": encoder_decoder.read_seq2seq,
     "decilm": varying.read_blocks,
     "deepseek_v2": latent.read_latent,
     "deepseek_v3": latent.read_latent,
@@ -65,7 +65,7 @@ READERS: Mapping[str, Reader] = {
     "rwkv5": recurrent.read_rwkv,
     "step3p5": varying.read_sliding_override,
     "t5": encoder_decoder.read_t5,
-    "whisper": encoder_decoder.read_whisper,
+    "whisper": encoder_decoder.read_seq2seq,
     "zamba2": hybrid.read_zamba2,
 }
 

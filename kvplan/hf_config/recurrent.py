@@ -177,30 +177,16 @@ def gated_delta_state(model: Described) -> GatedDeltaState:
 
 def kda_state(model: Described, defaults: Mapping[str, object] | None = None) -> KdaState:
     """Kimi delta attention: the sizes in ``linear_attn_config``, else flat ``linear_`` keys (as transformers 5 saves
-    them), else ``defaults`` of the class. Its recurrent state is float32 in every file."""
+    them; AliceAI's are the gated delta net's), else ``defaults`` of the class. Its recurrent state is float32."""
     flat = _with(model, defaults or {})
     nested = model.text.section("linear_attn_config") or Fields({})
     return _typed(
         model,
         KdaState(
-            heads=nested.optional_count("num_heads") or flat.count("linear_num_heads"),
-            dim=nested.optional_count("head_dim") or flat.count("linear_head_dim"),
+            heads=nested.optional_count("num_heads") or flat.count("linear_num_heads", "linear_num_key_heads"),
+            dim=nested.optional_count("head_dim") or flat.count("linear_head_dim", "linear_key_head_dim"),
             conv_kernel=nested.optional_count("short_conv_kernel_size") or flat.count("linear_conv_kernel_dim"),
             bounded_gate=nested.says("gate_lower_bound") and nested.flag("use_full_rank_gate"),
-        ),
-        FLOAT32,
-    )
-
-
-def flat_kda_state(model: Described) -> KdaState:
-    """AliceAI's KDA layers, which say their sizes under the gated delta net's keys."""
-    text = model.text
-    return _typed(
-        model,
-        KdaState(
-            heads=text.count("linear_num_key_heads"),
-            dim=text.count("linear_key_head_dim"),
-            conv_kernel=text.count("linear_conv_kernel_dim"),
         ),
         FLOAT32,
     )
