@@ -14,7 +14,7 @@ from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.errors import InputError
 from kvplan.explain import load_page
 from kvplan.profiles.loader import load_client
-from kvplan.recommend.scaling import engine_metrics
+from kvplan.recommend.advice import engine_metrics
 from kvplan.simulation.clients import client_rule, client_table
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.kernel.clients import back_off_s

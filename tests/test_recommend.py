@@ -7,10 +7,10 @@ import pytest
 
 from kvplan.errors import InputError
 from kvplan.recommend import Advice, recommend, recommended_text, safety_fraction
+from kvplan.recommend.advice import engine_metrics, scaling_rules
 from kvplan.recommend.caps import broken, candidates, keeps, knee, per_class
 from kvplan.recommend.results import CapPoint, Constraints, Played
 from kvplan.recommend.safety import largest_safe_fraction, look_ahead_share
-from kvplan.recommend.scaling import engine_metrics, scaling_rules
 from kvplan.recommend.sensitivity import variations
 from kvplan.simulation.plant import build_plant
 from kvplan.traffic.distributions import Choices, Lognormal

@@ -1,14 +1,17 @@
-"""What else to set, and what the answer costs: two engine flags, Retry-After, requests that fit and KV that idles."""
+"""What else to set, and what it costs: two engine flags, Retry-After, when to add replicas, the KV that idles."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from kvplan.engines import engine_of, parse_engine
+from kvplan.engines.statement import EngineMetrics
 from kvplan.recommend.player import Setting
-from kvplan.recommend.results import EngineAdvice, Played, Price, RetryAdvice
+from kvplan.recommend.results import EngineAdvice, Played, Price, RetryAdvice, ScalingRule
 from kvplan.simulation.bounds import quantile_of
 from kvplan.simulation.doors import charged_blocks, requests_for
+from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import StrategyResult
 from kvplan.simulation.types import ClientRule, Integers
 from kvplan.traffic.kinds import Arrivals
@@ -18,6 +21,9 @@ LONGEST_STEP_S = 0.25
 _TOKEN_CHOICES = (512, 1024, 2048, 4096, 8192, 16384)
 _SEQS_HEADROOM = 2
 """Over the most that one seed had inside: another seed, or another day, has more."""
+_LEDGER_FULL_SHARE = 0.80
+"""Full enough to act: the last fifth is what can still be promised while another replica starts."""
+_LEDGER_SHARE = "kvplan_ledger_reserved / kvplan_ledger_capacity"
 
 
 def engine_advice(setting: Setting, charged: Integers, result: StrategyResult) -> EngineAdvice:
@@ -38,7 +44,7 @@ def engine_advice(setting: Setting, charged: Integers, result: StrategyResult) -
 
     fitting = [tokens for tokens in _TOKEN_CHOICES if full_step_s(tokens) <= LONGEST_STEP_S]
     tokens = max(fitting, default=_TOKEN_CHOICES[0])
-    full = 1.25 * setting.opened().capacity / max(float(charged.mean()) if len(charged) else 1.0, 1.0)
+    full = 1.25 * setting.opened().capacity / max(mean(charged), 1.0)
     return EngineAdvice(
         max_num_seqs=max(8, -(-max(math.ceil(full), each * _SEQS_HEADROOM) // 8) * 8),
         max_num_seqs_now=plant.settings.max_num_seqs,
@@ -64,6 +70,11 @@ def charges(setting: Setting, arrivals: Arrivals) -> Integers:
     return kept
 
 
+def mean(charged: Integers) -> float:
+    """The usual charge; 0 of none."""
+    return float(charged.mean()) if len(charged) else 0.0
+
+
 def retry_advice(
     setting: Setting, charged: Integers, answer: Played, clients: Sequence[ClientRule], jitter_share: float
 ) -> RetryAdvice:
@@ -73,14 +84,14 @@ def retry_advice(
     ledger of C gives back C / h blocks a second. Typical: the mean charge; long: the p95.
     """
     capacity = setting.opened().capacity * setting.plant.replicas
-    mean = float(charged.mean()) if len(charged) else 0.0
+    usual = mean(charged)
     reserved = (answer.kv_reserved_mean_share or 0.0) * setting.plant.usable * setting.plant.replicas
-    arriving = answer.offered_per_s * mean
+    arriving = answer.offered_per_s * usual
     hold_s = reserved / arriving if arriving > 0 else 0.0
     per_s = capacity / hold_s if hold_s > 0 else math.inf
     honoured = [rule.longest_honoured_s for rule in clients if rule.honours_retry_after]
     least = min((value for value in honoured if math.isfinite(value)), default=None)
-    typical = max(1.0, mean / per_s)
+    typical = max(1.0, usual / per_s)
     long = max(1.0, quantile_of(charged, 0.95) / per_s)
     fixed = math.ceil(typical)
     return RetryAdvice(
@@ -128,4 +139,34 @@ def price(
         answer=answer,
         none=none,
         worst_case=worst_case,
+    )
+
+
+def engine_metrics(engine: str) -> EngineMetrics:
+    """The names of ``engine``, written ``name`` or ``name@version``."""
+    version = parse_engine(engine)
+    return engine_of(version.name).metrics(version.release)
+
+
+def scaling_rules(plant: Plant, fraction: float, answer: Played) -> tuple[ScalingRule, ...]:
+    """Thresholds for replicas behind a worst-case front door.
+
+    Its ledger fills before the engine does, so it is the first signal: out at 80 % reserved; in where n − 1 of n
+    replicas would still be below that. The engine's KV gauge then reads used / reserved × fraction × 0.80; a rule that
+    waits for 0.9 there never fires. A request that waits in the engine was admitted and should not wait at all.
+    """
+    names, fleet = engine_metrics(plant.engine), max(plant.replicas, 2)
+    reserved = answer.kv_reserved_mean_share
+    gauge = answer.kv_used_mean_share / reserved * fraction * _LEDGER_FULL_SHARE if reserved else None
+    fewer = _LEDGER_FULL_SHARE * (fleet - 1) / fleet
+    rules: tuple[tuple[str | None, str, float | None, int, str], ...] = (
+        (_LEDGER_SHARE, "out", _LEDGER_FULL_SHARE, 60, "the promises are nearly all given; refusals follow"),
+        (_LEDGER_SHARE, "in", fewer, 600, f"{fleet - 1} of {fleet} replicas would still hold what is promised"),
+        (names.kv_usage, "out", gauge, 60, "what the engine's gauge reads when the ledger is 80% full"),
+        (names.waiting, "out", 1.0, 30, "admitted requests wait: max_num_seqs or the step time binds, not the ledger"),
+    )
+    return tuple(
+        ScalingRule(metric=metric, direction=direction, threshold=round(threshold, 2), for_s=for_s, meaning=meaning)
+        for metric, direction, threshold, for_s, meaning in rules
+        if metric is not None and threshold is not None
     )

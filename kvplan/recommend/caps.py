@@ -1,7 +1,9 @@
 """The default cap: what each round cap cuts off, what is refused under it, and the knee between the two."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -17,26 +19,19 @@ _TINY_SHARE = 1e-4
 """Stands for a limit of 0 where shares are measured by their limits: one request in ten thousand."""
 
 
-def truncated_share(arrivals: Arrivals, cap_tokens: int) -> float:
-    """Share of all requests that send no cap and whose answer is longer than ``cap_tokens``."""
-    cut = sum(int(((one.max_tokens == 0) & (one.output_tokens > cap_tokens)).sum()) for one in arrivals.parts())
-    return cut / len(arrivals) if len(arrivals) else 0.0
-
-
 def mean_truncated(drawings: Sequence[Arrivals], cap_tokens: int) -> float:
-    """The truncated share over several drawings of the traffic."""
-    total = sum(len(one) for one in drawings)
-    return sum(truncated_share(one, cap_tokens) * len(one) for one in drawings) / total if total else 0.0
+    """Share of all requests, over several drawings, that send no cap and whose answer is longer than ``cap_tokens``."""
+    return _share(drawings, lambda part: (part.max_tokens == 0) & (part.output_tokens > cap_tokens))
 
 
 def own_cap_truncated(drawings: Sequence[Arrivals]) -> float:
     """Share of all requests whose answer is longer than the cap that their client sent: no default changes it."""
+    return _share(drawings, lambda part: (part.max_tokens > 0) & (part.output_tokens > part.max_tokens))
+
+
+def _share(drawings: Sequence[Arrivals], is_cut: Callable[[Arrivals], np.ndarray[Any, Any]]) -> float:
     total = sum(map(len, drawings))
-    cut = sum(
-        int(((part.max_tokens > 0) & (part.output_tokens > part.max_tokens)).sum())
-        for one in drawings
-        for part in one.parts()
-    )
+    cut = sum(int(is_cut(part).sum()) for one in drawings for part in one.parts())
     return cut / total if total else 0.0
 
 
@@ -58,24 +53,13 @@ def keeps(played: Played, truncated: float, limits: Constraints) -> bool:
     return not broken(played, truncated, limits)
 
 
-def cap_point(cap_tokens: int, played: Played, truncated: float, limits: Constraints) -> CapPoint:
-    """A default cap as it was played, and whether it keeps all constraints."""
-    return CapPoint(
-        default_max_tokens=cap_tokens,
-        truncated_share=truncated,
-        played=played,
-        feasible=keeps(played, truncated, limits),
-    )
-
-
 def broken(played: Played, truncated: float, limits: Constraints) -> list[tuple[str, float, float | None]]:
     """The constraints that a setting breaks: (name, limit, measured). A time of no completed request breaks its own."""
     found: list[tuple[str, float, float | None]] = []
     if truncated > limits.max_truncated_share:
         found.append(("truncated_share", limits.max_truncated_share, truncated))
-    if played.refused_share + played.rejected_permanently_share > limits.max_refused_share:
-        measured = played.refused_share + played.rejected_permanently_share
-        found.append(("refused_share", limits.max_refused_share, measured))
+    if played.turned_away_share > limits.max_refused_share:
+        found.append(("refused_share", limits.max_refused_share, played.turned_away_share))
     if limits.max_e2e_p99_s is not None and (played.e2e_p99_s is None or played.e2e_p99_s > limits.max_e2e_p99_s):
         found.append(("e2e_p99_s", limits.max_e2e_p99_s, played.e2e_p99_s))
     return found
@@ -107,14 +91,12 @@ def knee_words(points: Sequence[CapPoint], chosen: CapPoint, limits: Constraints
 
 
 def _ratios(point: CapPoint, limits: Constraints) -> tuple[float, float, float]:
-    played = point.played
-    refused = played.refused_share + played.rejected_permanently_share
-    late = 0.0
+    played, late = point.played, 0.0
     if limits.max_e2e_p99_s is not None:
-        late = float("inf") if played.e2e_p99_s is None else played.e2e_p99_s / limits.max_e2e_p99_s
+        late = inf if played.e2e_p99_s is None else played.e2e_p99_s / limits.max_e2e_p99_s
     return (
         point.truncated_share / max(limits.max_truncated_share, _TINY_SHARE),
-        refused / max(limits.max_refused_share, _TINY_SHARE),
+        played.turned_away_share / max(limits.max_refused_share, _TINY_SHARE),
         late,
     )
 
@@ -139,28 +121,25 @@ def failures(points: Sequence[CapPoint], nearest: CapPoint, limits: Constraints)
 
 
 def per_class(
-    drawings: Sequence[Arrivals], window_tokens: int, limits: Constraints, overall: int | None
+    drawings: Sequence[Arrivals], window_tokens: int, limits: Constraints, overall: int
 ) -> tuple[tuple[ClassRecommendation, ...], tuple[str, ...]]:
     """For each class with requests that send no cap: the least round cap that cuts off at most the limit of this
     class. Where no cap does (answers that never end), the overall one, and the class's name in the second result."""
-    found, unbounded = [], []
+    found, unbounded, caps = [], [], round_caps(window_tokens)
     for index, name in enumerate(drawings[0].classes):
-        total, cut = 0, np.zeros(len(round_caps(window_tokens)), np.int64)
-        unset = False
-        for one in (part for each in drawings for part in each.parts()):
-            chosen = one.class_index == index
-            outputs = one.output_tokens[chosen & (one.max_tokens == 0)]
-            unset = unset or bool(len(outputs))
-            total += int(chosen.sum())
-            cut += np.array([np.count_nonzero(outputs > cap) for cap in round_caps(window_tokens)])
+        total, unset, cut = 0, 0, np.zeros(len(caps), np.int64)
+        for part in (part for each in drawings for part in each.parts()):
+            chosen = part.class_index == index
+            outputs = part.output_tokens[chosen & (part.max_tokens == 0)]
+            total, unset = total + int(chosen.sum()), unset + len(outputs)
+            cut += np.array([np.count_nonzero(outputs > cap) for cap in caps])
         if not unset:
             continue
-        caps, shares = round_caps(window_tokens), cut / total
+        shares = cut / total
         place = next((place for place, share in enumerate(shares) if share <= limits.max_truncated_share), None)
         if place is None:
             unbounded.append(name)
-            cap = overall if overall is not None else caps[-1]
-            place = max(place for place, known in enumerate(caps) if known <= max(cap, caps[0]))
+            place = max(place for place, known in enumerate(caps) if known <= max(overall, caps[0]))
         found.append(
             ClassRecommendation(name=name, default_max_tokens=caps[place], truncated_share=float(shares[place]))
         )

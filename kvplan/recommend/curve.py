@@ -1,10 +1,10 @@
-"""Both curves of a simulation: what each round cap cuts off, and what is refused under it, for a picture or a page."""
+"""Both curves: what each default cap cuts off, and what is refused under it when it is played."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvplan.recommend.caps import candidates, cap_point, mean_truncated
-from kvplan.recommend.player import SAFE_POLICY, TRIAL_SEEDS, Player, Setting, played
+from kvplan.recommend.caps import candidates, keeps, mean_truncated
+from kvplan.recommend.player import SAFE_POLICY, TRIAL_SEEDS, Player, Setting
 from kvplan.recommend.results import CapPoint, Constraints
 from kvplan.simulation.bounds import judged_strategy
 from kvplan.simulation.results import Simulation
@@ -15,10 +15,20 @@ _MOST_REQUESTS = 2_000_000
 """Requests over all points from which one seed a point must do."""
 
 
+def cap_points(
+    settings: Sequence[Setting], truncated: Sequence[float], limits: Constraints, player: Player
+) -> list[CapPoint]:
+    """The default cap of each setting as it was played, and whether it keeps all constraints; ``truncated`` are the
+    shares that they cut off."""
+    return [
+        CapPoint(default_max_tokens=one.cap, truncated_share=cut, played=figures, feasible=keeps(figures, cut, limits))
+        for one, cut, figures in zip(settings, truncated, player.figures(settings), strict=True)
+    ]
+
+
 def cap_curve(
     simulation: Simulation,
     *,
-    limits: Constraints | None = None,
     workers: int | None = None,
     profiles_folder: str | Path | None = None,
     progress: Progress | None = None,
@@ -29,7 +39,7 @@ def cap_curve(
     A strategy that fills in no cap stands back for ``worst_case_default_cap``. Nothing where every client sends a cap
     of its own: a default changes nothing there.
     """
-    limits = limits or Constraints()
+    limits = Constraints()
     inputs, traffic, plant = simulation.inputs, simulation.traffic, simulation.plant
     drawn = sample(traffic, inputs.seed, scale=inputs.scale)
     caps = candidates([drawn], plant.settings.max_model_len, limits)
@@ -39,22 +49,17 @@ def cap_curve(
     drawings = [drawn, *(sample(traffic, inputs.seed + turn, scale=inputs.scale) for turn in range(1, seeds))]
     judged = judged_strategy(traffic)
     player = Player(workers=workers, profiles_folder=profiles_folder, progress=progress, say=say)
-    results = player.play(
-        [
-            Setting(
-                traffic=traffic,
-                plant=plant,
-                strategy=judged.name if judged.fills_default_cap else SAFE_POLICY,
-                cap=cap,
-                fraction=inputs.safety_fraction,
-                first_seed=inputs.seed,
-                seeds=seeds,
-                scale=inputs.scale,
-            )
-            for cap in caps
-        ]
-    )
-    return tuple(
-        cap_point(cap, played(result), mean_truncated(drawings, cap), limits)
-        for cap, result in zip(caps, results, strict=True)
-    )
+    settings = [
+        Setting(
+            traffic=traffic,
+            plant=plant,
+            strategy=judged.name if judged.fills_default_cap else SAFE_POLICY,
+            cap=cap,
+            fraction=inputs.safety_fraction,
+            first_seed=inputs.seed,
+            seeds=seeds,
+            scale=inputs.scale,
+        )
+        for cap in caps
+    ]
+    return tuple(cap_points(settings, [mean_truncated(drawings, cap) for cap in caps], limits, player))

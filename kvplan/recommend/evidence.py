@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvplan.admission import STRATEGIES
-from kvplan.recommend.advice import charges, engine_advice, price, retry_advice
+from kvplan.recommend.advice import charges, engine_advice, price, retry_advice, scaling_rules
 from kvplan.recommend.caps import (
     failures,
     keeps,
@@ -17,8 +17,7 @@ from kvplan.recommend.caps import (
 from kvplan.recommend.fleet import fleet
 from kvplan.recommend.player import PRICE_SEEDS, SAFE_POLICY, Player, Setting, played
 from kvplan.recommend.results import Advice, CapPoint, Constraints, ObservedUse, SafetyAnswer
-from kvplan.recommend.risk import played_fractions
-from kvplan.recommend.scaling import scaling_rules
+from kvplan.recommend.safety import played_fractions
 from kvplan.recommend.sensitivity import sensitivity
 from kvplan.simulation.bounds import judged_strategy, reservations, unset_share
 from kvplan.simulation.clients import client_table
@@ -51,7 +50,7 @@ def advise(
     feasible = chosen.feasible and keeps(figures, chosen.truncated_share, limits)
     classes, unbounded = per_class(drawings, window, limits, answer.cap)
     few, next_seed = min(answer.seeds, PRICE_SEEDS), answer.first_seed + answer.seeds
-    none, plain, by_class, fresh = player.play(
+    none, plain, by_class, fresh = player.figures(
         [
             replace(answer, strategy="none", seeds=few, fills_default_cap=False),
             replace(answer, strategy="worst_case", seeds=few, fills_default_cap=False),
@@ -84,15 +83,15 @@ def advise(
         knee=knee_words(found.points, chosen, limits, unset),
         per_class=classes,
         per_class_unbounded=unbounded,
-        per_class_played=played(by_class),
+        per_class_played=by_class,
         caps=found.points if unset else (),
         fractions=played_fractions(answer, player, None if found.observed is None else found.observed.pool_blocks),
-        check=played(fresh),
+        check=fresh,
         check_truncated_share=mean_truncated(fresh_drawings, answer.cap),
         check_seed=next_seed,
         sensitivity=sensitivity(answer, has_default=unset > 0, limits=limits, player=player, window_tokens=window),
         reservations=reservations(replace(traffic, admission=settled), drawings[0], plant, answer.cap),
-        price=price(answer, drawings, charged, answer=figures, none=played(none), worst_case=played(plain)),
+        price=price(answer, drawings, charged, answer=figures, none=none, worst_case=plain),
         engine=engine_advice(answer, charged, found.final),
         retry=retry_advice(answer, charged, figures, clients, traffic.admission.retry_after.jitter_share),
         fleet=fleet(answer, points=found.points, kept=feasible, drawings=drawings, limits=limits, player=player),

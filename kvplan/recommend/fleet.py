@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 
 from kvplan.recommend.caps import keeps, mean_truncated
-from kvplan.recommend.player import TRIAL_SEEDS, Player, Setting, played
+from kvplan.recommend.player import TRIAL_SEEDS, Player, Setting
 from kvplan.recommend.results import CapPoint, Constraints, Fleet, Played
 from kvplan.traffic.kinds import Arrivals
 
@@ -13,7 +13,8 @@ MOST_REPLICAS = 256
 _MOST_RUNS = 10
 """Numbers of replicas tried before the fewest are known to be few enough; each is a run of the whole traffic."""
 
-Trial = Callable[[int], Played]
+Trial = Callable[[int], tuple[Played, bool]]
+"""So many replicas, played; and whether they keep the constraints."""
 
 
 def fleet(
@@ -30,86 +31,65 @@ def fleet(
     With a feasible cap: as many as there are, or fewer if fewer do. Without one: the cap is the least that keeps the
     truncation limit, and replicas are added from the closed-form bound on until the rest holds too.
     """
-    now = answer.plant.replicas
-    cap = answer.cap
+    now, cap = answer.plant.replicas, answer.cap
     if not kept:
         enough = [point.default_max_tokens for point in points if point.truncated_share <= limits.max_truncated_share]
         if points and not enough:
-            return Fleet(
-                needed=None,
-                now=now,
-                default_max_tokens=cap,
-                played=None,
-                reason="no cap cuts off few enough answers, whatever the number of replicas",
-            )
+            reason = "no cap cuts off few enough answers, whatever the number of replicas"
+            return Fleet(needed=None, now=now, default_max_tokens=cap, played=None, reason=reason)
         cap = min(enough, default=cap)
     elif now == 1:
         return Fleet(needed=1, now=1, default_max_tokens=cap, played=None, reason="one replica carries it")
     truncated = mean_truncated(drawings, cap)
 
-    def tried(count: int) -> Played:
+    def tried(count: int) -> tuple[Played, bool]:
         plant = replace(answer.plant, replicas=count)
-        setting = replace(answer, plant=plant, cap=cap, seeds=min(TRIAL_SEEDS, answer.seeds))
-        return played(player.play([setting])[0])
+        (found,) = player.figures([replace(answer, plant=plant, cap=cap, seeds=min(TRIAL_SEEDS, answer.seeds))])
+        return found, keeps(found, truncated, limits)
 
     if kept:
-        return _fewer(now, cap, tried, truncated, limits)
-    return _more(answer, cap, tried, truncated, limits, points)
+        needed, figures, reason = _fewer(now, tried)
+    else:
+        nearest = next((point.played for point in points if point.default_max_tokens == cap), None)
+        needed, figures, reason = _more(now, nearest or tried(now)[0], tried, limits)
+        reason += f", with a cap of {cap:,}" if needed is not None and len(points) > 1 else ""
+    return Fleet(needed=needed, now=now, default_max_tokens=cap, played=figures, reason=reason)
 
 
-def _fewer(now: int, cap: int, tried: Trial, truncated: float, limits: Constraints) -> Fleet:
+def _fewer(now: int, tried: Trial) -> tuple[int | None, Played | None, str]:
     fewest, found = now, None
     for count in range(now - 1, max(0, now - 1 - _MOST_RUNS), -1):
-        figures = tried(count)
-        if not keeps(figures, truncated, limits):
+        figures, is_enough = tried(count)
+        if not is_enough:
             break
         fewest, found = count, figures
-    reason = "fewer are enough" if fewest < now else "one less breaks a constraint"
-    return Fleet(needed=fewest, now=now, default_max_tokens=cap, played=found, reason=reason)
+    return fewest, found, "fewer are enough" if fewest < now else "one less breaks a constraint"
 
 
-def _more(
-    answer: Setting,
-    cap: int,
-    tried: Trial,
-    truncated: float,
-    limits: Constraints,
-    points: Sequence[CapPoint],
-) -> Fleet:
-    now = answer.plant.replicas
-    nearest = next((point.played for point in points if point.default_max_tokens == cap), None)
-    figures = nearest or tried(now)
+def _more(now: int, figures: Played, tried: Trial, limits: Constraints) -> tuple[int | None, Played, str]:
+    """Upwards from the closed form in steps of a quarter, then by halving; ``figures`` are those of ``now``."""
     each = figures.sustainable_per_s / now
     count = max(now + 1, ceil(figures.offered_per_s / each) if each > 0 else MOST_REPLICAS)
-    low, first = now, None
+    low, is_enough = now, False
     for _ in range(_MOST_RUNS):
         if count > MOST_REPLICAS:
             break
-        figures = tried(count)
-        if keeps(figures, truncated, limits):
-            first = (count, figures)
+        figures, is_enough = tried(count)
+        if is_enough:
             break
-        low = count
-        count = max(count + 1, ceil(count * 1.25))
-    if first is None:
+        low, count = count, max(count + 1, ceil(count * 1.25))
+    if not is_enough:
         last = f"{low} replicas still refuse {figures.refused_share:.1%}"
         if limits.max_e2e_p99_s is not None and (figures.e2e_p99_s or 0.0) > limits.max_e2e_p99_s:
             last = f"on {low} replicas the p99 is still {figures.e2e_p99_s:.0f} s: the GPU is too slow, not too few"
         elif figures.rejected_permanently_share > limits.max_refused_share:
             last = f"{figures.rejected_permanently_share:.1%} of requests exceed the window or one replica's ledger"
-        return Fleet(needed=None, now=now, default_max_tokens=cap, played=figures, reason=last)
-    count, figures = first
+        return None, figures, last
     while count - low > 1:
         middle = (low + count) // 2
-        between = tried(middle)
-        if keeps(between, truncated, limits):
+        between, is_enough = tried(middle)
+        if is_enough:
             count, figures = middle, between
         else:
             low = middle
-    return Fleet(
-        needed=count,
-        now=now,
-        default_max_tokens=cap,
-        played=figures,
-        reason="the fewest that keep the constraints" + (f", with a cap of {cap:,}" if len(points) > 1 else ""),
-    )
+    return count, figures, "the fewest that keep the constraints"

@@ -29,10 +29,9 @@ def observe(
     prompt = metrics.histogram("vllm:request_prompt_tokens") or _of_sglang(metrics, "prompt_tokens")
     output = metrics.histogram("vllm:request_generation_tokens") or _of_sglang(metrics, "generation_tokens")
     reserved, used, reserved_source = _reserved_and_used(metrics, prompt, output)
-    shares = metrics.histogram("kvplan_used_share")
-    blocks = _blocks(metrics, plant)
-    band = _missing_share(plant, blocks)
-    taken = safety.terms
+    shares, blocks, taken = metrics.histogram("kvplan_used_share"), _blocks(metrics, plant), safety.terms
+    # Of the planned pool; where the engine has more, nothing is missing.
+    band = None if blocks is None else max(0.0, 1.0 - usable_blocks(plant.layout, blocks) / plant.usable)
     fraction, terms, binds = safety_fraction(
         plant,
         count_error_share=taken[COUNT],
@@ -44,9 +43,7 @@ def observe(
         binds = f"the engine's pool, {terms[BAND]:.1%} smaller than planned"
     used_share = used / reserved if reserved and used is not None else None
     over = None if shares is None else shares.above(1.0)
-    preempted = metrics.total("vllm:num_preemptions")
-    if preempted is None:
-        preempted = metrics.total("sglang:num_retracted_requests")
+    preempted = metrics.total("vllm:num_preemptions", "sglang:num_retracted_requests")
     cap = None if output is None else output.least_edge(limits.max_truncated_share)
     return ObservedUse(
         source=source,
@@ -117,13 +114,6 @@ def _blocks(metrics: Metrics, plant: Plant) -> int | None:
         return int(text)
     tokens = metrics.highest("sglang:max_total_num_tokens")
     return int(tokens) // plant.layout.block_tokens if tokens and isfinite(tokens) else None
-
-
-def _missing_share(plant: Plant, blocks: int | None) -> float | None:
-    """Share of the planned pool that the engine does not have; 0 where it has more."""
-    if blocks is None:
-        return None
-    return max(0.0, 1.0 - usable_blocks(plant.layout, blocks) / plant.usable)
 
 
 def _overbooking(fraction: float, used_share: float | None, shares: Histogram | None, sequences: int) -> float | None:

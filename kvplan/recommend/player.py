@@ -95,11 +95,14 @@ class Player:
             )
         )
         self.runs += len(tasks)
-        gathered = []
-        for group, first, watched_s in groups:
-            runs = [next(results) for _ in group]
-            gathered.append(gather(group[0].opened, runs, first.classes, watched_s=watched_s))
-        return gathered
+        return [
+            gather(group[0].opened, [next(results) for _ in group], first.classes, watched_s=watched_s)
+            for group, first, watched_s in groups
+        ]
+
+    def figures(self, settings: Sequence[Setting]) -> list[Played]:
+        """What a search looks at of ``settings``, in their order."""
+        return [played(result) for result in self.play(settings)]
 
     def _tasks(self, setting: Setting) -> tuple[list[Task], Arrivals, float]:
         traffic, opened = setting.traffic, setting.opened()

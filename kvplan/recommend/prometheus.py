@@ -58,10 +58,13 @@ class Metrics:
         """Whether any name begins so."""
         return any(name.startswith(prefix) for name in self._by_name)
 
-    def total(self, name: str) -> float | None:
-        """The sum of a counter, with or without its ``_total``; None where it is not there."""
-        found = self._by_name.get(f"{name}_total") or self._by_name.get(name)
-        return None if not found else sum(sample.value for sample in found)
+    def total(self, *names: str) -> float | None:
+        """The sum of the first of these counters that is there, with or without its ``_total``."""
+        found = next(
+            (self._by_name[known] for name in names for known in (f"{name}_total", name) if known in self._by_name),
+            None,
+        )
+        return None if found is None else sum(sample.value for sample in found)
 
     def highest(self, *names: str) -> float | None:
         """The highest value of the first of these gauges that is there."""

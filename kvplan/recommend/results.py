@@ -39,6 +39,11 @@ class Played:
     sustainable_per_s: float
     steady: bool
 
+    @property
+    def turned_away_share(self) -> float:
+        """Refused for now or for good: who can never fit is refused, too."""
+        return self.refused_share + self.rejected_permanently_share
+
 
 @dataclass(frozen=True, kw_only=True)
 class CapPoint:

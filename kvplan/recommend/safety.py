@@ -3,13 +3,18 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from kvplan.recommend.results import SafetyAnswer
+from kvplan.recommend.advice import charges, mean
+from kvplan.recommend.player import CURVE_SEEDS, Player, Setting
+from kvplan.recommend.results import FractionPoint, SafetyAnswer
 from kvplan.simulation.plant import Plant
+from kvplan.simulation.results import StrategyResult
+from kvplan.traffic.kinds import Arrivals
 
 LEAST_FRACTION = 0.05
 _SMALL_BAND = 0.005
 """What a start-up log leaves open is less; measuring takes a larger band away."""
 _CALIBRATE = "; a start-up log settles it (kvplan calibrate)"
+_FRACTIONS = (0.5, 0.7, 0.9, 1.0, 1.25, 1.5)
 LOOK_AHEAD, BAND, COUNT = "look_ahead_share", "budget_band_share", "token_count_share"
 
 
@@ -33,10 +38,10 @@ def safety_fraction(
     product = risk_free
     for taken in terms.values():
         product *= 1.0 - taken
-    return int(product * 100 + 1e-9) / 100, terms, binding(terms, risk_free)
+    return int(product * 100 + 1e-9) / 100, terms, _binding(terms, risk_free)
 
 
-def binding(terms: Mapping[str, float], risk_free: float) -> str:
+def _binding(terms: Mapping[str, float], risk_free: float) -> str:
     """The term that takes most, in words."""
     words = {
         BAND: f"the budget's band: the pool may turn out {terms[BAND]:.1%} smaller than planned"
@@ -90,3 +95,63 @@ def largest_safe_fraction(is_safe: Callable[[float], bool]) -> float:
         else:
             high = middle
     return low / 100 if low >= 5 else 0.0
+
+
+def risk_free_answer(start: Setting, arrivals: Arrivals, player: Player, count_error_share: float) -> SafetyAnswer:
+    """The largest fraction at which no seed preempts on the planned pool, less the terms."""
+
+    def is_safe(fraction: float) -> bool:
+        (result,) = player.play([replace(start, fraction=fraction)])
+        return not result.preemptions and not result.over_capacity_events
+
+    risk_free = largest_safe_fraction(is_safe)
+    drafts = start.traffic.deployment.speculative_tokens
+    ahead = look_ahead_share(start.plant, drafts, mean(charges(start, arrivals)))
+    fraction, terms, binds = safety_fraction(
+        start.plant, count_error_share=count_error_share, look_ahead_share=ahead, risk_free=risk_free
+    )
+    if risk_free == 1.0:
+        reason = f"the whole planned pool promised: no preemption in {start.seeds} seeds"
+    else:
+        reason = f"{start.strategy} first preempts above {risk_free:.2f} of the planned pool, {start.seeds} seeds"
+    return SafetyAnswer(
+        safety_fraction=fraction,
+        risk_free_fraction=risk_free,
+        terms=terms,
+        binds=binds,
+        reason=reason,
+        seeds=start.seeds,
+    )
+
+
+def settle(answer: Setting, player: Player) -> tuple[Setting, StrategyResult]:
+    """The answer played on all seeds, its fraction lowered until nothing is preempted there.
+
+    Worst-case policies never need it; for the others the risk was measured at another cap.
+    """
+    while True:
+        (final,) = player.play([answer])
+        if not (final.preemptions or final.over_capacity_events) or answer.fraction <= LEAST_FRACTION:
+            return answer, final
+        answer = replace(answer, fraction=max(LEAST_FRACTION, round(answer.fraction - 0.02, 2)))
+
+
+def played_fractions(answer: Setting, player: Player, blocks: int | None) -> tuple[FractionPoint, ...]:
+    """Other shares promised, the engine having its observed ``blocks``, else the pool at the low end of its band."""
+    low = _low_plant(answer.plant, blocks)
+    tried = sorted({*_FRACTIONS, answer.fraction})
+    settings = [
+        replace(answer, fraction=fraction, engine_plant=low, seeds=min(answer.seeds, CURVE_SEEDS)) for fraction in tried
+    ]
+    return tuple(
+        FractionPoint(safety_fraction=fraction, played=figures)
+        for fraction, figures in zip(tried, player.figures(settings), strict=True)
+    )
+
+
+def _low_plant(plant: Plant, blocks: int | None) -> Plant:
+    """The plant with the smallest pool that its band allows, or the one that was observed; at least what one request
+    of the whole window takes."""
+    low = blocks if blocks is not None else plant.layout.reserved_blocks + int(plant.usable * (1.0 - plant.band_share))
+    least = plant.layout.reserved_blocks + plant.layout.request_blocks(plant.settings.max_model_len)
+    return replace(plant, blocks=max(low, least))

@@ -1,22 +1,22 @@
 """The search behind a recommendation: fraction against risk, then cap against truncation and refusal."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 from kvplan.admission import STRATEGIES
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
-from kvplan.recommend.advice import charges
-from kvplan.recommend.caps import candidates, cap_point, knee, mean_truncated
-from kvplan.recommend.constraints import constraints
+from kvplan.recommend.advice import charges, mean
+from kvplan.recommend.caps import candidates, knee, mean_truncated
+from kvplan.recommend.curve import cap_points
 from kvplan.recommend.evidence import Found, advise
 from kvplan.recommend.observed import observe
-from kvplan.recommend.player import CURVE_SEEDS, SAFE_POLICY, Player, Setting, played
+from kvplan.recommend.player import CURVE_SEEDS, SAFE_POLICY, Player, Setting
 from kvplan.recommend.results import Advice, CapPoint, Constraints, ObservedUse, SafetyAnswer
-from kvplan.recommend.risk import risk_free_answer, settle
-from kvplan.recommend.safety import lowered
+from kvplan.recommend.safety import lowered, risk_free_answer, settle
 from kvplan.simulation.bounds import judged_strategy, provisional_cap
 from kvplan.simulation.plant import build_plant
 from kvplan.simulation.run import seed_numbers
@@ -53,7 +53,7 @@ def recommend(
     policy is the file's, where it counts blocks, else worst case with a default cap. ``count_error_share``: how far
     whoever counts a prompt's tokens may be below the engine. ``observed``: a scrape of the running engine.
     """
-    limits, sources = constraints(
+    limits, sources = _constraints(
         traffic,
         {"truncated_share": max_truncated_share, "refused_share": max_refused_share, "e2e_p99_s": max_e2e_p99_s},
     )
@@ -103,10 +103,28 @@ def recommend(
     return advise(found, limits, sources, drawings, player)
 
 
+def _constraints(traffic: Traffic, given: Mapping[str, float | None]) -> tuple[Constraints, dict[str, str]]:
+    """Each bound and where it comes from: the caller, the file's limits of the whole traffic, or the default."""
+    filed = {one.name: one.maximum for one in traffic.limits if one.class_name is None}
+    bounds, sources = {}, {}
+    for name, asked in given.items():
+        bound = filed.get(name) if asked is None else asked
+        sources[name] = "asked for" if asked is not None else "the default" if bound is None else "the file's limits"
+        if bound is not None:
+            bounds[f"max_{name}"] = bound
+    limits = Constraints(**bounds)
+    for key, share in (("max_truncated", limits.max_truncated_share), ("max_refused", limits.max_refused_share)):
+        if not 0 <= share <= 1:
+            raise InputError(f"{key} is a share between 0 and 1, not {share}", hint=f"{key}: 0.01 or 1%", key=key)
+    late_s = limits.max_e2e_p99_s
+    if late_s is not None and not (late_s > 0 and isfinite(late_s)):
+        raise InputError(f"max_e2e_p99 of {late_s:g} s is not above zero", hint="--max-e2e-p99 30s", key="max_e2e_p99")
+    return limits, sources
+
+
 def _observed(path: Path, start: Setting, arrivals: Arrivals, safety: SafetyAnswer, limits: Constraints) -> ObservedUse:
     """What a scrape says, for as many requests of usual charge as the ledger holds."""
-    usual = charges(start, arrivals)
-    fits = start.opened().capacity // max(int(usual.mean()) if len(usual) else 1, 1)
+    fits = start.opened().capacity // max(int(mean(charges(start, arrivals))), 1)
     return observe(path, plant=start.plant, safety=safety, limits=limits, worst_case_sequences=fits)
 
 
@@ -119,11 +137,9 @@ def _search_caps(
     truncated = {cap: mean_truncated(drawings, cap) for cap in caps}
 
     def measured(some: Sequence[int], seeds: int) -> dict[int, CapPoint]:
-        results = player.play([replace(start, cap=cap, seeds=seeds) for cap in some])
-        return {
-            cap: cap_point(cap, played(result), truncated[cap], limits)
-            for cap, result in zip(some, results, strict=True)
-        }
+        settings = [replace(start, cap=cap, seeds=seeds) for cap in some]
+        found = cap_points(settings, [truncated[cap] for cap in some], limits, player)
+        return {point.default_max_tokens: point for point in found}
 
     points = measured(caps, min(start.seeds, CURVE_SEEDS) if len(caps) > 1 else start.seeds)
     while True:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kvplan.recommend.caps import cap_point, knee, mean_truncated
-from kvplan.recommend.player import TRIAL_SEEDS, Player, Setting, played
+from kvplan.recommend.caps import knee, mean_truncated
+from kvplan.recommend.curve import cap_points
+from kvplan.recommend.player import TRIAL_SEEDS, Player, Setting
 from kvplan.recommend.results import Constraints, SensitivityRow
 from kvplan.simulation.bounds import round_caps
 from kvplan.traffic.distributions import Choice, Choices, Constant, Distribution, Exponential, Lognormal, Quantiles
@@ -97,19 +98,17 @@ def sensitivity(
     answer: Setting, *, has_default: bool, limits: Constraints, player: Player, window_tokens: int
 ) -> tuple[SensitivityRow, ...]:
     """The answer's figures with each assumption off, and the cap that would be chosen then from those around it."""
-    varied = list(variations(answer.traffic, answer.scale))
+    varied, seeds = list(variations(answer.traffic, answer.scale)), min(TRIAL_SEEDS, answer.seeds)
     tried = nearby(answer.cap, window_tokens) if has_default else [answer.cap]
-    settings = [
-        replace(answer, traffic=one.traffic, scale=one.scale, cap=cap, seeds=min(TRIAL_SEEDS, answer.seeds))
-        for one in varied
-        for cap in tried
-    ]
-    results = iter(player.play(settings))
+    settings, truncated = [], []
+    for one in varied:
+        drawings = [sample(one.traffic, answer.first_seed + turn, scale=one.scale) for turn in range(seeds)]
+        truncated += [mean_truncated(drawings, cap) for cap in tried]
+        settings += [replace(answer, traffic=one.traffic, scale=one.scale, cap=cap, seeds=seeds) for cap in tried]
+    found = iter(cap_points(settings, truncated, limits, player))
     rows = []
     for one in varied:
-        seeds = range(answer.first_seed, answer.first_seed + min(TRIAL_SEEDS, answer.seeds))
-        drawings = [sample(one.traffic, seed, scale=one.scale) for seed in seeds]
-        points = [cap_point(cap, played(next(results)), mean_truncated(drawings, cap), limits) for cap in tried]
+        points = [next(found) for _ in tried]
         kept = points[tried.index(answer.cap)]
         best = knee(points, limits)
         rows.append(
@@ -121,7 +120,7 @@ def sensitivity(
                 e2e_p99_s=kept.played.e2e_p99_s,
                 holds=kept.feasible,
                 default_max_tokens=best.default_max_tokens if best.feasible and has_default else None,
-                seeds=len(drawings),
+                seeds=seeds,
             )
         )
     return tuple(rows)
