@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from kvplan.hf_config.fields import Fields
+from kvplan.errors import UnsupportedModelError
+from kvplan.hf_config.fields import MEASURE_HINT, Fields
 from kvplan.layers import Layer, StoredType
 
 LayerStack = tuple[tuple[Layer, ...], ...]
@@ -42,3 +43,9 @@ class Described:
     def hidden(self) -> int:
         """Width of the residual stream."""
         return self.text.count(*HIDDEN_NAMES)
+
+    def unknown_layer(self, key: str, name: str) -> UnsupportedModelError:
+        """The error for a layer that ``key`` calls ``name``."""
+        where = self.text.path + key
+        words = f"layer type {name!r} in {where} is not known for {self.family}"
+        return UnsupportedModelError(words, hint=MEASURE_HINT, key=where)

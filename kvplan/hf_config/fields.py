@@ -1,7 +1,8 @@
 """Typed access to a config's keys: what is there, what its class fills in when absent, and errors that name the key."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from kvplan.errors import InputError, UnsupportedModelError
 
@@ -12,6 +13,9 @@ MEASURE_HINT = (
     " deployment: kv_pool: {blocks: N, block_tokens: 16}"
 )
 MOST_LAYERS = 10_000  # a layer is an object here; the deepest published decoder has 126
+
+
+Item = TypeVar("Item", int, str, object)
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,16 @@ class Fields:
         if len(words) != len(found):
             raise self.broken(self._named(names), found, "a list of strings")
         return words
+
+    def by_layer(self, name: str, listed: list[Item], layers: int, known: Collection[Item] = ()) -> list[Item]:
+        """The first ``layers`` entries of ``listed``, the value of ``name``: some files add entries for layers that
+        guess further tokens. A list that is too short, or holds what is not ``known``, is refused."""
+        if known and set(listed) - set(known):
+            words = " or ".join(str(item) for item in known)
+            raise self.contradicts(name, f"{words} is expected for each of {layers} layers")
+        if len(listed) < layers:
+            raise self.contradicts(name, f"it has {len(listed)} entries for {layers} layers")
+        return listed[:layers]
 
     def section(self, *names: str) -> "Fields | None":
         """A nested block, without class defaults, or None."""

@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 
-from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described, LayerStack
-from kvplan.hf_config.fields import CHECK_HINT
 from kvplan.hf_config.heads import read_heads
 from kvplan.hf_config.standard import attention, read_standard
 from kvplan.hf_config.windows import FULL
@@ -70,9 +68,7 @@ def own_indexer(model: Described) -> list[bool]:
     text, layers = model.text, model.layers
     listed = text.texts("indexer_types") if model.family in _LISTS_INDEXERS else None
     if listed is not None:
-        if set(listed) - {"full", "shared"} or len(listed) < layers:
-            raise text.contradicts("indexer_types", f"full or shared is expected for each of {layers} layers")
-        return [kind == "full" for kind in listed[:layers]]
+        return [kind == "full" for kind in text.by_layer("indexer_types", listed, layers, ("full", "shared"))]
     pattern = text.value("index_topk_pattern")
     if pattern is not None:
         marks = list(pattern) if isinstance(pattern, str) else text.texts("index_topk_pattern") or []
@@ -222,11 +218,9 @@ def read_indexed_heads(model: Described) -> LayerStack:
     if sparse is None or not sparse.flag("use_sparse_attention", default=True):
         return ((cache,),) * model.layers
     marks = sparse.counts("sparse_attention_freq", least=0)
-    if marks is None or len(marks) < model.layers:
-        raise UnsupportedModelError(
-            f"{sparse.path}sparse_attention_freq does not mark each of the {model.layers} layers",
-            hint=CHECK_HINT,
-            key=f"{sparse.path}sparse_attention_freq",
-        )
+    if marks is None:
+        raise sparse.missing("sparse_attention_freq")
     keys = IndexKeys(bytes_per_entry=sparse.count("sparse_index_dim") * 2)
-    return tuple((cache, keys) if mark else (cache,) for mark in marks[: model.layers])
+    return tuple(
+        (cache, keys) if mark else (cache,) for mark in sparse.by_layer("sparse_attention_freq", marks, model.layers)
+    )

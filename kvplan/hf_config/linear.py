@@ -74,9 +74,8 @@ def read_lightning(model: Described) -> LayerStack:
     """MiniMax-Text-01, M1: ``attn_type_list`` (1 = full, 0 = lightning) or ``layer_types``."""
     marks = model.text.counts("attn_type_list", least=0)
     if marks is not None:
-        if len(marks) < model.layers or set(marks) - {0, 1}:
-            raise model.text.contradicts("attn_type_list", f"0 or 1 is expected for each of {model.layers} layers")
-        kinds = "attn_type_list", ["full_attention" if mark else "linear_attention" for mark in marks[: model.layers]]
+        marks = model.text.by_layer("attn_type_list", marks, model.layers, (0, 1))
+        kinds = "attn_type_list", ["full_attention" if mark else "linear_attention" for mark in marks]
     else:  # transformers' MiniMaxConfig without a list: even layers are full
         kinds = layer_kinds(model, "layer_types", is_full=lambda index: index % 2 == 0)
     return mixed_stack(model, kinds, lightning_state)

@@ -2,11 +2,8 @@
 
 from collections.abc import Callable
 
-from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described, LayerStack
-from kvplan.hf_config.fields import MEASURE_HINT
 from kvplan.hf_config.standard import full_attention
-from kvplan.hf_config.windows import checked_length
 from kvplan.layers import Layer
 
 FULL_NAMES = frozenset({"attention", "full_attention"})
@@ -22,11 +19,7 @@ def mixed_stack(model: Described, kinds: Kinds, state: Cache, full: Cache = full
     key, names = kinds
     unknown = next((name for name in names if name not in FULL_NAMES | _LINEAR_NAMES), None)
     if unknown is not None:
-        raise UnsupportedModelError(
-            f"layer type {unknown!r} in {model.text.path}{key} is not known for {model.family}",
-            hint=MEASURE_HINT,
-            key=model.text.path + key,
-        )
+        raise model.unknown_layer(key, unknown)
     caches = {name: (full if name in FULL_NAMES else state)(model) for name in dict.fromkeys(names)}
     return tuple((caches[name],) for name in names)
 
@@ -41,7 +34,7 @@ def listed_kinds(model: Described, *names: str) -> Kinds | None:
     for name in names:
         listed = model.text.texts(name)
         if listed is not None:
-            return name, checked_length(model, name, listed, model.layers)
+            return name, model.text.by_layer(name, listed, model.layers)
     return None
 
 

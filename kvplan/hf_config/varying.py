@@ -6,7 +6,7 @@ from kvplan.hf_config.fields import CHECK_HINT, MOST_LAYERS, Fields
 from kvplan.hf_config.heads import Heads, read_heads
 from kvplan.hf_config.recurrent import jamba_state
 from kvplan.hf_config.standard import attention, share_tail
-from kvplan.hf_config.windows import FULL, Span, checked_length, layer_rule, read_spans
+from kvplan.hf_config.windows import FULL, Span, layer_rule, read_spans
 from kvplan.layers import FullAttention, Layer, SharedKv
 
 
@@ -55,8 +55,6 @@ def read_asymmetric(model: Described) -> LayerStack:
     marks = text.counts("hybrid_layer_pattern", least=0)
     if marks is None:
         raise text.missing("hybrid_layer_pattern")
-    if len(marks) < model.layers or set(marks) - {0, 1}:
-        raise text.contradicts("hybrid_layer_pattern", f"0 or 1 is expected for each of {model.layers} layers")
     head_dim = text.optional_count("swa_head_dim") or full.head_dim
     narrow = Heads(
         query=text.optional_count("swa_num_attention_heads") or full.query,
@@ -67,7 +65,9 @@ def read_asymmetric(model: Described) -> LayerStack:
     window = Span(rule="sliding", tokens=text.count("sliding_window_size", "sliding_window"))
     slides = (attention(narrow, window),)
     stays = (attention(full, FULL),)
-    return tuple(slides if mark else stays for mark in marks[: model.layers])
+    return tuple(
+        slides if mark else stays for mark in text.by_layer("hybrid_layer_pattern", marks, model.layers, (0, 1))
+    )
 
 
 def read_sliding_override(model: Described) -> LayerStack:
@@ -94,9 +94,8 @@ def read_blocks(model: Described) -> LayerStack:
     head_dim = text.optional_count("head_dim") or model.hidden // query
     listed = text.counts("num_key_value_heads_per_layer")
     if listed is not None:
-        if len(listed) < model.layers:
-            raise text.contradicts("num_key_value_heads_per_layer", f"it does not cover {model.layers} layers")
-        return tuple((_full(kv, head_dim),) for kv in listed[: model.layers])
+        listed = text.by_layer("num_key_value_heads_per_layer", listed, model.layers)
+        return tuple((_full(kv, head_dim),) for kv in listed)
     blocks = text.items("block_configs")
     if blocks is None:
         raise text.missing("block_configs", "num_key_value_heads_per_layer")
@@ -162,7 +161,7 @@ def read_recurrent_depth(model: Described) -> LayerStack:
     if listed is None:
         kinds = ["mlp" if index % 2 else "full" if index % 8 == 6 else "sliding" for index in range(layers)]
     else:
-        cut = checked_length(model, "layer_types", listed, layers)
+        cut = text.by_layer("layer_types", listed, layers)
         kinds = ["mlp" if name == "mlp" else layer_rule(model, name) for name in cut]
     first, last = text.size("n_input_layers", default=0), layers - text.size("n_output_layers", default=0)
     mode = text.text("recurrent_kv_cache_mode") or "per_loop"
@@ -221,7 +220,5 @@ def read_yoco(model: Described) -> LayerStack:
 
 
 def _listed_window(model: Described, index: int) -> int | None:
-    listed = model.text.items("sliding_window") or []
-    checked_length(model, "sliding_window", [str(item) for item in listed], model.layers)
-    found = listed[index]
+    found = model.text.by_layer("sliding_window", model.text.items("sliding_window") or [], model.layers)[index]
     return found if isinstance(found, int) and found > 0 else None

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.described import Described
-from kvplan.hf_config.fields import MEASURE_HINT, Fields
+from kvplan.hf_config.fields import Fields
 from kvplan.hf_config.window_classes import NO_RULE, PERIOD_NAMES, WINDOW_RULES, WindowRule
 
 
@@ -48,8 +47,9 @@ def read_spans(model: Described, layers: int) -> list[Span]:
     kinds = _layer_kinds(model, layers)
     if kinds is None or set(kinds) == {"sliding"}:
         return [FULL if window is None else Span(rule="sliding", tokens=window)] * layers
-    windows = _windows_by_layer(model, layers)
-    return [_span(model, kind, windows[index] if windows else window) for index, kind in enumerate(kinds)]
+    windows = model.text.counts("sliding_windows", least=0)  # EXAONE-MoE: a window of its own for each layer
+    listed = [window] * layers if not windows else model.text.by_layer("sliding_windows", windows, layers)
+    return [_span(model, kind, tokens) for kind, tokens in zip(kinds, listed, strict=True)]
 
 
 def _span(model: Described, kind: str, window: int | None) -> Span:
@@ -93,9 +93,7 @@ def _own_windows(model: Described, layers: int) -> list[Span] | None:
     else:
         return None
     name = "window_sizes" if extra else "interleaved_sliding_window"
-    if len(said) < layers:
-        raise text.contradicts(name, f"it does not cover the {layers} layers")
-    return [_listed_span(text, name, found, extra) for found in said[:layers]]
+    return [_listed_span(text, name, found, extra) for found in text.by_layer(name, said, layers)]
 
 
 def _listed_span(text: Fields, name: str, found: object, extra: int) -> Span:
@@ -106,14 +104,6 @@ def _listed_span(text: Fields, name: str, found: object, extra: int) -> Span:
     return Span(rule="sliding", tokens=found + extra)
 
 
-def _windows_by_layer(model: Described, layers: int) -> list[int] | None:
-    """EXAONE-MoE: ``sliding_windows`` may give each layer a window of its own."""
-    windows = model.text.counts("sliding_windows", least=0)
-    if windows is not None and len(windows) < layers:
-        raise model.text.contradicts("sliding_windows", f"it does not cover the {layers} layers")
-    return windows
-
-
 def _layer_kinds(model: Described, layers: int) -> list[str] | None:
     """``full``, ``sliding`` or ``chunked`` for every layer, or None where nothing tells layers apart."""
     listed = model.text.texts("layer_types")
@@ -121,7 +111,7 @@ def _layer_kinds(model: Described, layers: int) -> list[str] | None:
         listed = None  # vLLM 0.33, OAIAttention: every second layer slides, whatever the list says
     rule = _rule(model)
     if listed is not None:
-        kinds = [layer_rule(model, name) for name in checked_length(model, "layer_types", listed, layers)]
+        kinds = [layer_rule(model, name) for name in model.text.by_layer("layer_types", listed, layers)]
         if rule.one_window and set(kinds) != {"sliding"}:
             return ["full"] * layers
     else:
@@ -147,22 +137,8 @@ def _layer_kinds(model: Described, layers: int) -> list[str] | None:
 def layer_rule(model: Described, name: str) -> str:
     """What the name of an attention layer in ``layer_types`` stands for: ``full``, ``sliding`` or ``chunked``."""
     if name not in _RULES:
-        raise UnsupportedModelError(
-            f"layer type {name!r} in {model.text.path}layer_types is not known for {model.family}",
-            hint=MEASURE_HINT,
-            key=f"{model.text.path}layer_types",
-        )
+        raise model.unknown_layer("layer_types", name)
     return _RULES[name]
-
-
-def checked_length(model: Described, key: str, listed: list[str], layers: int) -> list[str]:
-    """The first ``layers`` entries of ``listed``: some files add entries for their multi-token prediction layers.
-
-    A list that is too short is refused.
-    """
-    if len(listed) < layers:
-        raise model.text.contradicts(key, f"it has {len(listed)} entries for {layers} layers")
-    return listed[:layers]
 
 
 def _from_letters(model: Described, pattern: str, layers: int) -> list[str]:
@@ -185,6 +161,5 @@ def _chunked_spans(model: Described, layers: int) -> list[Span]:
     if not listed:
         step = text.optional_count("no_rope_layer_interval") or 4
         listed = [int((index + 1) % step != 0) for index in range(layers)]
-    if len(listed) < layers:
-        raise text.contradicts("no_rope_layers", f"it has {len(listed)} entries for {layers} layers")
-    return [Span(rule="chunked", tokens=chunk) if chunk and rope else FULL for rope in listed[:layers]]
+    listed = text.by_layer("no_rope_layers", listed, layers)
+    return [Span(rule="chunked", tokens=chunk) if chunk and rope else FULL for rope in listed]
