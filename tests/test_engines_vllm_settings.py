@@ -106,6 +106,14 @@ def test_tokens_in_flight_are_those_of_every_concurrent_batch(
     assert settings.in_flight_tokens == in_flight
 
 
+def test_a_class_that_pools_every_step_takes_prompts_whole() -> None:
+    """What vLLM 0.33 answers on the keys of Qwen2.5-7B under this class: 32,768 batched tokens, no prefix caching."""
+    reward = replace(MODEL, architecture="Qwen2ForProcessRewardModel", max_context_tokens=32768)
+    settings = resolve_settings(reward, Deployment())
+    assert (settings.max_num_batched_tokens, settings.chunked_prefill, settings.prefix_caching) == (32768, False, False)
+    assert resolve_settings(reward, Deployment(chunked_prefill=True)).max_num_batched_tokens == 8192
+
+
 def test_prefix_caching_is_off_where_there_is_no_attention_and_where_there_is_an_encoder() -> None:
     mamba = replace(
         model_of([[Mamba1State(inner=1536, state=16, conv_kernel=4)]] * 24), architecture="FalconMambaForCausalLM"

@@ -15,6 +15,7 @@ _POOLING_WORDS = (
     "ForRetrieval",
     "TextModel",
     "CLIPModel",
+    "Qwen3Model",
 )
 
 

@@ -67,6 +67,10 @@ def tier_of(deployment: Deployment) -> Tier:
 
 _ATTENTION_FREE = frozenset({"MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM"})
 
+_WHOLE_POOLERS = frozenset({"ColPaliForRetrieval", "Qwen2ForProcessRewardModel"})
+"""Classes that pool the first token or every step: by default their prompts are neither chunked nor cached (vLLM 0.33,
+``default_pooling_type`` CLS and STEP, ``ModelConfig.is_prefix_caching_supported``)."""
+
 _SEQUENCES_OF = {"DiffusionGemmaForBlockDiffusion": 8}
 """Classes with a number of sequences of their own by default (vLLM 0.33): a step denoises whole canvases."""
 
@@ -81,8 +85,14 @@ def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> in
     if is_first_engine(release):
         return 2048 if _chunks_by_default(model, deployment, window) else max(2048, window)
     item_tokens = _ONE_ITEM_TOKENS.get(model.architecture, 0) if model.shape.has_vision else 0
-    whole_prompt = window if deployment.chunked_prefill is False else 0
+    whole_prompt = 0 if _chunks(model, deployment) else window
     return max(tier_of(deployment).server_tokens, item_tokens, whole_prompt)
+
+
+def _chunks(model: ModelSpec, deployment: Deployment) -> bool:
+    """Whether V1 computes prompts in chunks: as asked, else where the class can."""
+    asked = deployment.chunked_prefill
+    return model.architecture not in _WHOLE_POOLERS if asked is None else asked
 
 
 def _chunks_by_default(model: ModelSpec, deployment: Deployment, window: int) -> bool:
@@ -161,7 +171,7 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
             hint="every running sequence needs one token of a step; raise --max-num-batched-tokens",
             key="max_num_batched_tokens",
         )
-    chunked = deployment.chunked_prefill is not False
+    chunked = _chunks(model, deployment)
     if not chunked and tokens < window and release >= _FIRST_V1:
         raise InputError(
             f"without chunked prefill a step of {tokens:,} tokens is shorter than the window of {window:,}: vLLM "
@@ -174,7 +184,8 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
         async_scheduling = release >= _FIRST_ASYNC and not model.shape.is_pooling
     prefix_caching = deployment.prefix_caching
     if prefix_caching is None:
-        prefix_caching = release >= _FIRST_V1 and not (is_attention_free(model) or model.is_encoder_decoder)
+        is_uncached = is_attention_free(model) or model.is_encoder_decoder or model.architecture in _WHOLE_POOLERS
+        prefix_caching = release >= _FIRST_V1 and not is_uncached
     batches = deployment.pipeline_parallel + int(async_scheduling) if release >= _FIRST_IN_FLIGHT else 1
     return Settings(
         max_model_len=window,
