@@ -2,7 +2,7 @@
 traffic; smallest first, with the reason why each of the others loses."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -11,6 +11,7 @@ from kvplan.capacity import FITS, Fit, fit
 from kvplan.check.against import figures
 from kvplan.check.judge import judge_limits, read
 from kvplan.check.measure import measure
+from kvplan.check.results import Measured
 from kvplan.compare.results import Candidate, Choice, Comparison, ShapeLoad, Verdict
 from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.errors import InputError, KvplanError, UnsupportedModelError
@@ -18,7 +19,7 @@ from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.simulation.workers import Progress
 from kvplan.sweep import sweep
-from kvplan.traffic.kinds import Limit, Traffic
+from kvplan.traffic.kinds import Limit, PlannedDeployment, Traffic
 from kvplan.units import GIB
 
 __all__ = ["DEFAULT_LIMITS", "DEFAULT_SEEDS", "TENSOR_PARALLEL", "Comparison", "ShapeLoad", "compare"]
@@ -28,15 +29,6 @@ DEFAULT_SEEDS = 5
 DEFAULT_LIMITS = (Limit(name="refused_share", maximum=0.01), Limit(name="gave_up_share", maximum=0.001))
 """What traffic is held to where its file has no limits of its own."""
 _WINDOW_STEP_TOKENS = 1024
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Question:
-    choice: Choice
-    load: ShapeLoad | Traffic
-    price_per_hour: float | None
-    seeds: int
-    profiles_folder: str | Path | None
 
 
 def compare(
@@ -63,33 +55,29 @@ def compare(
     """
     if not models or not gpus:
         raise InputError("nothing to compare: at least one model and one GPU are needed", hint="--gpu h100 --gpu l40s")
-    prices = prices_per_hour or {}
+    prices = {gpu.name: (prices_per_hour or {}).get(gpu.name, gpu.price_per_hour) for gpu in gpus}
+    known = {name: price for name, price in prices.items() if price is not None}
     notes: tuple[str, ...] = ()
     if isinstance(load, Traffic):
         load, notes = _comparable(load)
-        _check_prices(load, [gpu.name for gpu in gpus if prices.get(gpu.name, gpu.price_per_hour) is None])
+        _check_prices(load, [name for name in prices if name not in known])
     asked: Sequence[int | None] = tuple(windows) or (_window(load),)
-    questions = [
-        _Question(
-            choice=Choice(
-                model=model,
-                gpu=gpu,
-                tensor_parallel=ranks,
-                kv_dtype=kv_dtype,
-                max_model_len=_within(window, model),
-                replicas=count,
-                engine=engine or EngineVersion(),
-            ),
-            load=load,
-            price_per_hour=prices.get(gpu.name, gpu.price_per_hour),
-            seeds=seeds,
-            profiles_folder=profiles_folder,
+    choices = [
+        Choice(
+            model=model,
+            gpu=gpu,
+            tensor_parallel=ranks,
+            kv_dtype=kv_dtype,
+            max_model_len=_within(window, model),
+            replicas=count,
+            engine=engine or EngineVersion(),
         )
         for model, gpu, ranks, kv_dtype, window, count in product(
             models, gpus, tensor_parallel, kv_dtypes, asked, tuple(replicas) or (_replicas(load),)
         )
     ]
-    found = sweep(_answer, questions, workers=workers, cluster=cluster, progress=progress)
+    answer = partial(_answer, load=load, prices_per_hour=known, seeds=seeds, profiles_folder=profiles_folder)
+    found = sweep(answer, choices, workers=workers, cluster=cluster, progress=progress)
     _check_the_load(load, found)
     carriers = [one for one in found if one.carries]
     by_price = bool(carriers) and all(one.price_per_hour is not None for one in carriers)
@@ -167,32 +155,55 @@ def _order(one: Candidate, *, by_price: bool) -> tuple[float | int, ...]:
     return (not one.carries, size, choice.gpus, choice.kv_dtype != "auto", -(one.max_model_len or 0), -work)
 
 
-def _answer(question: _Question) -> Candidate:
+def _answer(
+    choice: Choice,
+    *,
+    load: ShapeLoad | Traffic,
+    prices_per_hour: Mapping[str, float],
+    seeds: int,
+    profiles_folder: str | Path | None,
+) -> Candidate:
     """One candidate: planned, and played where the load is traffic. A refusal is an answer, too."""
-    choice, load = question.choice, question.load
-    price = None if question.price_per_hour is None else question.price_per_hour * choice.gpus
+    price = prices_per_hour.get(choice.gpu.name)
     try:
         if isinstance(load, Traffic):
-            return replace(_under_traffic(question, load), price_per_hour=price)
-        return replace(_under_shape(choice, load), price_per_hour=price)
-    except UnsupportedModelError as error:
-        return _refused(choice, "cannot_tell", error, price)
+            measured = measure(
+                replace(load, deployment=_deployed(load, choice)),
+                model=choice.model,
+                seeds=seeds,
+                workers=1,
+                prices_per_hour=prices_per_hour,
+                profiles_folder=profiles_folder,
+            )
+            found = _under_traffic(choice, measured)
+        else:
+            found = _under_shape(choice, load)
     except KvplanError as error:
-        return _refused(choice, "impossible", error, price)
+        verdict: Verdict = "cannot_tell" if isinstance(error, UnsupportedModelError) else "impossible"
+        found = Candidate(choice=choice, verdict=verdict, detail=error.message, max_model_len=choice.max_model_len)
+    return replace(found, price_per_hour=None if price is None else price * choice.gpus)
 
 
-def _refused(choice: Choice, verdict: Verdict, error: KvplanError, price_per_hour: float | None) -> Candidate:
-    return Candidate(
-        choice=choice,
-        verdict=verdict,
-        detail=error.message,
+def _deployed(traffic: Traffic, choice: Choice) -> PlannedDeployment:
+    return replace(
+        traffic.deployment,
+        gpu_name=choice.gpu.name,
+        tensor_parallel=choice.tensor_parallel,
+        kv_dtype=choice.kv_dtype,
         max_model_len=choice.max_model_len,
-        price_per_hour=price_per_hour,
+        replicas=choice.replicas,
     )
 
 
 def _under_shape(choice: Choice, load: ShapeLoad) -> Candidate:
-    planned = fit(choice.model, _deployment(choice), load.shapes, load.safety_fraction)
+    deployment = Deployment(
+        engine=choice.engine,
+        gpu=choice.gpu,
+        tensor_parallel=choice.tensor_parallel,
+        kv_dtype=choice.kv_dtype,
+        max_model_len=choice.max_model_len,
+    )
+    planned = fit(choice.model, deployment, load.shapes, load.safety_fraction)
     candidate = _planned(choice, planned)
     if planned.verdict != FITS:
         return candidate
@@ -201,16 +212,6 @@ def _under_shape(choice: Choice, load: ShapeLoad) -> Candidate:
     enough = sequences >= load.concurrency
     detail = "" if enough else f"holds {sequences:,} of {load.concurrency:,} at once"
     return replace(candidate, verdict="carries" if enough else "too_small", detail=detail, sequences=sequences)
-
-
-def _deployment(choice: Choice) -> Deployment:
-    return Deployment(
-        engine=choice.engine,
-        gpu=choice.gpu,
-        tensor_parallel=choice.tensor_parallel,
-        kv_dtype=choice.kv_dtype,
-        max_model_len=choice.max_model_len,
-    )
 
 
 def _planned(choice: Choice, planned: Fit) -> Candidate:
@@ -227,25 +228,7 @@ def _planned(choice: Choice, planned: Fit) -> Candidate:
     )
 
 
-def _under_traffic(question: _Question, traffic: Traffic) -> Candidate:
-    choice = question.choice
-    deployment = replace(
-        traffic.deployment,
-        gpu_name=choice.gpu.name,
-        tensor_parallel=choice.tensor_parallel,
-        kv_dtype=choice.kv_dtype,
-        max_model_len=choice.max_model_len,
-        replicas=choice.replicas,
-    )
-    prices = {} if question.price_per_hour is None else {choice.gpu.name: question.price_per_hour}
-    measured = measure(
-        replace(traffic, deployment=deployment),
-        model=choice.model,
-        seeds=question.seeds,
-        workers=1,
-        prices_per_hour=prices,
-        profiles_folder=question.profiles_folder,
-    )
+def _under_traffic(choice: Choice, measured: Measured) -> Candidate:
     assert measured.fit is not None
     candidate = _planned(choice, measured.fit)
     if measured.trouble is not None:

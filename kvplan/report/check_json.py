@@ -25,7 +25,7 @@ def text(check: Check) -> str:
             "assumptions": [] if simulation is None else list(simulation.inputs.assumptions),
             "limits": [limit_object(limit) for limit in check.limits],
             "figures": {name: whole(value) for name, value in check.figures.items()},
-            "comparison": None if check.comparison is None else comparison_object(check.comparison),
+            "comparison": None if check.comparison is None else _comparison_object(check.comparison),
         },
     )
 
@@ -51,7 +51,7 @@ def limit_object(limit: LimitResult) -> dict[str, object]:
     }
 
 
-def comparison_object(found: Difference) -> dict[str, object]:
+def _comparison_object(found: Difference) -> dict[str, object]:
     """What changed against what."""
     return {
         "base": found.base,

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from shlex import join, quote
 
-from kvplan.check.results import Check, Difference
+from kvplan.check.measures import judged
+from kvplan.check.results import Change, Check, Difference, LimitResult
 from kvplan.engines.asked import flag_words
-from kvplan.report.check_words import CHANGES, LIMITS, change_rows, doubts, failure, rest, row, runs, summary
+from kvplan.report.check_words import UNSURE, bound, failure, interval, measured, message, summary, title
+from kvplan.report.numbers import figure_beside
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.report.simulation_text import setting_line
 from kvplan.report.traffic_file import file_name
@@ -17,10 +19,16 @@ def text(check: Check) -> Iterator[Part]:
     simulation = check.measured.simulation
     if simulation is not None:
         yield paragraph(setting_line(simulation), style=QUIET, indent=0)
-        yield paragraph(f"judged: {simulation.inputs.judged}, {runs(simulation)}", style=QUIET, indent=0)
+        inputs = simulation.inputs
+        seeds = "1 seed" if inputs.seeds == 1 else f"{inputs.seeds} seeds"
+        yield paragraph(f"judged: {inputs.judged}, {seeds} from {inputs.seed}", style=QUIET, indent=0)
     yield BLANK
-    headings = ("", LIMITS[1], "", *LIMITS[3:])
-    yield columns(headings, [row(limit) for limit in check.limits if limit.name != "fits"], left={0, 1, 2}, wrap=1)
+    rows = [
+        (_verdict(limit), title(limit), bound(limit), measured(limit), interval(limit))
+        for limit in check.limits
+        if limit.name != "fits"
+    ]
+    yield columns(("", "limit", "", "measured", "95% interval"), rows, left={0, 1, 2}, wrap=1)
     yield BLANK
     remarks = list(_remarks(check))
     yield from remarks
@@ -31,6 +39,12 @@ def text(check: Check) -> Iterator[Part]:
     yield from next_steps(*_next(check))
 
 
+def _verdict(limit: LimitResult) -> str:
+    if limit.certainty == "within_noise":
+        return "in noise"
+    return "holds" if limit.passed else "broken"
+
+
 def _remarks(check: Check) -> Iterator[Part]:
     """What needs action, then what only needs to be known."""
     for limit in check.broken:
@@ -38,13 +52,28 @@ def _remarks(check: Check) -> Iterator[Part]:
             continue  # said once, by the limit that the engine starts
         yield labelled("broken", failure(limit, check), style=ACTION)
     simulation = check.measured.simulation
-    if simulation is not None and not simulation.strategy(simulation.inputs.judged).steady:
-        yield labelled("unsteady", simulation.strategy(simulation.inputs.judged).steady_reason, style=ACTION)
-    for doubt in doubts(check):
+    if simulation is not None and not judged(simulation).steady:
+        yield labelled("unsteady", judged(simulation).steady_reason, style=ACTION)
+    for doubt in _doubts(check):
         yield labelled("unsure", doubt)
     if simulation is not None and simulation.inputs.service_band_share:
         band = f"± {simulation.inputs.service_band_share:.0%}"
         yield labelled("assumed", f"service time from {simulation.inputs.service_source}, {band}")
+
+
+def _doubts(check: Check) -> Iterator[str]:
+    """Of limits that hold: where the runs are not sure, and where an estimated service time decides."""
+    for limit in check.limits:
+        if limit.passed and limit.certainty in UNSURE:
+            yield message(limit)
+    simulation = check.measured.simulation
+    share = 0.0 if simulation is None else simulation.inputs.service_band_share
+    for limit in check.limits:
+        for value, words in ((limit.at_slow_end, "longer"), (limit.at_fast_end, "shorter")):
+            if limit.passed and value is not None and not limit.kept_by(value):
+                shown = figure_beside(limit.name, value, limit.limit)
+                yield f"{title(limit)} would be {shown} ({bound(limit)}), were every step {share:.0%} {words}"
+                break
 
 
 def _comparison(found: Difference) -> Iterator[Part]:
@@ -53,11 +82,57 @@ def _comparison(found: Difference) -> Iterator[Part]:
         yield labelled("changed", f"{setting.key}: {setting.before or 'not given'} → {setting.after or 'not given'}")
     if found.settings:
         yield BLANK
-    rows = change_rows(found)
-    if rows:
-        yield columns((f"against {file_name(found.base)}", *CHANGES[1:]), rows, wrap=0)
-    yield paragraph(rest(found), style=QUIET)
+    shown = [one for one in found.changes if _is_shown(one)]
+    if shown:
+        yield columns(
+            (f"against {file_name(found.base)}", "before", "now", "change"),
+            [
+                (
+                    one.name,
+                    figure_beside(one.name, one.before, one.after),
+                    figure_beside(one.name, one.after, one.before),
+                    change(one),
+                )
+                for one in shown
+            ],
+            wrap=0,
+        )
+    same = sum(one.before == one.after for one in found.changes)
+    little = len(found.changes) - same - len(shown)
+    rest = f"{same} figure{'s' * (same != 1)} {'do' if same != 1 else 'does'} not change"
+    rest += f"; {little} change{'s' * (little == 1)} by less than half a percent" if little else ""
+    yield paragraph(rest, style=QUIET)
     yield BLANK
+
+
+def change(found: Change) -> str:
+    """After against before: points for shares, counts for counts, percent for the rest.
+
+    >>> change(Change(name="refused_share", before=0.01, after=0.05))
+    '+4 points'
+    """
+    if found.before is None or found.after is None:
+        return ""
+    difference = found.after - found.before
+    if found.name.endswith("_share"):
+        return f"{difference * 100:+.2g} points"
+    whole = found.before == int(found.before) and found.after == int(found.after)
+    if found.before == 0 or (whole and abs(difference) < 1000 and not found.name.endswith("_bytes")):
+        return f"{difference:+,.0f}" if whole else f"{difference:+.3g}"
+    if found.before > 0 and found.after >= 2 * found.before:
+        return f"× {found.after / found.before:.3g}"
+    return f"{difference / found.before:+.1%}"
+
+
+def _is_shown(found: Change) -> bool:
+    """Whether a figure changes by enough to be read: half a percent of itself, or of a point."""
+    if found.before == found.after:
+        return False
+    if found.before is None or found.after is None:
+        return True
+    if found.name.endswith("_share"):
+        return abs(found.after - found.before) >= 0.0005
+    return abs(found.after - found.before) >= 0.005 * max(abs(found.before), abs(found.after))
 
 
 def _next(check: Check) -> tuple[str, ...]:
@@ -66,11 +141,9 @@ def _next(check: Check) -> tuple[str, ...]:
         wanted = check.traffic.deployment
         model, gpu = check.traffic.model or "MODEL", wanted.gpu_name or "GPU"
         return (join(["kvplan", "fit", model, "--gpu", gpu, *flag_words(wanted)]), "kvplan explain budget")
-    seeds = check.measured.simulation.inputs.seeds if check.measured.simulation is not None else 0
-    surer = tuple(
-        f"kvplan check {name} --seeds {4 * seeds}"
-        for _ in range(any(limit.certainty == "within_noise" for limit in check.limits))
-    )
+    surer: tuple[str, ...] = ()
+    if check.measured.simulation is not None and any(limit.certainty == "within_noise" for limit in check.limits):
+        surer = (f"kvplan check {name} --seeds {4 * check.measured.simulation.inputs.seeds}",)
     if check.passed:
         return (*surer, f"kvplan check {name} --format junit --output kvplan.xml", "kvplan explain ci")
     return (*surer, f"kvplan simulate {name}", f"kvplan recommend {name}")

@@ -1,19 +1,9 @@
-"""The words of a check, shared by its formats: limits, verdicts, one message a limit, what a change does."""
+"""The words of a check, shared by its formats: limits, measured values, one message a limit, the answer in a line."""
 
-from collections.abc import Iterator
-
-from kvplan.check.results import Change, Check, Difference, LimitResult
+from kvplan.check.results import Check, LimitResult
 from kvplan.report.numbers import figure, figure_beside
-from kvplan.simulation.results import Simulation
 
-LIMITS = ("verdict", "limit", "bound", "measured", "95% interval")
 UNSURE = ("within_noise", "one_seed")
-CHANGES = ("figure", "before", "now", "change")
-
-
-def row(limit: LimitResult) -> tuple[str, ...]:
-    """One limit in the columns of ``LIMITS``."""
-    return (verdict(limit), title(limit), bound(limit), measured(limit), interval(limit))
 
 
 def title(limit: LimitResult) -> str:
@@ -43,13 +33,6 @@ def interval(limit: LimitResult) -> str:
     return f"{figure_beside(limit.name, low, limit.limit)} … {figure_beside(limit.name, high, limit.limit)}"
 
 
-def verdict(limit: LimitResult) -> str:
-    """One word."""
-    if limit.certainty == "within_noise":
-        return "in noise"
-    return "holds" if limit.passed else "broken"
-
-
 def message(limit: LimitResult) -> str:
     """What was measured against what, and how sure that is, in one sentence."""
     if limit.name == "fits":
@@ -73,27 +56,6 @@ def failure(limit: LimitResult, check: Check) -> str:
     return f"{message(limit)}{'; the base keeps it' if limit in check.newly_broken else ''}"
 
 
-def doubts(check: Check) -> Iterator[str]:
-    """Of limits that hold: where the runs are not sure, and where an estimated service time decides."""
-    for limit in check.limits:
-        if limit.passed and limit.certainty in UNSURE:
-            yield message(limit)
-    simulation = check.measured.simulation
-    share = 0.0 if simulation is None else simulation.inputs.service_band_share
-    for limit in check.limits:
-        for value, words in ((limit.at_slow_end, "longer"), (limit.at_fast_end, "shorter")):
-            if limit.passed and value is not None and not limit.kept_by(value):
-                shown = figure_beside(limit.name, value, limit.limit)
-                yield f"{title(limit)} would be {shown} ({bound(limit)}), were every step {share:.0%} {words}"
-                break
-
-
-def runs(simulation: Simulation) -> str:
-    """How often it was played."""
-    inputs = simulation.inputs
-    return f"{'1 seed' if inputs.seeds == 1 else f'{inputs.seeds} seeds'} from {inputs.seed}"
-
-
 def summary(check: Check) -> str:
     """The answer in one line."""
     total, broken = len(check.limits), len(check.broken)
@@ -106,57 +68,3 @@ def summary(check: Check) -> str:
         return f"passes: {total - unsure} of {total} limit{'s' * (total > 1)} hold, {unsure} within noise"
     words = {1: "its limit holds", 2: "both limits hold"}
     return f"passes: {words.get(total, f'all {total} limits hold')}"
-
-
-def change(found: Change) -> str:
-    """After against before: points for shares, counts for counts, percent for the rest.
-
-    >>> change(Change(name="refused_share", before=0.01, after=0.05))
-    '+4 points'
-    """
-    if found.before is None or found.after is None:
-        return ""
-    difference = found.after - found.before
-    if found.name.endswith("_share"):
-        return f"{difference * 100:+.2g} points"
-    whole = found.before == int(found.before) and found.after == int(found.after)
-    if found.before == 0 or (whole and abs(difference) < 1000 and not found.name.endswith("_bytes")):
-        return f"{difference:+,.0f}" if whole else f"{difference:+.3g}"
-    if found.before > 0 and found.after >= 2 * found.before:
-        return f"× {found.after / found.before:.3g}"
-    return f"{difference / found.before:+.1%}"
-
-
-def is_shown(found: Change) -> bool:
-    """Whether a figure changes by enough to be read: half a percent of itself, or of a point."""
-    if found.before == found.after:
-        return False
-    if found.before is None or found.after is None:
-        return True
-    if found.name.endswith("_share"):
-        return abs(found.after - found.before) >= 0.0005
-    return abs(found.after - found.before) >= 0.005 * max(abs(found.before), abs(found.after))
-
-
-def change_rows(found: Difference) -> list[tuple[str, ...]]:
-    """The figures that change by enough to be read, in the columns of ``CHANGES``."""
-    return [
-        (
-            one.name,
-            figure_beside(one.name, one.before, one.after),
-            figure_beside(one.name, one.after, one.before),
-            change(one),
-        )
-        for one in found.changes
-        if is_shown(one)
-    ]
-
-
-def rest(found: Difference) -> str:
-    """How many figures have no row."""
-    same = sum(one.before == one.after for one in found.changes)
-    little = len(found.changes) - same - sum(is_shown(one) for one in found.changes)
-    parts = [f"{same} figure{'s' * (same != 1)} {'do' if same != 1 else 'does'} not change"]
-    if little:
-        parts.append(f"{little} change{'s' * (little == 1)} by less than half a percent")
-    return "; ".join(parts)

@@ -15,7 +15,7 @@ def text(comparison: Comparison) -> str:
     return document(
         "compare",
         {
-            "load": load_object(comparison.load),
+            "load": _load_object(comparison.load),
             "order": "price" if comparison.by_price else "memory",
             "smallest": candidates[0] if comparison.smallest is not None else None,
             "smallest_by_model": {
@@ -28,7 +28,7 @@ def text(comparison: Comparison) -> str:
     )
 
 
-def load_object(load: ShapeLoad | Traffic) -> dict[str, object]:
+def _load_object(load: ShapeLoad | Traffic) -> dict[str, object]:
     """What is to be carried."""
     if isinstance(load, Traffic):
         return {"traffic_file": load.file, "policy": load.admission.policy, "seed": load.seed}

@@ -9,13 +9,8 @@ from kvplan.report.model_json import model_object
 
 def text(advice: Advice, written: str | None = None) -> str:
     """The document; ``written`` is the traffic file's new text, where it was asked for and goes nowhere else."""
-    return document("recommendation", advice_object(advice, written))
-
-
-def advice_object(advice: Advice, written: str | None = None) -> dict[str, object]:
-    """What the document holds besides its frame."""
     plant = advice.plant
-    return {
+    content = {
         "feasible": advice.feasible,
         "failed": plain(advice.failed),
         "recommendation": {
@@ -60,3 +55,4 @@ def advice_object(advice: Advice, written: str | None = None) -> dict[str, objec
         },
         "traffic_yaml": written,
     }
+    return document("recommendation", content)

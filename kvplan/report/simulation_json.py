@@ -7,21 +7,17 @@ from kvplan.simulation.results import Simulation, StrategyResult
 
 def text(result: Simulation) -> str:
     """The document."""
-    return document("simulation", simulation_object(result))
-
-
-def simulation_object(result: Simulation) -> dict[str, object]:
-    """What the document holds besides its frame."""
-    return {
+    content = {
         "inputs": plain(result.inputs),
         "model": None if result.plant.model is None else model_object(result.plant.model),
         "pool": _pool_object(result),
         "reservations": plain(result.reservations),
         "stability": plain(result.stability),
-        "strategies": [strategy_object(strategy) for strategy in result.strategies],
-        "service_band": [{"factor": end.factor, **strategy_object(end.result)} for end in result.band],
+        "strategies": [_strategy_object(strategy) for strategy in result.strategies],
+        "service_band": [{"factor": end.factor, **_strategy_object(end.result)} for end in result.band],
         "recommendation": plain(result.recommendation),
     }
+    return document("simulation", content)
 
 
 def _pool_object(result: Simulation) -> dict[str, object]:
@@ -39,7 +35,7 @@ def _pool_object(result: Simulation) -> dict[str, object]:
     }
 
 
-def strategy_object(strategy: StrategyResult) -> dict[str, object]:
+def _strategy_object(strategy: StrategyResult) -> dict[str, object]:
     """One strategy over all seeds."""
     return {
         **picked(strategy, "name summary default_max_tokens ledger_capacity"),
