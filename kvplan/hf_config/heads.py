@@ -118,23 +118,17 @@ def _one_each(_text: Fields, query_heads: int) -> int:
     return query_heads
 
 
+_ONE_EACH = (
+    "baichuan", "bloom", "codegen", "gpt2", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gptj", "internlm", "jais",
+    "opt", "qwen",
+)  # fmt: skip
+
 _OWN_RULES: Mapping[str, Callable[[Fields, int], int]] = {
-    "baichuan": _one_each,
-    "bloom": _one_each,
+    **dict.fromkeys(_ONE_EACH, _one_each),
     "chatglm": _chatglm,
-    "codegen": _one_each,
     "dbrx": _in_attention_block,
     "falcon": _falcon,
-    "gpt2": _one_each,
     "gpt_bigcode": _multi_query,
-    "gpt_neo": _one_each,
-    "gpt_neox": _one_each,
-    "gpt_neox_japanese": _one_each,
-    "gptj": _one_each,
-    "internlm": _one_each,
-    "jais": _one_each,
     "mpt": _in_attention_block,
-    "opt": _one_each,
-    "qwen": _one_each,
 }
 """Classes without the usual key; those without any key give each query head its own KV head (vLLM 0.33)."""

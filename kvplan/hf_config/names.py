@@ -95,47 +95,14 @@ MODEL_TYPES: Mapping[str, str] = {
 }
 
 # Encoders: every token sees the whole input at once, so nothing is kept (vLLM makes no KV cache for them).
-ENCODERS = frozenset(
-    {
-        "Albert",
-        "Bert",
-        "BertSpladeSparse",
-        "BgeM3",
-        "ColBERTModernBert",
-        "ColModernVBert",
-        "ColUltraVBert",
-        "Camembert",
-        "DebertaV2",
-        "DistilBert",
-        "Electra",
-        "EmbeddingGemma2",
-        "Gte",
-        "GteNew",
-        "MPNet",
-        "ModernBert",
-        "ModernVBert",
-        "NomicBert",
-        "OpenAIPrivacyFilter",
-        "Roberta",
-        "Siglip",
-        "XLMRoberta",
-    }
-)
+ENCODERS = frozenset({
+    "Albert", "Bert", "BertSpladeSparse", "BgeM3", "Camembert", "ColBERTModernBert", "ColModernVBert",
+    "ColUltraVBert", "DebertaV2", "DistilBert", "Electra", "EmbeddingGemma2", "Gte", "GteNew", "ModernBert",
+    "ModernVBert", "MPNet", "NomicBert", "OpenAIPrivacyFilter", "Roberta", "Siglip", "XLMRoberta",
+})  # fmt: skip
 
 LAST_WORDS = (
-    "ForCausalLM",
-    "ForConditionalGeneration",
-    "LMHeadModel",
-    "ForSequenceClassification",
-    "ForTokenClassification",
-    "ForRewardModel",
-    "ForProcessRewardModel",
-    "ForMaskedLM",
-    "ForRetrieval",
-    "ForQuestionAnswering",
-    "ForEmbedding",
-    "EmbeddingModel",
-    "TextModel",
-    "ChatModel",
-    "Model",
-)
+    "ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "ForSequenceClassification", "ForTokenClassification",
+    "ForRewardModel", "ForProcessRewardModel", "ForMaskedLM", "ForRetrieval", "ForQuestionAnswering",
+    "ForEmbedding", "EmbeddingModel", "TextModel", "ChatModel", "Model",
+)  # fmt: skip

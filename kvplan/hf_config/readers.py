@@ -70,49 +70,12 @@ READERS: Mapping[str, Reader] = {
 }
 
 # Plain decoders that transformers has no class for, or whose class adds nothing to what their files say.
-PLAIN_FAMILIES = frozenset(
-    {
-        "aquila",
-        "arctic",
-        "baichuan",
-        "bailing_moe",
-        "chatglm",
-        "decicoder",
-        "deepseek",
-        "domyn_edge",
-        "dots_ocr",
-        "exaone",
-        "grok",
-        "explicit",
-        "internlm",
-        "internlm2",
-        "internlm3",
-        "iquestcoder",
-        "jais",
-        "k2_horizon",
-        "mimo",
-        "minicpm",
-        "molmo",
-        "nanbeige",
-        "orion",
-        "pangu",
-        "param2moe",
-        "phi3small",
-        "plamo3",
-        "qwen",
-        "sarvam",
-        "skywork",
-        "solar",
-        "step1",
-        "step3_text",
-        "telechat",
-        "telechat3",
-        "teleflm",
-        "xverse",
-        "yi",
-        "yuan",
-    }
-)
+PLAIN_FAMILIES = frozenset({
+    "aquila", "arctic", "baichuan", "bailing_moe", "chatglm", "decicoder", "deepseek", "domyn_edge", "dots_ocr",
+    "exaone", "explicit", "grok", "internlm", "internlm2", "internlm3", "iquestcoder", "jais", "k2_horizon", "mimo",
+    "minicpm", "molmo", "nanbeige", "orion", "pangu", "param2moe", "phi3small", "plamo3", "qwen", "sarvam",
+    "skywork", "solar", "step1", "step3_text", "telechat", "telechat3", "teleflm", "xverse", "yi", "yuan",
+})  # fmt: skip
 
 
 def reader_of(model: Described) -> Reader:

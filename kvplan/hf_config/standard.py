@@ -40,29 +40,12 @@ def share_tail(model: Described, caches: Sequence[Layer], shared: int) -> LayerS
 
 # Keys by which other families say that layers keep something else than their own K and V.
 _NOT_PLAIN = (
-    "attention_other_setting",
-    "attn_layer_period",
-    "attn_type_list",
-    "block_configs",
-    "block_types",
-    "compress_ratios",
-    "conv_L_cache",
-    "cross_attention_layers",
-    "hybrid_layer_pattern",
-    "hybrid_override_pattern",
-    "index_topk",
-    "layers_block_type",
-    "linear_attn_config",
-    "linear_num_key_heads",
-    "mamba_d_state",
-    "num_global_key_value_heads",
-    "num_kv_shared_layers",
-    "param_sink_number",
-    "sparse_attention_config",
-    "ssm_state_size",
-    "use_cla",
-)
-
+    "attention_other_setting", "attn_layer_period", "attn_type_list", "block_configs", "block_types",
+    "compress_ratios", "conv_L_cache", "cross_attention_layers", "hybrid_layer_pattern", "hybrid_override_pattern",
+    "index_topk", "layers_block_type", "linear_attn_config", "linear_num_key_heads", "mamba_d_state",
+    "num_global_key_value_heads", "num_kv_shared_layers", "param_sink_number", "sparse_attention_config",
+    "ssm_state_size", "use_cla",
+)  # fmt: skip
 
 _TELLING_STEMS = ("lora_rank", "latent", "compress", "ssm", "state_size", "mamba", "recurrent", "linear_attn", "nsa_")
 """Parts of key names by which a model of no known class says that it keeps something else than K and V."""
