@@ -182,7 +182,7 @@ class _Reader:
 def apply_calibration(deployment: Deployment, found: CalibrationFile, model_id: str | None = None) -> Deployment:
     """``deployment`` with the calibration's corrections; what it leaves open is as the log had it.
 
-    Raises InputError where the calibration is of another engine, model or parallelism.
+    Raises InputError where the calibration is of another engine, model, device or parallelism.
     """
     if deployment.engine.name != found.engine.name:
         raise InputError(
@@ -194,6 +194,13 @@ def apply_calibration(deployment: Deployment, found: CalibrationFile, model_id: 
         raise InputError(
             f"the calibration is of {found.model}, the plan of {model_id}",
             hint="calibrate with a log of the model that you plan",
+            key="calibration",
+        )
+    of_memory = bool(found.corrections) or found.gpu_memory_bytes is not None  # a measured step is of any device
+    if of_memory and deployment.gpu is not None and found.gpu not in (None, deployment.gpu.name):
+        raise InputError(
+            f"the calibration is of {found.gpu}, the plan of {deployment.gpu.name}",
+            hint="calibrate with a log of the same device",
             key="calibration",
         )
     for name in PARALLELISM:

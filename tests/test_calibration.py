@@ -232,6 +232,7 @@ def test_the_file_makes_a_plan_reproduce_the_log(tmp_path: Path) -> None:
         (Deployment(engine=parse_engine("sglang")), "org/eight-b", "calibration is of vllm"),
         (Deployment(), "org/nine-b", "calibration is of org/eight-b"),
         (Deployment(tensor_parallel=2), "org/eight-b", "tensor_parallel"),
+        (Deployment(gpu=load_gpu("rtx-4090")), "org/eight-b", "calibration is of h100-80gb-sxm, the plan of rtx-4090"),
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, deployment: Deployment, model_id: str, words: str) -> None:

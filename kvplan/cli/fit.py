@@ -82,7 +82,7 @@ def run(
 
 
 def _check_device(wanted: dict[str, Any], learnt: "CalibrationFile | None") -> None:
-    """The calibration's GPU where none was named; InputError where no memory is known at all."""
+    """The calibration's engine and GPU where none was named; InputError where no memory is known at all."""
     known = () if learnt is None else (learnt.gpu, learnt.gpu_memory_bytes)
     if all(each is None for each in (*known, *map(wanted.get, ("gpu", "gpu_memory_bytes", "kv_memory_bytes")))):
         raise InputError(
@@ -90,8 +90,10 @@ def _check_device(wanted: dict[str, Any], learnt: "CalibrationFile | None") -> N
             hint="--gpu h100 (kvplan list gpus), or --gpu-memory 79.18GiB, or --kv-memory 40GiB",
             key="gpu",
         )
-    if learnt is not None and learnt.gpu is not None:
-        wanted.setdefault("gpu", learnt.gpu)
+    if learnt is not None:
+        wanted.setdefault("engine", learnt.engine)
+        if learnt.gpu is not None:
+            wanted.setdefault("gpu", learnt.gpu)
 
 
 def _fit(
@@ -133,7 +135,7 @@ def _print(result: "Fit", flags: str | None, format: str, command: str) -> None:
         if served_window(result) < result.max_model_len:
             window = f"the flags say a window of {served_window(result):,}, not {result.max_model_len:,}"
             remark("warning", window, "it is the longest that fits")
-        write_data(flags_text(command_words(result), engine_flags(result), flags))
+        write_data(flags_text(command_words(result), flags, result.model.id))
     else:
         show_report("fit", "text", result, smallest_changes(result), command)
 
