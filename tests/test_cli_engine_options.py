@@ -1,9 +1,11 @@
 """Options of ``kvplan fit`` that an engine alone understands: how they are written, and what they print."""
 
 import json
+import shlex
 from typing import Any
 
 import pytest
+import yaml
 
 from kvplan.cli import main
 
@@ -88,3 +90,42 @@ def test_flags_do_not_shorten_a_window_in_silence(capsys: pytest.CaptureFixture[
     out, err = capsys.readouterr()
     assert "--max-model-len 16368" in out
     assert "warning: the flags say a window of 16,368, not 32,768" in err
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "tgi", "ollama"])
+def test_a_container_is_told_all_that_the_shell_is(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The image runs the program; the model, the flags and what stands before the command are its own."""
+    split = ["--pp-layers", "56,8"] if engine in ("vllm", "sglang") else []
+    asked = [*POOL, "--engine", engine, "--max-model-len", "4096", *split]
+    assert main([*asked, "--flags", "cli"]) == 0
+    spoken = shlex.split(capsys.readouterr().out.replace("\\\n", " "))
+    assert main([*asked, "--flags", "k8s"]) == 0
+    out = capsys.readouterr().out
+    container = yaml.safe_load(out)
+    variables = [f"{each['name']}={each['value']}" for each in container.get("env", [])]
+    program = out.splitlines()[0].partition(": ")[2].split()
+    assert [*variables, *program, *container["args"]] == spoken
+    assert any("Qwen3-32B" in each for each in container["args"]) or engine == "ollama"
+
+
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        (["--kv-offload", "20GiB"], {"--kv-offloading-size": "20"}),  # GiB, all ranks together: vLLM 0.33, CacheConfig
+        (["--chunked-prefill"], {"--enable-chunked-prefill": True}),
+        (["--async-scheduling"], {"--async-scheduling": True}),
+        (["--engine", "llama.cpp", "--kv-dtype", "fp16"], {"--cache-type-k": "f16", "--cache-type-v": "f16"}),
+        (["--engine", "llama.cpp", "--kv-dtype", "bf16"], {"--cache-type-k": "bf16", "--cache-type-v": "bf16"}),
+    ],
+)
+def test_what_is_asked_for_is_a_flag(
+    options: list[str], flags: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = answer([*POOL, "--max-model-len", "4096", *options], capsys)["flags"]
+    assert {name: said.get(name) for name in flags} == flags
+
+
+def test_ollama_is_told_a_type_by_its_word(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*POOL, "--engine", "ollama", "--max-model-len", "4096", "--kv-dtype", "float16", "--flags", "cli"]
+    assert main(asked) == 0
+    assert "OLLAMA_KV_CACHE_TYPE=f16 " in capsys.readouterr().out

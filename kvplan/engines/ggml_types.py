@@ -31,8 +31,17 @@ def cache_types(key: str | None, value: str | None, kv_dtype: str = "auto") -> K
     return KvTypes(key=_named(key or kv_dtype), value=_named(value or kv_dtype))
 
 
+def cache_word(kv_dtype: str) -> str:
+    """What llama.cpp itself calls the KV type asked for.
+
+    >>> cache_word("float16"), cache_word("q8_0")
+    ('f16', 'q8_0')
+    """
+    return _OTHER_WORDS.get(kv_dtype, kv_dtype)
+
+
 def _named(word: str) -> StoredType:
-    name = _OTHER_WORDS.get(word, word)
+    name = cache_word(word)
     if name not in CACHE_TYPES:
         raise InputError(
             f"{word!r} is not a cache type of llama.cpp", hint=f"one of {', '.join(CACHE_TYPES)}", key="cache_type"

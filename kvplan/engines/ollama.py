@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from kvplan.engines.base import Deployment, EnginePlan, EngineVersion, Finding
 from kvplan.engines.devices import device_bytes
+from kvplan.engines.ggml_types import cache_word
 from kvplan.engines.llama_cpp import ENGINE as LLAMA_CPP
 from kvplan.engines.options import EAGER
 from kvplan.engines.statement import Engine, EngineMetrics, Served
@@ -50,10 +51,11 @@ def _in_its_words(finding: Finding) -> Finding:
 
 def _command(served: Served) -> str:
     """The environment that its service is started with."""
+    kv_dtype = served.deployment.kv_dtype
     words = {
         "OLLAMA_CONTEXT_LENGTH": served.window_tokens,
         "OLLAMA_NUM_PARALLEL": served.settings.max_num_seqs,
-        "OLLAMA_KV_CACHE_TYPE": None if served.deployment.kv_dtype == "auto" else served.deployment.kv_dtype,
+        "OLLAMA_KV_CACHE_TYPE": None if kv_dtype == "auto" else cache_word(kv_dtype),
     }
     said = [f"{name}={shlex.quote(str(value))}" for name, value in words.items() if value is not None]
     return " ".join([*said, "ollama serve"])

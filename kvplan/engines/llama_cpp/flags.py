@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvplan.engines.flag_values import asked, if_so, sequences
-from kvplan.engines.ggml_types import cache_types
+from kvplan.engines.ggml_types import cache_word
 from kvplan.engines.llama_cpp.slots import FIRST_AUTO_SLOTS, is_before
 from kvplan.engines.statement import FlagValue, Served
 
@@ -38,7 +38,7 @@ def _cache_type(option: str) -> FlagValue:
 
     def read(served: Served) -> object:
         own, both = getattr(served.deployment, option), served.deployment.kv_dtype
-        return own or (None if both == "auto" else cache_types(None, None, both).key.name)
+        return own or (None if both == "auto" else cache_word(both))
 
     return read
 

@@ -176,7 +176,7 @@ def _parallel_findings(model: ModelSpec, deployment: Deployment, layout: CacheLa
             code="kv-offload",
             severity="info",
             message=f"{format_bytes(deployment.kv_offload_bytes)} of pinned host memory keep "
-            f"{deployment.kv_offload_bytes // chunk:,} blocks of {workers} ranks; it takes nothing of a GPU's",
+            f"{deployment.kv_offload_bytes // chunk:,} blocks, of all ranks together; it takes nothing of a GPU's",
         )
 
 

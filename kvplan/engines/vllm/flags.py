@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from fractions import Fraction
 
 from kvplan.engines.flag_values import (
     EAGER,
@@ -11,6 +12,7 @@ from kvplan.engines.flag_values import (
     STAGES,
     TENSOR,
     asked,
+    decimal,
     if_so,
     memory_share,
     sequences,
@@ -20,6 +22,7 @@ from kvplan.engines.flag_values import (
 )
 from kvplan.engines.statement import FlagValue, Served
 from kvplan.engines.vllm.drafting import drafter_of
+from kvplan.units import GIB
 
 
 def _speculation(served: Served) -> str | None:
@@ -35,6 +38,11 @@ def _media_limits(served: Served) -> str | None:
     """Items by sort."""
     limits = served.deployment.media_limits
     return None if limits is None else json.dumps({limit.sort: limit.items for limit in limits})
+
+
+def _in_gib(size_bytes: int | None) -> Fraction | None:
+    """GiB, as vLLM takes the host memory for KV of all ranks together."""
+    return None if size_bytes is None else Fraction(size_bytes, GIB)
 
 
 def _default_cap(served: Served) -> str | None:
@@ -55,6 +63,7 @@ FLAGS: Mapping[str, FlagValue] = {
     "--kv-cache-memory-bytes": asked("kv_memory_bytes"),
     "--kv-cache-dtype": unless("auto", asked("kv_dtype")),
     "--block-size": asked("block_size"),
+    "--enable-chunked-prefill": if_so(lambda deployment: bool(deployment.chunked_prefill)),
     "--no-enable-chunked-prefill": if_so(lambda deployment: deployment.chunked_prefill is False),
     "--enforce-eager": EAGER,
     "--speculative-config": _speculation,
@@ -63,6 +72,8 @@ FLAGS: Mapping[str, FlagValue] = {
     "--enable-lora": if_so(lambda deployment: deployment.lora_slots > 0),
     "--max-loras": unless(0, asked("lora_slots")),
     "--max-lora-rank": lambda served: served.deployment.lora_rank if served.deployment.lora_slots else None,
+    "--kv-offloading-size": lambda served: decimal(_in_gib(served.deployment.kv_offload_bytes)),
+    "--async-scheduling": if_so(lambda deployment: bool(deployment.async_scheduling)),
     "--no-async-scheduling": if_so(lambda deployment: deployment.async_scheduling is False),
     "--enable-prefix-caching": if_so(lambda deployment: bool(deployment.prefix_caching)),
     "--no-enable-prefix-caching": NO_PREFIX_CACHE,
