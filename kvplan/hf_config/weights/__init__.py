@@ -7,11 +7,11 @@ from kvplan.hf_config.weights.decoder import Decoder, linear, read_decoder, says
 from kvplan.hf_config.weights.deepseek_v4 import deepseek_v4_outer_parts, is_deepseek_v4
 from kvplan.hf_config.weights.encoder_decoder import encoder_decoder_parts, is_encoder_decoder
 from kvplan.hf_config.weights.encoders import encoder_parts
-from kvplan.hf_config.weights.gemma import gemma4_outer_parts, is_gemma4
 from kvplan.hf_config.weights.keys import Config, whole
 from kvplan.hf_config.weights.layers import kinds_of, lacks_width, layer_parts
 from kvplan.hf_config.weights.multi_token import PREFIX, multi_token_parts
 from kvplan.hf_config.weights.quantization import quantize
+from kvplan.hf_config.weights.varying import gemma4_outer_parts, is_gemma4
 from kvplan.model import WeightPart, Weights
 
 _MLLAMA_TOKENS = 8

@@ -10,10 +10,8 @@ from kvplan.hf_config.weights.attention import (
 )
 from kvplan.hf_config.weights.decoder import Decoder, linear
 from kvplan.hf_config.weights.deepseek_v4 import deepseek_v4_layer_parts, is_deepseek_v4
-from kvplan.hf_config.weights.gemma import gemma4_layer_parts, is_gemma4
 from kvplan.hf_config.weights.keys import whole
 from kvplan.hf_config.weights.mlp import dense_parts, is_mixture, mixture_parts
-from kvplan.hf_config.weights.nemotron_nas import block_parts, is_block_configured
 from kvplan.hf_config.weights.recurrent import (
     gated_delta_parts,
     kda_parts,
@@ -24,13 +22,17 @@ from kvplan.hf_config.weights.recurrent import (
     short_convolution_parts,
 )
 from kvplan.hf_config.weights.varying import (
+    block_parts,
+    gemma4_layer_parts,
+    is_block_configured,
+    is_gemma4,
     laguna_attention_parts,
     mllama_layer_parts,
     openelm_layer_parts,
     phi4flash_layer_parts,
     step_attention_parts,
+    zamba2_layer_parts,
 )
-from kvplan.hf_config.weights.zamba2 import zamba2_layer_parts
 from kvplan.layers import (
     GatedDeltaState,
     HeadLayer,

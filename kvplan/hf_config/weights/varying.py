@@ -1,17 +1,18 @@
-"""Decoders whose layers differ in heads or kind: OpenELM, Phi-4-flash, Llama 3.2 Vision, Laguna, AFMoE, Step-3.5.
+"""Decoders whose layers are like no others: OpenELM, Phi-4-flash, Llama 3.2 Vision, Laguna, AFMoE, Step-3.5, Gemma 4,
+Nemotron-NAS, Zamba2.
 
-Sources: the published ``modeling_openelm.py`` and ``modeling_phi4flash.py``; vLLM 0.10.1, ``mllama.py``; vLLM 0.33,
-``step3p5.py``, ``laguna.py``, ``afmoe.py``. The sums meet published totals to the parameter (tests/test_weights.py).
+Sources: the published ``modeling_openelm.py``, ``modeling_phi4flash.py``; vLLM 0.10.1, ``mllama.py``; vLLM 0.33's file
+of each other class; transformers 5.24, Gemma 4 and 3n. The sums meet published totals (tests/test_weights.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvplan.hf_config.weights.attention import attention_parts
 from kvplan.hf_config.weights.decoder import Decoder, linear
-from kvplan.hf_config.weights.keys import nested, numbers, switch, whole
-from kvplan.hf_config.weights.mlp import dense_parts
-from kvplan.hf_config.weights.recurrent import mamba1_parts
-from kvplan.layers import SlidingAttention
+from kvplan.hf_config.weights.keys import Config, nested, numbers, switch, whole
+from kvplan.hf_config.weights.mlp import dense_parts, experts
+from kvplan.hf_config.weights.recurrent import mamba1_parts, mamba2_parts
+from kvplan.layers import FullAttention, SharedKv, SlidingAttention
 from kvplan.model import WeightPart
 
 
@@ -90,3 +91,142 @@ def step_attention_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     if switch(config, "use_head_wise_attn_gate", default=False):
         parts.append(linear("self_attn.g_proj", decoder.hidden, heads, "heads", layer))
     return parts
+
+
+_MULTIPLE = 256
+"""Nemotron-NAS rounds its MLP widths up to a multiple of this (vLLM 0.33, ``find_multiple``)."""
+
+
+def is_block_configured(decoder: Decoder) -> bool:
+    """Whether ``block_configs`` describes the layers one by one."""
+    return isinstance(decoder.config.get("block_configs"), Sequence)
+
+
+def block_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """Attention with the layer's own number of KV heads, and an MLP of 2 × ``ffn_mult`` × hidden / 3; a half that is
+    a ``no_op`` has nothing, one that was replaced by a linear layer has hidden × hidden."""
+    blocks = decoder.config.get("block_configs")
+    block = blocks[layer] if isinstance(blocks, Sequence) and layer < len(blocks) else None
+    if not isinstance(block, Mapping):
+        return []
+    attention, forward = nested(block, "attention") or {}, nested(block, "ffn") or {}
+    parts = _replacement(decoder, attention, layer, "self_attn")
+    if not parts and not attention.get("no_op"):
+        parts = attention_parts(decoder, layer)
+    linear_mlp = _replacement(decoder, forward, layer, "mlp")
+    if linear_mlp or forward.get("no_op"):
+        return parts + linear_mlp
+    ratio = forward.get("ffn_mult")
+    width = whole(forward, "intermediate_size") or 0
+    if isinstance(ratio, int | float):
+        width = -(-int(2 * ratio * decoder.hidden / 3) // _MULTIPLE) * _MULTIPLE
+    return parts + dense_parts(decoder, layer, width)
+
+
+def _replacement(decoder: Decoder, half: Config, layer: int, name: str) -> list[WeightPart]:
+    if not half.get("replace_with_linear"):
+        return []
+    return [linear(f"{name}.linear_proj", decoder.hidden, decoder.hidden, "none", layer)]
+
+
+def zamba2_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """A Mamba-2 mixer; a hybrid layer adds hidden × hidden and its adapters of the shared block, and the first layers
+    that use a block bring the block: attention and norm over twice the hidden width, and a gated MLP."""
+    parts = mamba2_parts(decoder, layer)
+    if not decoder.keeps(layer, FullAttention):
+        return parts
+    parts.append(linear("linear_proj", decoder.hidden, decoder.hidden, "none", layer))
+    parts += _adapters(decoder, layer)
+    if sum(decoder.keeps(earlier, FullAttention) for earlier in range(layer)) < (
+        whole(decoder.config, "num_mem_blocks") or 1
+    ):
+        parts += _block(decoder, layer)
+    return parts
+
+
+def _block(decoder: Decoder, layer: int) -> list[WeightPart]:
+    hidden, width = decoder.hidden, decoder.intermediate or 4 * decoder.hidden
+    parts = [
+        linear("shared.self_attn.qkv_proj", 2 * hidden, 3 * 2 * hidden, "heads", layer),
+        linear("shared.self_attn.o_proj", 2 * hidden, hidden, "heads", layer),
+        linear("shared.mlp.proj", 3 * hidden, width, "columns", layer),
+        linear("shared.norms", 3, hidden, "none", layer),
+    ]
+    if switch(decoder.config, "add_bias_linear", default=False):
+        parts.append(linear("shared.mlp.bias", 2, width, "columns", layer))
+        parts.append(linear("shared.mlp.out_bias", 1, hidden, "none", layer))
+    return parts
+
+
+def _adapters(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """Low-rank pairs of a layer's own: on gate and up, and on Q, K and V where the config asks for them."""
+    config, hidden = decoder.config, decoder.hidden
+    rank = whole(config, "adapter_rank", "lora_rank") or 128
+    width = decoder.intermediate or 4 * hidden
+    parts = [linear("mlp.adapter", rank, hidden + 2 * width, "columns", layer)]
+    key = "use_shared_attention_adapter" if "use_shared_attention_adapter" in config else "use_shared_attention_lora"
+    if switch(config, key, default=False):
+        parts.append(linear("self_attn.adapters", 3 * rank, 4 * hidden, "columns", layer))
+    return parts
+
+
+def is_gemma4(decoder: Decoder) -> bool:
+    """Whether the full layers have widths of their own (``global_head_dim``) or tokens have per-layer embeddings."""
+    stated = whole(decoder.config, "global_head_dim", "hidden_size_per_layer_input") is not None
+    return stated or decoder.model_type.startswith("gemma4")
+
+
+def gemma4_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """Attention, MLP, and what this layer has beside them."""
+    return [
+        *attention_parts(decoder, layer, has_kv=not _is_shared(decoder, layer)),
+        *dense_parts(decoder, layer, _mlp_width(decoder, layer)),
+        *_experts(decoder, layer),
+        *_per_layer_input(decoder, layer),
+    ]
+
+
+def gemma4_outer_parts(decoder: Decoder) -> list[WeightPart]:
+    """The per-layer embedding table: rows × layers × width, split like the embedding, and its projection."""
+    width = whole(decoder.config, "hidden_size_per_layer_input") or 0
+    if not width:
+        return []
+    rows = whole(decoder.config, "vocab_size_per_layer_input") or decoder.vocabulary
+    return [
+        linear("embed_tokens_per_layer", rows, decoder.layers * width, "columns"),
+        linear("per_layer_model_projection", decoder.hidden, decoder.layers * width, "columns"),
+        linear("per_layer_projection_norm", 1, width, "none"),
+    ]
+
+
+def _is_shared(decoder: Decoder, layer: int) -> bool:
+    """Whether the layer reads the KV of an earlier one, and so has no K and V matrices."""
+    return decoder.keeps(layer, SharedKv)
+
+
+def _mlp_width(decoder: Decoder, layer: int) -> int:
+    wide = switch(decoder.config, "use_double_wide_mlp", default=False) and _is_shared(decoder, layer)
+    return (decoder.intermediate or 0) * (2 if wide else 1)
+
+
+def _experts(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """Routed experts beside the dense MLP: three more norms, a router with a scale per input and per expert."""
+    count = experts(decoder)
+    if not count:
+        return []
+    width = whole(decoder.config, "moe_intermediate_size", "expert_intermediate_size") or 0
+    return [
+        linear("experts", count * 3 * decoder.hidden, width, "columns", layer),
+        linear("mlp.router", decoder.hidden + 1, count, "none", layer),
+        linear("mlp.router_norms", 4, decoder.hidden, "none", layer),
+    ]
+
+
+def _per_layer_input(decoder: Decoder, layer: int) -> list[WeightPart]:
+    width = whole(decoder.config, "hidden_size_per_layer_input") or 0
+    if not width:
+        return []
+    return [
+        linear("per_layer_input_gate", 2 * decoder.hidden, width, "none", layer),
+        linear("per_layer_input_norm", 1, decoder.hidden, "none", layer),
+    ]
