@@ -16,7 +16,7 @@ from aiohttp import web
 class FakeEngine:
     """Serves on a free port of the loopback; ``running`` is how many answers are being written now."""
 
-    def __init__(self, *, blocks: int = 1000, block_tokens: int = 16, sglang_tokens: int | None = None) -> None:
+    def __init__(self, *, blocks: int = 1000, block_tokens: int = 16) -> None:
         self.running = 0
         self.most_running = 0
         self.on_write: Callable[[dict[str, Any]], Awaitable[None]] | None = None
@@ -25,7 +25,6 @@ class FakeEngine:
         self.headers: list[dict[str, str]] = []
         self.url = ""
         self.blocks = blocks
-        self.sglang_tokens = sglang_tokens
         self._block_tokens = block_tokens
         self._runner: web.AppRunner | None = None
 
@@ -33,7 +32,6 @@ class FakeEngine:
         app = web.Application(client_max_size=2**25)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/get_server_info", self._sglang_info)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_post("/{route:pooling|classify}", self._answer)
@@ -56,12 +54,7 @@ class FakeEngine:
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
 
-    async def _sglang_info(self, _: web.Request) -> web.Response:
-        return web.json_response({} if self.sglang_tokens is None else {"max_total_num_tokens": self.sglang_tokens})
-
     async def _metrics(self, _: web.Request) -> web.Response:
-        if not self.blocks:
-            return web.Response(text="# no pool here\n")
         labels = f'block_size="{self._block_tokens}",enable_prefix_caching="True",num_gpu_blocks="{self.blocks}"'
         return web.Response(text=f"# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{{{labels}}} 1.0\n")
 

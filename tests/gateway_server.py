@@ -11,8 +11,8 @@ import aiohttp
 
 from kvplan.admission import STRATEGIES
 from kvplan.gateway.admit import OwnLedger, Promise
+from kvplan.gateway.bodies import Bodies
 from kvplan.gateway.command import Gateway, Wish, loop_factory
-from kvplan.gateway.framing import Bodies
 from kvplan.gateway.plan import GatewayPlan
 from kvplan.gateway.serve import Drain, listen, run_on_granian, run_on_uvicorn
 from tests.fake_engine import FakeEngine
@@ -103,7 +103,7 @@ async def served(
     given = given or promise()
     async with FakeEngine(blocks=engine_blocks) as engine, aiohttp.ClientSession() as client:
         ledger, drain = CheckedLedger(given.capacity), Drain()
-        values = {"trust_plan": True, "media_tokens": {}, "body_limit_bytes": 65536, "overrides": {}, **wishes}
+        values = {"trust_plan": True, "body_limit_bytes": 65536, **wishes}
         wish = Wish(upstream=upstream or engine.url, traffic="", server=server, count=count, **values)
         plan = GatewayPlan(promise=given, blocks=given.capacity, block_tokens=16)
         gateway = Gateway(wish, plan, ledger, drain)
@@ -111,7 +111,7 @@ async def served(
         port = listener.getsockname()[1]
         stop = asyncio.Event()
         run_on = run_on_granian if server == "granian" else run_on_uvicorn
-        running = asyncio.create_task(run_on(gateway.app, listener, stop, head_timeout_s=head_timeout_s))
+        running = asyncio.create_task(run_on(gateway, listener, stop, head_timeout_s=head_timeout_s))
         url = f"http://127.0.0.1:{port}"
         await _until_up(client, url)
         try:

@@ -11,20 +11,24 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
 from aiohttp import web
 from rich.console import Console
 
+from kvplan.admission import STRATEGIES
 from kvplan.cli import main
-from kvplan.cli.gateway_demo import table_of
-from kvplan.gateway.demo import SideFigures
-from kvplan.gateway.engine_check import fetch_reported_pool, read_vllm_metrics
+from kvplan.cli.gateway_demo import scene, table_of, verdict
+from kvplan.errors import InputError
+from kvplan.gateway import demo
+from kvplan.gateway.command import promised
+from kvplan.gateway.engine_check import ReportedPool, check_pool, fetch_reported_pool, read_vllm_metrics
+from kvplan.gateway.plan import GatewayPlan
 from tests.fake_engine import FakeEngine
-from tests.gateway_server import CHAT
+from tests.gateway_server import CHAT, promise
 from tests.golden_files import check_golden
 
 KVPLAN = str(Path(sys.executable).with_name("kvplan"))
@@ -56,12 +60,9 @@ def traffic(tmp_path: Path) -> str:
         (["--upstream", "ftp://x"], "not the address of a server"),
         (["--upstream", "http://"], "not the address of a server"),
         (["--upstream", "http://x:99999"], "not the address of a server"),
-        (["--server", "nginx"], "uvicorn or granian"),
-        (["--ledger-down", "hope"], "refuse or admit-local"),
         (["--too-long-status", "200"], "400, as engines answer, or 413"),
         (["--ledger-lease", "10ms"], "too short to be renewed"),
         (["--grace", "soon"], "not a duration"),
-        (["--engine-aborts", "some"], "all, streams, nothing"),
         (["--body-memory", "1MiB"], "less than one body"),
         (["--upstream", "http://me:secret@x"], "not the address of a server"),
         (["--body-limit", "many"], "not an amount of memory"),
@@ -95,17 +96,8 @@ def test_a_wrong_wish_is_one_clear_sentence(
 def test_a_port_in_use_is_said(traffic: str, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = str(taken.getsockname()[1])
-        arguments = [
-            "gateway",
-            "--upstream",
-            "http://127.0.0.1:9",
-            "--traffic",
-            traffic,
-            "--trust-plan",
-            "--port",
-            port,
-        ]
-        assert main(arguments) == 3
+        plan = ["--upstream", "http://127.0.0.1:9", "--traffic", traffic, "--trust-plan"]
+        assert main(["gateway", *plan, "--port", port]) == 3
     assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
 
 
@@ -121,7 +113,7 @@ async def started(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Pro
         async with asyncio.timeout(30):
             while line := (await process.stderr.readline()).decode():
                 said.append(line.strip())
-                if found := re.search(r"listening on (http://\S+?),", line):
+                if found := re.search(r"listening on (http://\S+)", line):
                     yield process, found[1], said
                     break
             else:
@@ -134,8 +126,7 @@ async def started(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Pro
         await process.wait()
 
 
-@pytest.mark.parametrize("server", ["uvicorn", "granian"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("server", "number"), [("uvicorn", signal.SIGTERM), ("granian", signal.SIGINT)])
 def test_it_goes_down_without_breaking_what_runs(traffic: str, server: str, number: signal.Signals) -> None:
     async def whole() -> None:
         async with (
@@ -144,7 +135,7 @@ def test_it_goes_down_without_breaking_what_runs(traffic: str, server: str, numb
             aiohttp.ClientSession() as client,
         ):
             assert said[0] == "the engine has 129 blocks, the plan uses 129"
-            assert said[1] == f"listening on {url}, worst_case: 128 of 129 blocks may be promised"
+            assert said[1:] == ["worst_case promises 128 of 129 blocks", f"listening on {url}"]
             await _until_ready(client, url)
             body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 10}
             slow = {**body, "fake": {"tokens": 10, "gap_s": 0.15}}
@@ -171,6 +162,15 @@ async def _until_ready(client: aiohttp.ClientSession, url: str) -> None:
                     return
         await asyncio.sleep(0.02)
     raise AssertionError("not ready")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_is_said_at_the_start_fits_a_narrow_terminal(name: str) -> None:
+    blocks = 234_567
+    plan = GatewayPlan(promise=promise(capacity=blocks, strategy=STRATEGIES[name]), blocks=blocks, block_tokens=16)
+    pool = ReportedPool(tokens=16 * blocks, blocks=blocks, block_tokens=32)
+    checked = check_pool(planned_blocks=blocks, block_tokens=16, reported=pool)
+    assert max(len(checked), len(promised(plan))) <= 60
 
 
 @pytest.mark.parametrize("server", ["uvicorn", "granian"])
@@ -265,27 +265,27 @@ def test_other_engines_are_asked_where_they_tell(path: str, info: dict[str, obje
     asyncio.run(whole())
 
 
-@pytest.mark.parametrize("sglang_tokens", [2064, 2063, None])
-def test_sglang_is_asked_in_its_own_words(traffic: str, sglang_tokens: int | None) -> None:
-    async def whole() -> None:
-        async with FakeEngine(sglang_tokens=sglang_tokens, blocks=0) as engine:
-            async with started("--upstream", engine.url, "--traffic", traffic) as (process, url, said):
-                assert bool(url) == (sglang_tokens == 2064)
-                if url:
-                    process.terminate()
-                code = await process.wait()
-            assert code == (0 if url else 3)
-            if sglang_tokens is None:
-                assert "does not say how large its KV pool is" in said[0]
-
-    asyncio.run(whole())
+@pytest.mark.parametrize(
+    ("pool", "told"),
+    [
+        (ReportedPool(tokens=2064), "the engine has 2,064 tokens, the plan uses 2,064"),
+        (ReportedPool(tokens=2063), "the plan promises 2,064 tokens; the engine has 2,063"),
+        (ReportedPool(tokens=2080, blocks=65, block_tokens=32), "the engine has 2,080 tokens, the plan uses 2,064"),
+        (None, "does not say how large its KV pool is"),
+    ],
+)
+def test_a_plan_is_held_against_tokens_where_the_engine_counts_otherwise(pool: ReportedPool | None, told: str) -> None:
+    holds = told.startswith("the engine has")
+    with contextlib.nullcontext() if holds else pytest.raises(InputError, match=told):
+        assert check_pool(planned_blocks=129, block_tokens=16, reported=pool) == told
 
 
 def test_the_demo_shows_one_policy_running_out_and_the_other_holding(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    assert main(["gateway", "--demo", "--demo-time", "12s"]) == 0
+    monkeypatch.setattr(demo, "RATE_PER_S", 5.0)  # so that a few seconds show it
+    assert main(["gateway", "--demo", "--demo-time", "5s"]) == 0
     out = capsys.readouterr().out
     assert all(len(line) <= 60 for line in out.splitlines())
     last = {words[1]: words for words in map(str.split, out.splitlines()) if words and words[0].endswith("s")}
@@ -295,26 +295,21 @@ def test_the_demo_shows_one_policy_running_out_and_the_other_holding(
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_the_demo_s_table_fits_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_fits_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    side = SideFigures(
-        policy="worst_case",
-        elapsed_s=1.0,
-        capacity_blocks=240,
-        reserved_blocks=240,
-        used_blocks=240,
-        running=99,
-        waiting=99,
-        refusals=9999,
-        gave_up=999,
-        completed=9999,
-        preemptions=999,
-        recomputed_tokens=999_999,
-    )
+    figures = {"running": 99, "waiting": 99, "completed": 9999, "preemptions": 999, "recomputed_tokens": 999_999}
+    engine, ledger = Mock(blocks=240, used_blocks=240, **figures), Mock(reserved=240)
+    sides = [
+        demo.Side(policy=policy, engine=engine, ledger=ledger, refusals=9999, gave_up=999) for policy in demo.POLICIES
+    ]
     console = Console(width=width, file=io.StringIO(), legacy_windows=False)
-    console.print(table_of([replace(side, policy="prompt_only"), side], 30.0))
+    console.print(table_of(sides, 30.0))
     assert isinstance(console.file, io.StringIO)
-    assert len(console.file.getvalue().splitlines()) == 11, "a title, a head and nine rows"
+    table = console.file.getvalue().splitlines()
+    assert len(table) == 11, "a title, a head and nine rows"
+    shown = ["$ kvplan gateway --demo", *scene().splitlines(), "", *table, *verdict(sides).splitlines(), "$"]
+    assert max(map(len, shown)) <= width
+    assert len(shown) <= 24 or width < 80, "nothing scrolls away on a screen of 80 by 24"
 
 
 def test_the_demo_ends_at_once_on_ctrl_c() -> None:
@@ -325,7 +320,7 @@ def test_the_demo_ends_at_once_on_ctrl_c() -> None:
     process.send_signal(signal.SIGINT)
     said, error = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert "worst_case: " in said, "what it had shown until then"
+    assert "prompt_only takes the overload into the engine" in said, "it still says what it showed"
     assert "Traceback" not in error
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from kvplan.gateway.admit import Admission, OwnLedger
 from kvplan.gateway.command import loop_factory
+from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.middleware import AdmissionMiddleware
 from kvplan.gateway.proxy import UpstreamProxy
 from tests.fake_engine import FakeEngine
@@ -72,7 +73,8 @@ def test_an_exception_at_every_await_releases(
 ) -> None:
     async def whole() -> int:
         async with FakeEngine() as engine:
-            ledger, proxy = OwnLedger(128), UpstreamProxy(engine.url)
+            ledger = OwnLedger(128)
+            proxy = UpstreamProxy(engine.url, GatewayMetrics(ledger))
             admission = Admission(promise(), ledger)
             app = AdmissionMiddleware(proxy, admission, count=_count)
             reached = 0

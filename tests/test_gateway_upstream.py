@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from kvplan.gateway import upstream as upstream_module
+from kvplan.gateway.admit import OwnLedger
 from kvplan.gateway.connection import SilentError, UnreachableError, UpstreamError
+from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.proxy import UpstreamProxy
 from kvplan.gateway.upstream import Upstream
 from tests.gateway_script import CHUNKED, LENGTH, TO_THE_END, Engine, ask, run, serving, upstream_of
@@ -46,7 +48,7 @@ async def proxied(upstream: Upstream) -> list[Any]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    proxy = UpstreamProxy("http://127.0.0.1:9")
+    proxy = UpstreamProxy("http://127.0.0.1:9", GatewayMetrics(OwnLedger(1)))
     proxy._upstream = upstream
     await proxy(
         {"type": "http", "method": "GET", "path": "/v1/models", "query_string": b"", "headers": []}, receive, send

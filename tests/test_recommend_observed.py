@@ -144,9 +144,9 @@ def test_what_the_gateway_really_prints_is_read(tmp_path: Path) -> None:
 
     metrics = GatewayMetrics(Shelf())  # type: ignore[arg-type]
     for used in (100, 300):
-        metrics.note_admission(1000)
+        metrics.note_admission(1000, 0.01)
         metrics.note_release(2.0, 1000, used, None)
-    metrics.note_admission(1000)
+    metrics.note_admission(1000, 0.01)
     metrics.note_release(2.0, 1000, None, "client")  # whose use was not told: on neither side
     found = observed(tmp_path, metrics.text().decode())
     assert (found.source, found.requests) == ("kvplan gateway", 2)

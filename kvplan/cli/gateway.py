@@ -1,11 +1,11 @@
 """``kvplan gateway``: the plan, enforced in front of a running engine."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from kvplan.cli import options, overrides
-from kvplan.cli.grouped import grouped
+from kvplan.cli.grouped import Grouped, grouped
 from kvplan.cli.output import talk
 from kvplan.engines.forms import read_count
 from kvplan.errors import InputError
@@ -15,6 +15,11 @@ SERVER, COUNTS, LEDGER, DEMO = "server", "counts", "ledger", "demo"
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan gateway --upstream http://127.0.0.1:8000 --traffic traffic.yaml"
+
+
+def _told(group: str, name: str, metavar: str, help: str) -> Grouped:
+    """A rarer option whose default is told."""
+    return grouped(group, name, metavar=metavar, show_default=True, help=help)
 
 
 def run(
@@ -27,37 +32,18 @@ def run(
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Listen here.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", metavar="N", help="Listen on this port.")] = 8080,
     server: Annotated[
-        str,
-        grouped(
-            SERVER,
-            "--server",
-            metavar="NAME",
-            show_default=True,
-            help="uvicorn, or granian (which takes no chunked bodies: 411).",
-        ),
+        Literal["uvicorn", "granian"],
+        _told(SERVER, "--server", "NAME", "uvicorn, or granian (which takes no chunked bodies: 411)."),
     ] = "uvicorn",
     ledger: Annotated[
         str | None, typer.Option("--ledger", metavar="redis://HOST:PORT", help="Share one ledger among gateways.")
     ] = None,
     ledger_down: Annotated[
-        str,
-        grouped(
-            LEDGER,
-            "--ledger-down",
-            metavar="POLICY",
-            show_default=True,
-            help="refuse, or admit-local, while Redis is away.",
-        ),
+        Literal["refuse", "admit-local"],
+        _told(LEDGER, "--ledger-down", "POLICY", "refuse, or admit-local, while Redis is away."),
     ] = "refuse",
     ledger_lease: Annotated[
-        str,
-        grouped(
-            LEDGER,
-            "--ledger-lease",
-            metavar="TIME",
-            show_default=True,
-            help="After this a killed gateway's tokens are free.",
-        ),
+        str, _told(LEDGER, "--ledger-lease", "TIME", "After this a killed gateway's tokens are free.")
     ] = "10s",
     count: Annotated[
         bool, grouped(COUNTS, "--count/--no-count", help="Shrink to the engine's own token counts.")
@@ -71,44 +57,20 @@ def run(
     video_tokens: Annotated[
         int | None, grouped(COUNTS, "--video-tokens", metavar="N", help="The engine's maximum per video.")
     ] = None,
-    body_limit: Annotated[
-        str, grouped(SERVER, "--body-limit", metavar="BYTES", show_default=True, help="Refuse larger bodies.")
-    ] = "32MiB",
+    body_limit: Annotated[str, _told(SERVER, "--body-limit", "BYTES", "Refuse larger bodies.")] = "32MiB",
     body_memory: Annotated[
-        str,
-        grouped(
-            SERVER,
-            "--body-memory",
-            metavar="BYTES",
-            show_default=True,
-            help="The most of all bodies that are held at once.",
-        ),
+        str, _told(SERVER, "--body-memory", "BYTES", "The most of all bodies that are held at once.")
     ] = "256MiB",
-    too_long_status: Annotated[
-        int, grouped(SERVER, "--too-long-status", metavar="N", show_default=True, help="400 as engines answer, or 413.")
-    ] = 400,
+    too_long_status: Annotated[int, _told(SERVER, "--too-long-status", "N", "400 as engines answer, or 413.")] = 400,
     engine_aborts: Annotated[
-        str,
-        grouped(
-            SERVER,
-            "--engine-aborts",
-            metavar="WHAT",
-            show_default=True,
-            help="all, streams or nothing: what the engine stops for a client that left.",
+        Literal["all", "streams", "nothing"],
+        _told(
+            SERVER, "--engine-aborts", "WHAT", "all, streams or nothing: what the engine stops for a client that left."
         ),
     ] = "all",
-    grace: Annotated[
-        str, grouped(SERVER, "--grace", metavar="TIME", show_default=True, help="Let running requests finish.")
-    ] = "30s",
+    grace: Annotated[str, _told(SERVER, "--grace", "TIME", "Let running requests finish.")] = "30s",
     upstream_timeout: Annotated[
-        str,
-        grouped(
-            SERVER,
-            "--upstream-timeout",
-            metavar="TIME",
-            show_default=True,
-            help="Give up an engine that sends nothing for so long.",
-        ),
+        str, _told(SERVER, "--upstream-timeout", "TIME", "Give up an engine that sends nothing for so long.")
     ] = "10m",
     trust_plan: Annotated[
         bool, typer.Option("--trust-plan", help="Start although the engine reports a smaller pool.")
@@ -117,9 +79,7 @@ def run(
     default_max_tokens: overrides.DefaultMaxTokens = None,
     set_keys: overrides.Set = None,
     demo: Annotated[bool, typer.Option("--demo", help="Show it with made-up engines and clients.")] = False,
-    demo_time: Annotated[
-        str, grouped(DEMO, "--demo-time", metavar="TIME", show_default=True, help="How long the demo runs.")
-    ] = "30s",
+    demo_time: Annotated[str, _told(DEMO, "--demo-time", "TIME", "How long the demo runs.")] = "30s",
     offline: options.Offline = False,
     profiles: options.Profiles = None,
 ) -> int:

@@ -6,28 +6,29 @@ import importlib
 import importlib.util
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from kvplan.errors import InputError
 from kvplan.gateway.admit import Admission, OwnLedger, Refusal, WeightedLedger
-from kvplan.gateway.application import GatewayApp
+from kvplan.gateway.answers import Receive, Scope, Send, send_bytes
+from kvplan.gateway.bodies import BODY_LIMIT_BYTES, BODY_MEMORY_BYTES, BODY_TIMEOUT_S, Bodies
 from kvplan.gateway.counting import EngineCounter
-from kvplan.gateway.engine_check import check_pool, fetch_reported_pool
-from kvplan.gateway.engine_watch import EngineWatch
-from kvplan.gateway.framing import BODY_MEMORY_BYTES, BODY_TIMEOUT_S, Bodies
+from kvplan.gateway.engine_check import EngineWatch, check_pool, fetch_reported_pool
 from kvplan.gateway.metrics import GatewayMetrics
-from kvplan.gateway.middleware import AdmissionMiddleware, draining
+from kvplan.gateway.middleware import DRAINING, AdmissionMiddleware
 from kvplan.gateway.plan import GatewayPlan, gateway_plan
 from kvplan.gateway.proxy import UpstreamProxy
-from kvplan.gateway.running import ENGINE_ABORTS, STALL_S
-from kvplan.gateway.serve import SERVERS, Drain, listen, serve
-from kvplan.gateway.shared_ledger import LEAST_LEASE_S, LEDGER_DOWN_POLICIES, SharedLedger
+from kvplan.gateway.running import STALL_S
+from kvplan.gateway.serve import Drain, listen, serve
+from kvplan.gateway.shared_ledger import LEAST_LEASE_S, SharedLedger
 from kvplan.simulation.plant import build_plant
 from kvplan.traffic.load import load_traffic
 
 Say = Callable[[str], None]
+_TEXT = b"text/plain; charset=utf-8"
+_PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,8 @@ class Wish:
     ledger_down: str = "refuse"
     ledger_lease_s: float = 10.0
     count: bool = True
-    media_tokens: Mapping[str, int]
-    body_limit_bytes: int
+    media_tokens: Mapping[str, int] = field(default_factory=dict)
+    body_limit_bytes: int = BODY_LIMIT_BYTES
     body_memory_bytes: int = BODY_MEMORY_BYTES
     too_long_status: int = 400
     grace_s: float = 30.0
@@ -53,7 +54,7 @@ class Wish:
     stall_s: float = STALL_S
     engine_aborts: str = "all"
     trust_plan: bool = False
-    overrides: Mapping[str, object]
+    overrides: Mapping[str, object] = field(default_factory=dict)
     offline: bool = False
     profiles_folder: Path | None = None
 
@@ -91,21 +92,9 @@ def _check(wish: Wish) -> None:
             hint="--upstream http://127.0.0.1:8000",
             key="--upstream",
         )
-    if wish.server not in SERVERS:
-        raise InputError(f"--server {wish.server!r} is not known", hint=" or ".join(SERVERS), key="--server")
     if wish.server == "granian" and importlib.util.find_spec("granian") is None:
         raise InputError(
             "granian is not installed", hint="pip install 'kvplan[granian]', or --server uvicorn", key="--server"
-        )
-    if wish.ledger_down not in LEDGER_DOWN_POLICIES:
-        raise InputError(
-            f"--ledger-down {wish.ledger_down!r} is not known",
-            hint=" or ".join(LEDGER_DOWN_POLICIES),
-            key="--ledger-down",
-        )
-    if wish.engine_aborts not in ENGINE_ABORTS:
-        raise InputError(
-            f"--engine-aborts {wish.engine_aborts!r} is not known", hint=", ".join(ENGINE_ABORTS), key="--engine-aborts"
         )
     if wish.body_memory_bytes < wish.body_limit_bytes:
         raise InputError(
@@ -157,20 +146,25 @@ async def open_ledger(wish: Wish, capacity: int) -> WeightedLedger:
     )
 
 
+def promised(plan: GatewayPlan) -> str:
+    """What may be promised, in a line of at most 60 columns."""
+    strategy, capacity = plan.promise.strategy, plan.promise.capacity
+    units = {"blocks": f"of {plan.blocks:,} blocks", "requests": "requests"}.get(strategy.counts)
+    return f"{strategy.name} {'admits everything' if units is None else f'promises {capacity:,} {units}'}"
+
+
 async def _run(wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, listener: socket.socket, say: Say) -> None:
     drain = Drain()
     gateway = Gateway(wish, plan, ledger, drain)
     host, port = listener.getsockname()[:2]
     where = f"[{host}]" if ":" in host else host
-    units = {"blocks": f"of {plan.blocks:,} blocks", "requests": "requests"}.get(plan.promise.strategy.counts)
-    promised = "everything is admitted" if units is None else f"{plan.promise.capacity:,} {units} may be promised"
-    ready = f"listening on http://{where}:{port}, {plan.promise.strategy.name}: {promised}"
+    ready = f"{promised(plan)}\nlistening on http://{where}:{port}"
     gc.collect()
     gc.freeze()  # what the start made stays: it is not looked through again and again while streams run
     gc.set_threshold(50_000)
     try:
         broken = await serve(
-            gateway.app,
+            gateway,
             listener,
             drain,
             running=lambda: gateway.admission.running,
@@ -185,57 +179,76 @@ async def _run(wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, listener: 
 
 
 class Gateway:
-    """The parts of one gateway: its own routes around admission around the proxy."""
+    """An ASGI application: health, readiness and metrics of its own, everything else through admission to the proxy.
+
+    ``/healthz``: this process lives. ``/readyz``: it would also forward a request now.
+    """
 
     def __init__(self, wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, drain: Drain) -> None:
         self.admission = Admission(plan.promise, ledger)
         self.watch = EngineWatch(
             wish.upstream, planned_blocks=None if wish.trust_plan else plan.blocks, block_tokens=plan.block_tokens
         )
-        metrics = GatewayMetrics(ledger)
-        self._drain = drain
-        self._ledger = ledger
-        self._counter = EngineCounter(wish.upstream) if wish.count else None
         self.bodies = Bodies(
             limit_bytes=wish.body_limit_bytes,
             memory_bytes=wish.body_memory_bytes,
             timeout_s=wish.body_timeout_s,
             takes_chunks=wish.server != "granian",
         )
+        self._drain = drain
+        self._ledger = ledger
+        self._metrics = GatewayMetrics(ledger)
+        self._counter = EngineCounter(wish.upstream) if wish.count else None
         self._proxy = UpstreamProxy(
             wish.upstream,
+            self._metrics,
             bodies=self.bodies,
             read_timeout_s=wish.upstream_timeout_s,
-            metrics=metrics,
             on_failure=self.watch.note_failure,
         )
-        admitted = AdmissionMiddleware(
+        self._admitted = AdmissionMiddleware(
             self._proxy,
             self.admission,
             count=self._counter,
-            metrics=metrics,
+            metrics=self._metrics,
             bodies=self.bodies,
             stall_s=wish.stall_s,
             engine_aborts=wish.engine_aborts,
             too_long_status=wish.too_long_status,
             why_closed=self._why_closed,
         )
-        self.cut_off = admitted.cut_off
-        self.app = GatewayApp(
-            admitted,
-            metrics,
-            why_unready=self._why_unready,
-            close_all=self.close,
-        )
+        self.cut_off = self._admitted.cut_off
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection, the server's lifespan included."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["path"] == "/healthz":
+            await send_bytes(send, 200, b"ok\n", content_type=_TEXT)
+        elif scope["path"] == "/readyz":
+            reason = await self._why_unready()
+            status, text = (200, "ready") if reason is None else (503, reason)
+            await send_bytes(send, status, f"{text}\n".encode(), content_type=_TEXT)
+        elif scope["path"] == "/metrics":
+            await send_bytes(send, 200, self._metrics.text(), content_type=_PROMETHEUS)
+        else:
+            await self._admitted(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
 
     def _why_closed(self) -> Refusal | None:
-        return draining() if self._drain.is_draining else self.watch.smaller
+        return DRAINING if self._drain.is_draining else self.watch.smaller
 
     async def _why_unready(self) -> str | None:
         closed = self._why_closed()
         if closed is not None:
             return closed.reason
-        if isinstance(self._ledger, SharedLedger) and not await self._ledger.answers():
+        if isinstance(self._ledger, SharedLedger) and not self._ledger.answers():
             return "ledger_unavailable"
         return None if await self.watch.answers() else "upstream_unavailable"
 

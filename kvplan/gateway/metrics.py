@@ -1,6 +1,7 @@
 """What the gateway counts, in Prometheus text. Each gateway has a registry of its own."""
 
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -12,58 +13,47 @@ _SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 class GatewayMetrics:
-    """Counters and gauges of one gateway; ``text()`` is what ``/metrics`` answers."""
+    """Counters, histograms and gauges of one gateway; ``text()`` is what ``/metrics`` answers."""
 
     def __init__(self, ledger: WeightedLedger) -> None:
-        registry = self._registry = CollectorRegistry()
-        self._admitted = Counter("kvplan_admitted", "Requests admitted.", registry=registry)
-        self._refused = Counter("kvplan_refused", "Requests refused, by reason.", ["reason"], registry=registry)
-        self._ended_early = Counter(
-            "kvplan_ended_early",
-            "Requests ended before their answer was whole, by cause.",
-            ["cause"],
-            registry=registry,
+        self._registry = CollectorRegistry()
+        count, observe = partial(Counter, registry=self._registry), partial(Histogram, registry=self._registry)
+        self._admitted = count("kvplan_admitted", "Requests admitted.")
+        self._refused = count("kvplan_refused", "Requests refused, by reason.", ["reason"])
+        self._ended_early = count(
+            "kvplan_ended_early", "Requests ended before their answer was whole, by cause.", ["cause"]
         )
-        self._reserved_tokens = Counter("kvplan_reserved_tokens", "Tokens reserved at admission.", registry=registry)
-        self._observed_reserved_tokens = Counter(
-            "kvplan_observed_reserved_tokens", "Tokens reserved by requests whose use was told.", registry=registry
+        self._reserved_tokens = count("kvplan_reserved_tokens", "Tokens reserved at admission.")
+        self._observed_reserved_tokens = count(
+            "kvplan_observed_reserved_tokens", "Tokens reserved by requests whose use was told."
         )
-        self._observed_used_tokens = Counter(
-            "kvplan_observed_used_tokens", "Prompt and output tokens that those requests used.", registry=registry
+        self._observed_used_tokens = count(
+            "kvplan_observed_used_tokens", "Prompt and output tokens that those requests used."
         )
-        self._used_share = Histogram(
-            "kvplan_used_share", "Used tokens over reserved tokens.", buckets=_SHARES, registry=registry
-        )
-        self._upstream_failures = Counter(
-            "kvplan_upstream_failures", "Upstream failures, by kind.", ["kind"], registry=registry
-        )
-        self._queue_s = Histogram(
+        self._used_share = observe("kvplan_used_share", "Used tokens over reserved tokens.", buckets=_SHARES)
+        self.upstream_failures = count("kvplan_upstream_failures", "Upstream failures, by kind.", ["kind"])
+        self._queue_s = observe(
             "kvplan_queue_seconds",
             "From an admitted request's head to its admission: its body, its tokens, a shared ledger's answer.",
             buckets=_QUEUE_SECONDS,
-            registry=registry,
         )
-        self._held_s = Histogram(
-            "kvplan_held_seconds", "How long reservations are held.", buckets=_SECONDS, registry=registry
-        )
-        self._upstream_first_byte_s = Histogram(
+        self._held_s = observe("kvplan_held_seconds", "How long reservations are held.", buckets=_SECONDS)
+        self.upstream_first_byte_s = observe(
             "kvplan_upstream_first_byte_seconds",
             "From forwarding a request to its answer's head: the engine's queue and its prefill.",
             buckets=_SECONDS,
-            registry=registry,
         )
-        self._upstream_s = Histogram(
+        self.upstream_s = observe(
             "kvplan_upstream_seconds",
             "From forwarding a request to the end of its answer, whole or not.",
             buckets=_SECONDS,
-            registry=registry,
         )
-        for name, text, read in (
-            ("kvplan_ledger_capacity", "Units that may be reserved together.", lambda: ledger.capacity),
-            ("kvplan_ledger_reserved", "Units reserved now.", lambda: ledger.reserved),
-        ):
-            Gauge(name, text, registry=registry).set_function(read)
+        self._gauge("kvplan_ledger_capacity", "Units that may be reserved together.", lambda: ledger.capacity)
+        self._gauge("kvplan_ledger_reserved", "Units reserved now.", lambda: ledger.reserved)
         self._by_reason: dict[str, Counter] = {}
+
+    def _gauge(self, name: str, text: str, read: Callable[[], int]) -> None:
+        Gauge(name, text, registry=self._registry).set_function(read)
 
     def show_used(self, used: Callable[[], tuple[int, int]]) -> None:
         """Ask ``used`` for blocks and tokens whenever the figures are read."""
@@ -71,8 +61,8 @@ class GatewayMetrics:
             "KV cache that running requests fill by now, as far as the gateway sees: prompts as they are priced or "
             "counted, and a token for each event that was streamed."
         )
-        Gauge("kvplan_used_blocks", text, registry=self._registry).set_function(lambda: used()[0])
-        Gauge("kvplan_used_tokens", text, registry=self._registry).set_function(lambda: used()[1])
+        self._gauge("kvplan_used_blocks", text, lambda: used()[0])
+        self._gauge("kvplan_used_tokens", text, lambda: used()[1])
 
     def note_refusal(self, reason: str) -> None:
         """One request was refused. Children are kept, because looking one up costs more than counting."""
@@ -81,14 +71,11 @@ class GatewayMetrics:
             counter = self._by_reason[reason] = self._refused.labels(reason)
         counter.inc()
 
-    def note_queue(self, queue_s: float) -> None:
-        """One request entered ``queue_s`` after its head came."""
-        self._queue_s.observe(queue_s)
-
-    def note_admission(self, tokens: int) -> None:
-        """One request entered with ``tokens`` reserved."""
+    def note_admission(self, tokens: int, queue_s: float) -> None:
+        """One request entered with ``tokens`` reserved, ``queue_s`` after its head came."""
         self._admitted.inc()
         self._reserved_tokens.inc(tokens)
+        self._queue_s.observe(queue_s)
 
     def note_release(self, held_s: float, reserved_tokens: int, used_tokens: int | None, ended_by: str | None) -> None:
         """One reservation was released; ``used_tokens`` where the engine told."""
@@ -99,18 +86,6 @@ class GatewayMetrics:
             self._observed_reserved_tokens.inc(reserved_tokens)
             self._observed_used_tokens.inc(used_tokens)
             self._used_share.observe(used_tokens / reserved_tokens)
-
-    def note_first_byte(self, wait_s: float) -> None:
-        """An upstream answered after ``wait_s``."""
-        self._upstream_first_byte_s.observe(wait_s)
-
-    def note_answer(self, elapsed_s: float) -> None:
-        """An upstream's answer was over after ``elapsed_s``."""
-        self._upstream_s.observe(elapsed_s)
-
-    def note_failure(self, kind: str) -> None:
-        """An upstream was unreachable, silent for too long, or died in the middle of an answer."""
-        self._upstream_failures.labels(kind).inc()
 
     def text(self) -> bytes:
         """All figures in the Prometheus text format."""

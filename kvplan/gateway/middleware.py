@@ -14,10 +14,18 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 from kvplan.gateway.admit import Admission, LedgerDownError, Price, Refusal, filled, price, refused_for_good
 from kvplan.gateway.answers import AsgiApp, Headers, Message, Receive, Scope, Send, send_error
 from kvplan.gateway.asks import PRICED_ROUTES, Ask, Route, read_ask
-from kvplan.gateway.bodies import MOST_VALUES, BadRequestError, Body, read_body, refuse_many_values, with_cap
-from kvplan.gateway.framing import Bodies, ClientGoneError, refuse_body
-from kvplan.gateway.running import STALL_S, AnswerCutError, Running, StallGuard, watch
-from kvplan.gateway.usage import read_usage
+from kvplan.gateway.bodies import (
+    MOST_VALUES,
+    BadRequestError,
+    Bodies,
+    Body,
+    ClientGoneError,
+    read_body,
+    refuse_body,
+    refuse_many_values,
+    with_cap,
+)
+from kvplan.gateway.running import STALL_S, AnswerCutError, Running, StallGuard, read_usage, watch
 
 if TYPE_CHECKING:
     from kvplan.gateway.metrics import GatewayMetrics
@@ -42,7 +50,7 @@ gives the interpreter to nobody else (a millisecond a MiB of text, 9 of token id
 _HUGE_BODY_BYTES = 4 * 2**20
 """From here on bodies are read one after another and kept as bytes only: their objects can be twenty times as large."""
 
-_DRAINING = Refusal(reason="draining", message="this server is shutting down", retry_after_s=1.0)
+DRAINING = Refusal(reason="draining", message="this server is shutting down", retry_after_s=1.0)
 _LEDGER_DOWN = Refusal(
     reason="ledger_unavailable", message="the shared ledger of reservations cannot be reached", retry_after_s=2.0
 )
@@ -65,8 +73,12 @@ class AdmissionMiddleware:
     """Admits a request to ``app`` only while its worst case fits in the ledger of ``admission``.
 
     ``count`` gives exact prompt lengths where a tokenizer is at hand; a reservation is only ever shrunk to them.
-    ``engine_aborts``: what the engine stops when its client leaves (ENGINE_ABORTS).
     ``why_closed`` says why nothing may enter now (a server that goes down), or None.
+    ``engine_aborts``: what the engine stops writing when its client leaves; the rest keeps its reservation until it is
+    done. ``all``: vLLM (0.33: ``with_cancellation``, and its streams). ``streams``: llama-cpp-python's server (0.3.36)
+    stops a stream within a token and writes whole answers to their end, measured. ``nothing``: some builds of
+    llama.cpp's own. (To ask for a stream instead and to put the pieces together here would change what a client gets:
+    tool calls, logprobs, fields that only one engine writes.)
 
     Around a Python server's own ASGI application, with nothing but the standard library:
 
@@ -233,8 +245,7 @@ class AdmissionMiddleware:
                 await self._refuse(send, 429, admission.no_room(charged))
                 return
             if self._metrics is not None:
-                self._metrics.note_admission(charged.tokens)
-                self._metrics.note_queue(time.monotonic() - head_at_s)
+                self._metrics.note_admission(charged.tokens, time.monotonic() - head_at_s)
             self._stalls.add(running)
             beside.append(_start(watch(receive, running)))
             if priced.countable is not None:
@@ -278,11 +289,6 @@ def _read(raw: bytes, most_values: int, route: Route, media_tokens: Mapping[str,
     refuse_many_values(raw, most_values)
     body = read_body(raw)
     return body, read_ask(route, body.fields, media_tokens)
-
-
-def draining() -> Refusal:
-    """The refusal of a server that goes down."""
-    return _DRAINING
 
 
 def _start(work: Coroutine[None, None, None]) -> "asyncio.Task[None]":

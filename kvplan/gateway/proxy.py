@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 from kvplan.gateway.answers import Headers, Receive, Scope, Send, error_body, send_error
 from kvplan.gateway.asks import PRICED_ROUTES
-from kvplan.gateway.bodies import BadRequestError
+from kvplan.gateway.bodies import BadRequestError, Bodies, ClientGoneError, refuse_body
 from kvplan.gateway.connection import Connection, SilentError, UpstreamError
-from kvplan.gateway.framing import Bodies, ClientGoneError, refuse_body
 from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.upstream import Upstream
 
@@ -38,14 +37,16 @@ _NOT_RETURNED = _HOP_BY_HOP | {b"date"}
 _BODYLESS = (204, 304)
 """A length in these is that of another answer, and a server would wait for it."""
 
-_OPEN_ROUTES = {
+_ROUTES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(PRICED_ROUTES, ("POST",)),
     "/v1/models": ("GET", "HEAD"),
     "/version": ("GET", "HEAD"),
     "/tokenize": ("POST",),
     "/detokenize": ("POST",),
     "/v1/messages/count_tokens": ("POST",),
 }
-"""Routes that hold no KV and tell no secrets. All others (metrics, LoRA loading, sleep, profiling) stay inside."""
+"""Besides the priced ones those that hold no KV and tell no secrets. All others (metrics, LoRA loading, sleep,
+profiling) stay inside."""
 
 _ONE_MODEL = re.compile(r"/v1/models/(?!\.{1,2}(?:/|$))[\w.@:-]+(?:/(?!\.{1,2}(?:/|$))[\w.@:-]+)?", re.ASCII)
 _UPSTREAM_RETRY_AFTER_S = 5.0
@@ -64,11 +65,11 @@ class UpstreamProxy:
     def __init__(
         self,
         base_url: str,
+        metrics: GatewayMetrics,
         *,
         connect_timeout_s: float = 5.0,
         read_timeout_s: float = 600.0,
         bodies: Bodies | None = None,
-        metrics: GatewayMetrics | None = None,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self._upstream = Upstream(base_url, connect_timeout_s=connect_timeout_s, silence_s=read_timeout_s)
@@ -84,13 +85,8 @@ class UpstreamProxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request that has been admitted, or that needs no admission."""
         path, method = scope["path"], scope["method"]
-        if path in PRICED_ROUTES:
-            methods: tuple[str, ...] = ("POST",)
-        elif path in _OPEN_ROUTES:
-            methods = _OPEN_ROUTES[path]
-        elif _ONE_MODEL.fullmatch(path):
-            methods = ("GET", "HEAD")
-        else:
+        methods = _ROUTES.get(path) or (("GET", "HEAD") if _ONE_MODEL.fullmatch(path) else ())
+        if not methods:
             await send_error(send, 404, "this route is not served here", code="not_found")
             return
         if method not in methods:
@@ -139,13 +135,11 @@ class UpstreamProxy:
             await send_error(send, 400, str(error), code="invalid_framing")
             return
         try:
-            if self._metrics is not None:
-                self._metrics.note_first_byte(time.monotonic() - started_s)
+            self._metrics.upstream_first_byte_s.observe(time.monotonic() - started_s)
             await self._stream(answer, send)
         finally:
             answer.close()
-            if self._metrics is not None:
-                self._metrics.note_answer(time.monotonic() - started_s)
+            self._metrics.upstream_s.observe(time.monotonic() - started_s)
 
     async def _stream(self, answer: Connection, send: Send) -> None:
         """The engine's status, headers and bytes. An answer that breaks off never ends like a whole one."""
@@ -169,8 +163,7 @@ class UpstreamProxy:
 
     def _note_failure(self, kind: str) -> None:
         self._on_failure()
-        if self._metrics is not None:
-            self._metrics.note_failure(kind)
+        self._metrics.upstream_failures.labels(kind).inc()
 
 
 def _end_to_end(headers: Headers, dropped: frozenset[bytes]) -> Headers:

@@ -1,25 +1,24 @@
 """A request that holds a reservation, and how it is ended from outside: its client left, or stopped reading."""
 
 import asyncio
+import re
+from dataclasses import dataclass
 
 from kvplan.gateway.answers import Message, Receive, Send
 from kvplan.gateway.asks import Ask
 
 STALL_S = 60.0
-ENGINE_ABORTS = ("all", "streams", "nothing")
-"""Which answers an engine stops writing when its connection is closed.
 
-vLLM (0.33: ``with_cancellation``, and its streams) stops all. llama-cpp-python's server (0.3.36) stops a stream within
-a token and writes whole answers to their end, measured; some builds of llama.cpp's own stop nothing. A request that the
-engine goes on with keeps its reservation until the engine is done. To turn it into a stream instead and to put the
-pieces together here would change what a client gets (tool calls, logprobs, fields that only one engine writes).
-"""
+_TOTAL = re.compile(rb'"total_tokens"\s*:\s*(\d+)')
+_PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d+)')
+_OUTPUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')
 
 
 class AnswerCutError(Exception):
     """An answer was broken off here (a client that reads nothing, a grace that is over); it must not end cleanly."""
 
 
+@dataclass(slots=True, eq=False)
 class Running:
     """One admitted request: its task, what it asked for and the ``events`` that it streamed, since when it waits for
     its client to read, and why it was ended.
@@ -28,44 +27,18 @@ class Running:
     any more.
     """
 
-    __slots__ = (
-        "_gone",
-        "_send",
-        "_sender",
-        "_time",
-        "ask",
-        "ended_by",
-        "events",
-        "is_cancelled",
-        "mark",
-        "outlives_client",
-        "sending_since_s",
-        "task",
-        "usage",
-    )
-
-    def __init__(
-        self,
-        task: "asyncio.Task[object]",
-        send: Send,
-        mark: tuple[bytes, bytes],
-        ask: Ask,
-        *,
-        outlives_client: bool = False,
-    ) -> None:
-        self.task = task
-        self.ask = ask
-        self.events = 0
-        self.outlives_client = outlives_client
-        self.is_cancelled = False
-        self.mark = mark
-        self.ended_by: str | None = None
-        self.sending_since_s: float | None = None
-        self.usage: bytes | None = None
-        self._send = send
-        self._time = task.get_loop().time
-        self._gone: asyncio.Event | None = None
-        self._sender: asyncio.Task[object] | None = None
+    task: "asyncio.Task[object]"
+    to_client: Send
+    mark: tuple[bytes, bytes]
+    ask: Ask
+    outlives_client: bool = False
+    events: int = 0
+    usage: bytes | None = None
+    ended_by: str | None = None
+    is_cancelled: bool = False
+    sending_since_s: float | None = None
+    _gone: asyncio.Event | None = None
+    _sender: "asyncio.Task[object] | None" = None
 
     async def gone(self) -> None:
         """Return when the request was ended; for an inner application that asks ``receive``."""
@@ -86,18 +59,18 @@ class Running:
                 self.usage = body
         if self.ended_by is not None:
             return
-        self.sending_since_s = self._time()
+        self.sending_since_s = self.task.get_loop().time()
         if self.outlives_client:
             await self._send_or_leave(message)
         else:
-            await self._send(message)
+            await self.to_client(message)
         self.sending_since_s = None
 
     async def _send_or_leave(self, message: Message) -> None:
         """Send, until ``leave`` cancels just that."""
         self._sender = sender = asyncio.current_task()
         try:
-            await self._send(message)
+            await self.to_client(message)
         except asyncio.CancelledError:
             if self._sender is not None or sender is None or sender.uncancel() > 0:
                 raise
@@ -170,3 +143,19 @@ class StallGuard:
                 running.leave("client_stalled")
         if self.watched:
             self._arm(loop)
+
+
+def read_usage(piece: bytes) -> int | None:
+    """What an engine says that a request really used: prompt and output tokens in the last ``usage`` of ``piece``, or
+    None where it gives no numbers.
+
+    >>> read_usage(b'data: {"usage": {"prompt_tokens": 9, "total_tokens": 12, "completion_tokens": 3}}')
+    12
+    >>> read_usage(b'{"usage":{"input_tokens":9,"output_tokens":3}}'), read_usage(b'{"usage":null}')
+    (12, None)
+    """
+    tail = piece[piece.rfind(b'"usage"') :]
+    if total := _TOTAL.search(tail):
+        return int(total[1])
+    prompt, output = _PROMPT.search(tail), _OUTPUT.search(tail)
+    return None if prompt is None or output is None else int(prompt[1]) + int(output[1])

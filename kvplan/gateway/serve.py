@@ -17,7 +17,6 @@ from kvplan.gateway.heads import HEAD_LIMIT_BYTES, HEAD_TIMEOUT_S, LimitedHeads,
 from kvplan.gateway.proxy import UpstreamDiedError
 from kvplan.gateway.running import STALL_S, AnswerCutError
 
-SERVERS = ("uvicorn", "granian")
 _LOOK_AGAIN_S = 0.02
 _CUT_OFF_S = 0.5
 _KEEP_ALIVE_S = 75

@@ -18,7 +18,6 @@ from kvplan.gateway.admit import LedgerDownError
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-LEDGER_DOWN_POLICIES = ("refuse", "admit-local")
 LEASE_S = 10.0
 LEAST_LEASE_S = 1.0
 
@@ -115,7 +114,7 @@ class SharedLedger:
         """Weight of this gateway's own reservations."""
         return self._held
 
-    async def answers(self) -> bool:
+    def answers(self) -> bool:
         """Whether Redis answered last time, and its ledger is open (a lease after it lost its memory)."""
         return not self._is_down and self._is_open
 

@@ -7,7 +7,6 @@ import asyncio
 import json
 import sys
 import time
-from typing import Any
 
 import aiohttp
 import uvloop
@@ -88,8 +87,7 @@ async def _lifespan(receive: Receive, send: Send) -> None:
 def gateway(upstream: str) -> Gateway:
     """A gateway as the command builds it, with the plan given."""
     given = promise(capacity=CAPACITY)
-    values: dict[str, Any] = {"trust_plan": True, "media_tokens": {}, "body_limit_bytes": 2**20, "overrides": {}}
-    wish = Wish(upstream=upstream, traffic="", count=False, **values)
+    wish = Wish(upstream=upstream, traffic="", count=False, trust_plan=True, body_limit_bytes=2**20)
     plan = GatewayPlan(promise=given, blocks=CAPACITY, block_tokens=16)
     return Gateway(wish, plan, OwnLedger(CAPACITY), Drain())
 
@@ -99,7 +97,7 @@ async def _serve(kind: str, upstream: str) -> None:
     if kind == "bare":
         app = Bare(upstream)
     elif kind == "gateway":
-        app = gateway(upstream).app
+        app = gateway(upstream)
     listener = listen("127.0.0.1", 0)
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     await run_on_uvicorn(app, listener, asyncio.Event())

@@ -239,7 +239,7 @@ async def own_share_of_a_refusal(requests: int) -> float:
 
     before_s = time.process_time()
     for _ in range(requests):
-        await parts.app(scope, receive, send)
+        await parts(scope, receive, send)
     return (time.process_time() - before_s) / requests
 
 
