@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from kvplan.capacity import DOES_NOT_FIT, FITS, Fit, fit
 from kvplan.engines.base import Deployment
+from kvplan.engines.sharing import TOO_LITTLE_FREE, most_at_start
 from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec
 
@@ -27,9 +28,9 @@ def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
     """At most one change of each sort that makes ``failed`` fit, the one that keeps most first.
 
     Tried: a shorter window (the longest that memory allows, where that is at least a sixteenth of the one asked for),
-    KV in fp8, fewer sequences (no more than blocks, or 256), steps of 2,048 tokens, more GPUs (``MOST_GPUS`` at most;
-    within a node by tensor parallelism, over several by pipeline stages where that takes no more). A change that the
-    model or the engine refuses is none.
+    a share of memory that is free when the engine starts, KV in fp8, fewer sequences (no more than blocks, or 256),
+    steps of 2,048 tokens, more GPUs (``MOST_GPUS`` at most; within a node by tensor parallelism, over several by
+    pipeline stages where that takes no more). A change that the model or the engine refuses is none.
     """
     if failed.verdict != DOES_NOT_FIT:
         return ()
@@ -37,6 +38,10 @@ def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
     longest = failed.longest_window_tokens
     if longest * 16 >= failed.max_model_len:
         found.append(_try(failed.model, replace(deployment, max_model_len=longest), f"--max-model-len {longest}"))
+    if failed.plan.budget is not None and any(finding.code == TOO_LITTLE_FREE for finding in failed.findings):
+        share = most_at_start(failed.plan.budget.total_bytes, deployment)
+        smaller = replace(deployment, memory_utilization=share)
+        found.append(_try(failed.model, smaller, f"--gpu-memory-utilization {float(share):g}"))
     if deployment.kv_dtype == "auto" and failed.plan.kv_bytes > 0:
         found.append(_try(failed.model, replace(deployment, kv_dtype="fp8"), "--kv-dtype fp8"))
     settings = failed.plan.settings

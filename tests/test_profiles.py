@@ -328,3 +328,26 @@ def test_a_part_of_a_device_is_found_where_gpus_are_listed() -> None:
     (row,) = listing("gpus", "L40S-24Q").rows
     assert row == load_gpu("l40s-24q")
     assert listing("gpus", "l40s-24x").rows == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "a100-40gb-mig-3g.20gb"),
+        ("NVIDIA H100 80GB HBM3 MIG 2g.20gb", "h100-80gb-mig-2g.20gb"),
+        ("NVIDIA A100 80GB PCIe MIG 1g.10gb", "a100-80gb-mig-1g.10gb"),
+        ("h100-mig-1g.10gb", "h100-80gb-mig-1g.10gb"),
+        ("a100-mig-2g.10gb", "a100-40gb-mig-2g.10gb"),
+        ("h100-mig-7g.80gb", "h100-80gb-sxm"),
+        ("GRID T4-8C", "t4-8c"),
+    ],
+)
+def test_a_slice_answers_to_the_drivers_name(said: str, name: str) -> None:
+    """``torch.cuda.get_device_name`` puts ``MIG`` and the slice behind the card; 7g is all of it."""
+    assert load_gpu(said).name == name
+
+
+@pytest.mark.parametrize("said", ["h100-mig-1g.12gb", "h100-80gb-mig-9g.99gb", "l4-mig-1g.5gb", "foo-mig-1g.5gb"])
+def test_a_slice_that_no_card_has_is_not_known(said: str) -> None:
+    with pytest.raises(InputError, match=f"{said!r} is not a known GPU"):
+        load_gpu(said)

@@ -75,3 +75,9 @@ def test_fewer_sequences_where_sampling_takes_the_room() -> None:
     """Source: github.com/vllm-project/vllm/issues/15105"""
     asked = Deployment(engine=parse_engine("vllm@0.8.2"), gpu=load_gpu("l4"), max_model_len=8192, max_num_seqs=1024)
     assert any(each.change.startswith("--max-num-seqs") for each in smallest_changes(fit(LLAMA, asked)))
+
+
+def test_no_more_memory_than_is_free() -> None:
+    """Of an H100's 79.18 GiB others hold 40: 0.4948 of it is what vLLM may ask for when it starts."""
+    asked = Deployment(gpu=load_gpu("h100"), max_model_len=8192, other_processes_bytes=40 * GIB)
+    assert smallest_changes(fit(LLAMA, asked))[0].change == "--gpu-memory-utilization 0.4948"

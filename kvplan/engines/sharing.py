@@ -11,6 +11,7 @@ from kvplan.units import GIB, format_bytes
 
 LEAST_CONTEXT_BYTES = GIB // 10
 """The least that CUDA's context of a process takes before the engine looks at what is free: 0.1 GiB on a T4."""
+TOO_LITTLE_FREE = "free-memory-below-request"
 _OTHERS = "other_processes"
 _ONE_BY_ONE = "start one after the other; some versions count the other process's memory and need a cumulative fraction"
 
@@ -84,22 +85,30 @@ def sharing_findings(deployment: Deployment, budget: Budget) -> Iterator[Finding
         )
 
 
+def most_at_start(total_bytes: int, deployment: Deployment) -> Fraction:
+    """The largest share, of four digits, with which vLLM starts."""
+    return Fraction(_free_at_start(total_bytes, deployment) * 10_000 // total_bytes, 10_000)
+
+
+def _free_at_start(total_bytes: int, deployment: Deployment) -> int:
+    return min(_free(total_bytes, deployment), total_bytes - LEAST_CONTEXT_BYTES)
+
+
 def start_findings(deployment: Deployment, budget: Budget) -> Iterator[Finding]:
     """Whether what vLLM asks for is free when it starts: requested ≤ total − what others hold − its own context.
 
     0.87 of 121.69 GiB are 105.87; where 102.2 are free it does not start, and may ask for 0.8398 at most. Source: vLLM
     0.33, ``request_memory``; since 0.9.1.
     """
-    total, free = budget.total_bytes, _free(budget.total_bytes, deployment)
-    free = min(free, total - LEAST_CONTEXT_BYTES)
+    total, free = budget.total_bytes, _free_at_start(budget.total_bytes, deployment)
     if budget.requested_bytes > free:
-        most = int(free / total * 10_000) / 10_000
         yield Finding(
-            code="free-memory-below-request",
+            code=TOO_LITTLE_FREE,
             severity="error",
             message=f"vLLM refuses to start: {_gib(budget.requested_bytes)} of {_gib(total)} are asked for, at most "
             f"{_gib(free)} are free",
-            hint=f"--gpu-memory-utilization {most:g} at most, or end what holds the memory",
+            hint=f"--gpu-memory-utilization {float(most_at_start(total, deployment)):g} at most, "
+            "or end what holds the memory",
         )
     elif deployment.gpu is not None and deployment.gpu.unified_memory and not deployment.other_processes_bytes:
         yield Finding(

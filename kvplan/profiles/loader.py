@@ -24,7 +24,7 @@ AROUND = " > "
 _MOST_TRIES = 2**31  # the simulation counts them in 32 bits
 _LONGEST_NAME = 200  # no file system keeps more than 255 bytes
 _PACKAGE = Path(__file__).resolve().parent.parent
-_VENDOR_WORDS = re.compile(r"^(nvidia|amd|intel|apple|geforce|tesla|quadro|instinct)-")
+_VENDOR_WORDS = re.compile(r"^(nvidia|amd|intel|apple|geforce|tesla|quadro|instinct|grid)-")
 
 
 def profile_folders(extra_folder: str | Path | None = None) -> tuple[Path, ...]:
@@ -49,6 +49,8 @@ def load_gpu(name: str, *, extra_folder: str | Path | None = None) -> GpuProfile
 
     >>> load_gpu("h100").name, load_gpu("NVIDIA H100 80GB HBM3").name, load_gpu("NVIDIA L40S-24Q").name
     ('h100-80gb-sxm', 'h100-80gb-sxm', 'l40s-24q')
+    >>> load_gpu("NVIDIA A100-SXM4-40GB MIG 3g.20gb").name
+    'a100-40gb-mig-3g.20gb'
     """
     plain = plain_name(name)
     path = _find("gpus", plain, extra_folder)

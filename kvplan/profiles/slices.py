@@ -1,4 +1,5 @@
-"""Parts of a device that have no file of their own: NVIDIA vGPUs by their type, Apple machines by their memory."""
+"""Parts of a device by names that have no file of their own: NVIDIA's vGPUs by their type, MIG slices as the driver
+calls them, Apple machines by their memory."""
 
 import math
 import re
@@ -10,6 +11,9 @@ from kvplan.errors import InputError
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.units import GIB, MIB
 
+_MIG = re.compile(r"(?P<card>.+)-mig-(?P<slice>\d+g\.(?P<gib>\d+)gb)")
+_FORM = re.compile(r"-(sxm|pcie|nvl)$")
+"""What a card plugs into: its slices are the same."""
 _VGPU = re.compile(r"(?P<card>[a-z0-9-]+?)-(?P<gib>\d+)[cq]")
 _VGPU_CARDS = {"a100": "a100-40gb-sxm", "a100d": "a100-80gb-sxm", "a100x": "a100-80gb-pcie"}
 """Cards whose name in a vGPU type is not theirs otherwise: A100 has 40 GB there, A100D 80."""
@@ -32,6 +36,13 @@ def sliced(name: str, load: Callable[[str], GpuProfile]) -> GpuProfile | None:
     """
     if found := _MAC.fullmatch(name):
         return _mac(load(found["chip"]), int(found["gib"]))
+    if found := _MIG.fullmatch(name):
+        card = load(found["card"])
+        whole = _FORM.sub("", card.name)
+        if whole.endswith(f"-{found['gib']}gb"):
+            return card
+        part = f"{whole}-mig-{found['slice']}"
+        return None if part == name else load(part)
     if found := _VGPU.fullmatch(name):
         card = load(_VGPU_CARDS.get(found["card"], found["card"]))
         return _vgpu(card, found["card"], int(found["gib"]), name) if _is_shared(card) else None
