@@ -22,14 +22,15 @@ def text(found: Calibration, log_name: str, which: str, written: str | None, com
         yield paragraph(setting, style=QUIET, indent=0)
     yield answer(_answer(found))
     yield BLANK
-    yield columns(("GiB of one GPU", "planned", "log", "difference"), list(_rows(found)))
+    yield columns(("GiB of one GPU", "planned", "log", "difference"), _rows(found))
+    yield BLANK
     if found.misleading:
-        yield BLANK
         yield paragraph("lines that mislead", style=QUIET, indent=2)
         for line in found.misleading:
             yield labelled(f"line {line.line}", line.reason)
     yield BLANK
     yield from findings(found.findings)
+    yield BLANK
     target, model = quote(written or CALIBRATION_FILE), quote(found.planned.model.id)
     engine = "" if start.engine == "vllm" else f" --engine {start.engine}"
     steps = [f"kvplan fit {model}{engine} --calibration {target}"]

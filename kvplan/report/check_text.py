@@ -30,10 +30,8 @@ def text(check: Check) -> Iterator[Part]:
     ]
     yield columns(("", "limit", "", "measured", "95% interval"), rows, left={0, 1, 2}, wrap=1)
     yield BLANK
-    remarks = list(_remarks(check))
-    yield from remarks
-    if remarks:
-        yield BLANK
+    yield from _remarks(check)
+    yield BLANK
     if check.comparison is not None:
         yield from _comparison(check.comparison)
     yield from next_steps(*_next(check))
@@ -80,8 +78,7 @@ def _comparison(found: Difference) -> Iterator[Part]:
     """The keys and the figures that changed."""
     for setting in found.settings:
         yield labelled("changed", f"{setting.key}: {setting.before or 'not given'} → {setting.after or 'not given'}")
-    if found.settings:
-        yield BLANK
+    yield BLANK
     shown = [one for one in found.changes if _is_shown(one)]
     if shown:
         yield columns(

@@ -32,7 +32,7 @@ def text(comparison: Comparison) -> Iterator[Part]:
         reasons = [(_name(one, rows), reason(one, comparison)) for one in rows if not one.carries]
         if reasons:
             yield columns(("why not", ""), reasons, left=2, wrap=1)
-            yield BLANK
+        yield BLANK
     if total > len(shown):
         yield paragraph(f"and {total - len(shown)} more: --format csv shows all")
     for note in comparison.notes:

@@ -38,18 +38,18 @@ def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
         yield labelled("change", _remedy(remedy), style=ACTION)
     if fit.verdict == "does_not_fit" and not remedies:
         yield labelled("change", f"none: no shorter window, no KV in fp8, no {MOST_GPUS} of these GPUs", style=ACTION)
+    yield BLANK
     if fit.plan.budget is not None:
-        yield BLANK
-        yield columns(
-            ("memory of one GPU", "GiB", ""), list(budget_rows(fit.plan.budget, fit.plan.kv_bytes)), left={0, 2}, wrap=2
-        )
+        rows = budget_rows(fit.plan.budget, fit.plan.kv_bytes)
+        yield columns(("memory of one GPU", "GiB", ""), rows, left={0, 2}, wrap=2)
     yield BLANK
     yield from _pool(fit)
+    yield BLANK
     if fit.reservations:
-        yield BLANK
         yield _reservations(fit)
     yield BLANK
     yield from findings(fit.findings)
+    yield BLANK
     yield from next_steps(*_next(fit, command))
 
 
@@ -157,10 +157,7 @@ def _pool(fit: Fit) -> Iterator[Part]:
         f"pool of {fit.plan.blocks:,} blocks of {format_bytes(layout.bytes_per_block)} "
         f"({fit.pool_tokens:,} tokens as the engine prints it)"
     )
-    yield columns(
-        ("group", "layers", "block", "window", "blocks of one request"),
-        list(_group_rows(fit)),
-    )
+    yield columns(("group", "layers", "block", "window", "blocks of one request"), _group_rows(fit))
 
 
 def _group_rows(fit: Fit) -> Iterator[tuple[str, ...]]:
@@ -182,15 +179,11 @@ def _group_rows(fit: Fit) -> Iterator[tuple[str, ...]]:
 
 
 def findings(found: Iterable[Finding]) -> Iterator[Part]:
-    """What the reader should know; what needs action stands out. Empty lines only where there is something."""
-    something = False
+    """What the reader should know; what needs action stands out."""
     for finding in found:
-        something = True
         hint = f". {finding.hint[0].upper()}{finding.hint[1:]}" if finding.hint else ""
         style = "" if finding.severity == "info" else ACTION
         yield labelled(finding.severity, f"{finding.message}{hint}", style=style)
-    if something:
-        yield BLANK
 
 
 def _next(fit: Fit, command: str) -> tuple[str, ...]:

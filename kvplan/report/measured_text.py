@@ -32,7 +32,7 @@ def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str 
         f"of {rest.ttft.error_share:+.1%} in the mean time to first token and of {rest.e2e.error_share:+.1%} end to end"
     )
     yield BLANK
-    yield columns(("mean of each part", "measured", "predicted", "error"), list(_rows(found)))
+    yield columns(("mean of each part", "measured", "predicted", "error"), _rows(found))
     yield BLANK
     step = plant.service.step
     yield labelled(

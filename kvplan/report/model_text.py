@@ -32,15 +32,14 @@ def text(price: ModelPrice) -> Iterator[Part]:
     yield BLANK
     states = ("state bytes",) if any(row.fixed_bytes for row in price.layers) else ()
     headings = ("layers", "KV heads", "bytes/token", *states, "")
-    yield columns(headings, list(_layer_rows(price)), left={0, len(headings) - 1}, wrap=len(headings) - 1)
+    yield columns(headings, _layer_rows(price), left={0, len(headings) - 1}, wrap=len(headings) - 1)
     yield BLANK
     yield columns(
         ("one sequence of", *(count(row.tokens) for row in price.sequences), "tokens"),
-        list(_sequence_rows(price)),
+        _sequence_rows(price),
         left={0, len(price.sequences) + 1},
     )
-    if price.notes:
-        yield BLANK
+    yield BLANK
     for note in price.notes:
         yield paragraph(note)
     yield BLANK

@@ -75,6 +75,7 @@ class Columns:
 
 Part = Prose | Verbatim | Headline | Labelled | Columns
 BLANK = Verbatim(text="")
+"""One empty line, however many follow each other; none at the beginning."""
 
 
 def answer(text: str) -> Prose:
@@ -128,7 +129,10 @@ def render(parts: Iterable[Part], *, width: int = 80, colour: bool = False, spel
     """``parts``, one under the other, as text with or without ANSI colours; ``spell`` writes the signs that a terminal
     lacks in others, before columns are set."""
     usable = max(40, min(width, WIDEST))
-    lines = [line for part in parts for line in _set(_harmless(part, spell), usable)]
+    lines: list[str] = []
+    for part in parts:
+        if part is not BLANK or (lines and lines[-1]):
+            lines += _set(_harmless(part, spell), usable)
     text = "".join(f"{line.rstrip()}\n" for line in lines)
     return text if colour else _ANSI.sub("", text)
 

@@ -27,8 +27,9 @@ def text(advice: Advice, written_to: str | None = None) -> Iterator[Part]:
     yield BLANK
     if advice.caps:
         rows = [_cap_row(advice, place) for place in range(len(advice.caps))]
-        yield columns(CAPS, rows, marked=_marked_cap(advice), last_is_drawn=True)
-        yield BLANK
+        marked = [place for place, one in enumerate(advice.caps) if one.default_max_tokens == advice.default_max_tokens]
+        yield columns(CAPS, rows, marked=marked, last_is_drawn=True)
+    yield BLANK
     yield columns(
         FRACTIONS,
         [_fraction_row(advice, place) for place in range(len(advice.fractions))],
@@ -68,8 +69,9 @@ def _headline(advice: Advice) -> Iterator[Part]:
             + (" (no cap is enough)" if one.name in advice.per_class_unbounded else "")
             for one in advice.per_class
         ]
-        refused = percent(advice.per_class_played.refused_share)
-        yield labelled("by class", f"{', '.join(caps)}: refused {refused}, p99 {_p99(advice.per_class_played)}")
+        then = advice.per_class_played
+        figures = f"refused {percent(then.refused_share)}, p99 {seconds(then.e2e_p99_s)}"
+        yield labelled("by class", f"{', '.join(caps)}: {figures}")
     check = advice.check
     low, high = check.refused_interval
     yield labelled(
@@ -79,10 +81,6 @@ def _headline(advice: Advice) -> Iterator[Part]:
         f"{percent(advice.check_truncated_share)}, {count(check.preemptions)} preemptions, p99 "
         f"{seconds(check.e2e_p99_s)}{_doubt(advice)}",
     )
-
-
-def _p99(played: Played) -> str:
-    return seconds(played.e2e_p99_s)
 
 
 def _doubt(advice: Advice) -> str:
@@ -128,10 +126,6 @@ def _cap_row(advice: Advice, place: int) -> tuple[str, ...]:
         plain_seconds(played.e2e_p99_s),
         curve,
     )
-
-
-def _marked_cap(advice: Advice) -> list[int]:
-    return [place for place, one in enumerate(advice.caps) if one.default_max_tokens == advice.default_max_tokens]
 
 
 def _fraction_row(advice: Advice, place: int) -> tuple[str, ...]:

@@ -33,7 +33,9 @@ def text(result: Simulation) -> Iterator[Part]:
     yield BLANK
     yield strategies(result)
     yield BLANK
-    yield from _unsteady(result)
+    for label, remark in remarks(result):
+        yield labelled(label, remark, style=ACTION)
+    yield BLANK
     if result.recommendation is not None:
         yield from recommendation(result.recommendation)
     yield labelled("Load", load_line(result))
@@ -169,17 +171,9 @@ def spread(
     return f"±{show(reach)}" if reach else "±0"
 
 
-def _unsteady(result: Simulation) -> Iterator[Part]:
-    """What the table does not show: requests that nothing can serve, runs that never settled."""
-    found = list(remarks(result))
-    for label, text in found:
-        yield labelled(label, text, style=ACTION)
-    if found:
-        yield BLANK
-
-
 def remarks(result: Simulation) -> Iterator[tuple[str, str]]:
-    """A label and a sentence for each thing that the table of strategies does not show."""
+    """A label and a sentence for each thing that the table of strategies does not show: requests that nothing can
+    serve, runs that never settled."""
     if all(not strategy.requests.offered for strategy in result.strategies):
         yield "Nothing", f"no request arrives after the first {seconds(result.inputs.warmup_s)}, which are warm-up"
     for row in result.inputs.odd_rows:
