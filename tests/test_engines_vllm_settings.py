@@ -5,13 +5,14 @@ from fractions import Fraction
 
 import pytest
 
-from kvplan.engines import parse_engine
+from kvplan.engines import engine_of, parse_engine
 from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.engines.vllm.settings import resolve_settings, version_findings
 from kvplan.errors import InputError
 from kvplan.layers import CrossAttention, FullAttention, LatentAttention, Mamba1State
 from kvplan.model import Shape
 from kvplan.profiles.kinds import GpuProfile
+from kvplan.sources import read_model
 from kvplan.units import GIB
 from tests.models import model_of
 
@@ -179,3 +180,16 @@ def test_engine_names() -> None:
     for wrong in ("vlm", "vllm@", "vllm@new", ""):
         with pytest.raises(InputError):
             parse_engine(wrong)
+
+
+@pytest.mark.parametrize(("release", "groups"), [("0.6.3", 1), ("0.8.5", 1), ("0.9.0", 1), ("0.9.1", 7), ("0.33", 7)])
+def test_windows_have_groups_of_their_own_since_the_hybrid_manager(release: str, groups: int) -> None:
+    """vllm-project/vllm pull 17996; before, a block of Gemma-3-27B is 62 layers × 16 tokens × 2 × 16 × 128 × 2 B."""
+    gemma = read_model("google/gemma-3-27b-it", offline=True)
+    asked = Deployment(engine=parse_engine(f"vllm@{release}"), kv_memory_bytes=40 * 2**30, max_model_len=8192)
+    plan = engine_of("vllm").plan(gemma, asked)
+    assert len(plan.layout.groups) == groups
+    codes = {finding.code for finding in plan.findings}
+    assert (groups == 1) == ("windows-charged-in-full" in codes)
+    if groups == 1:
+        assert plan.layout.bytes_per_block == 62 * 16 * 2 * 16 * 128 * 2

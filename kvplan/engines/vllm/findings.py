@@ -6,7 +6,7 @@ from kvplan.engines.base import OVER_STATE_BLOCKS, CacheLayout, Deployment, Find
 from kvplan.engines.devices import DEFAULT_WINDOW
 from kvplan.engines.vllm.lora import check_rank
 from kvplan.engines.vllm.removed import last_release
-from kvplan.engines.vllm.settings import release_of
+from kvplan.engines.vllm.settings import groups_windows, release_of
 from kvplan.errors import UnsupportedModelError
 from kvplan.layers import LatentAttention, RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
@@ -115,12 +115,17 @@ def _charge_findings(
 ) -> Iterator[Finding]:
     """Why a request of several groups is charged more than its layers store, and what the hybrid manager is for."""
     has_windows = any(group.window_tokens for group in layout.groups) and len(layout.groups) > 1
-    if not deployment.hybrid_kv_cache_manager and any(layer.window_tokens for layer in model.caches):
+    is_early = not groups_windows(release_of(deployment))
+    none_kept = any(layer.window_tokens for layer in model.caches) and not any(
+        group.window_tokens for group in layout.groups
+    )
+    if none_kept and (is_early or not deployment.hybrid_kv_cache_manager):
         yield Finding(
             code="windows-charged-in-full",
             severity="info",
-            message="the hybrid manager is off: layers with a window are charged every token, like full ones",
-            hint="leave --no-hybrid-kv-cache-manager out for the number with windows",
+            message=("vLLM before 0.9.1 has no hybrid manager" if is_early else "the hybrid manager is off")
+            + ": layers with a window are charged every token, like full ones",
+            hint=None if is_early else "leave --no-hybrid-kv-cache-manager out for the number with windows",
         )
     if settings.prefix_caching and layout.block_tokens >= _LARGE_BLOCK:
         yield Finding(

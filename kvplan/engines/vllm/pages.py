@@ -16,12 +16,14 @@ from kvplan.engines.vllm.blocks import (
     kernel_block,
 )
 from kvplan.engines.vllm.groups import make_groups
-from kvplan.engines.vllm.settings import release_of, reserved_blocks
+from kvplan.engines.vllm.settings import groups_windows, release_of, reserved_blocks
 from kvplan.engines.vllm.specs import (
+    CHUNKED,
     FULL,
     LATENT,
     PACKED_WINDOW,
     RING,
+    SLIDING,
     STATE,
     PageSpec,
     attention_spec,
@@ -67,7 +69,9 @@ def stage_layouts(
             f"cannot tell: {model.id} keeps no KV cache, so there is no pool to plan", hint=f"kvplan model {model.id}"
         )
     side_by_side = any(spec.family in (PACKED_WINDOW, RING) for spec in specs)
-    groups = make_groups(specs, hybrid_manager=deployment.hybrid_kv_cache_manager, side_by_side=side_by_side)
+    has_others = any(spec.family not in (FULL, LATENT, SLIDING, CHUNKED) for spec in specs)  # priced as by 0.33
+    hybrid = deployment.hybrid_kv_cache_manager and (has_others or groups_windows(release_of(deployment)))
+    groups = make_groups(specs, hybrid_manager=hybrid, side_by_side=side_by_side)
     _check_context_parallel(model, groups, deployment)
     stride = math.lcm(*(spec.stride_bytes for spec in specs))
     stages = stage_layers(len(model.layers), deployment.pipeline_parallel, deployment.pipeline_layers)

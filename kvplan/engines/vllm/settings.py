@@ -28,6 +28,9 @@ _FIRST_IN_FLIGHT = (0, 26)
 """Before, windows were sized for the tokens of one batch, however many are under way (vllm-project/vllm pull 47728 and
 issue 49878, which compares 0.25.1 with 0.26)."""
 
+_FIRST_WINDOW_GROUPS = (0, 9, 1)
+"""Before, every layer kept the same tokens, so that layers with a window beside full ones were charged in full
+(vllm-project/vllm issue 11382, ended by pull 17996)."""
 _FIRST_WHOLE_WINDOWS = (0, 20, 2)
 """A log of 0.20.0 prints 79,648 tokens beside 4.03 × 65,536, one of 0.20.2 5,463,232 beside 20.84 × 262,144."""
 
@@ -116,6 +119,11 @@ def _default_sequences(model: ModelSpec, deployment: Deployment) -> int:
 def default_utilization(release: tuple[int, ...]) -> Fraction:
     """The share of the device asked for by default: 0.90, and 0.92 from the release that books graphs inside."""
     return Fraction(92, 100) if release >= FIRST_GRAPHS_INSIDE else Fraction(90, 100)
+
+
+def groups_windows(release: tuple[int, ...]) -> bool:
+    """Whether the release can keep fewer tokens of layers with a window than of full ones beside them."""
+    return release >= _FIRST_WINDOW_GROUPS
 
 
 def prints_plain_tokens(release: tuple[int, ...]) -> bool:
