@@ -440,10 +440,19 @@ def test_the_file_beside_counts_only_without_a_block() -> None:
     assert read(with_keys(LLAMA, quantization_config={"quant_method": "fp8"}), quantization=beside).kv_scheme is None
 
 
-@pytest.mark.parametrize(("model_type", "in_float32"), [("qwen3_5_text", True), ("qwen3_next", False)])
-def test_only_qwen_3_5_reads_its_state_type(model_type: str, in_float32: bool) -> None:
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "in_float32"),
+    [
+        ("qwen3_5_text", "Qwen3_5ForConditionalGeneration", True),
+        ("qwen3_5_text", None, True),
+        ("qwen3_5_text", "MiniCPMV4_6ForConditionalGeneration", False),
+        ("qwen3_next", "Qwen3NextForCausalLM", False),
+    ],
+)
+def test_only_qwen_3_5_reads_its_state_type(model_type: str, architecture: str | None, in_float32: bool) -> None:
     text = {"model_type": model_type, "num_hidden_layers": 4, "mamba_ssm_dtype": "float32"}
-    model = read({"model_type": "vlm", "text_config": text, "dtype": "bfloat16"})
+    outer = {"architectures": [architecture]} if architecture else {}
+    model = read({"model_type": "vlm", "text_config": text, "dtype": "bfloat16", **outer})
     state = model.layers[0][0]
     assert isinstance(state, GatedDeltaState)
     assert (state.temporal_type == FLOAT32) == in_float32

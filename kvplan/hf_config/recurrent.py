@@ -53,6 +53,12 @@ def state_type(text: Fields, name: str, otherwise: StoredType) -> StoredType:
     return _STATE_TYPES[said]
 
 
+def _is_called(model: Described, *starts: str) -> bool:
+    """Whether the file's architecture begins with one of ``starts``, or is not said: a wrapper of another name does
+    without what vLLM sets up for the class inside (0.33, ``MODELS_CONFIG_MAP``)."""
+    return (model.outer.texts("architectures") or starts)[0].startswith(starts)
+
+
 State = TypeVar("State", bound=RecurrentLayer)
 
 
@@ -145,22 +151,26 @@ def zamba2_state(model: Described) -> Mamba2State:
 
 
 def nemotron_state(model: Described) -> Mamba2State:
-    """Nemotron-H: the temporal state is float32 unless ``mamba_ssm_cache_dtype`` says otherwise.
-
-    Source: vLLM 0.33, ``NemotronHForCausalLMConfig.update_mamba_ssm_cache_dtype``.
-    """
+    """Nemotron-H: the temporal state is float32 unless ``mamba_ssm_cache_dtype`` says otherwise; in the Omni wrappers
+    it has the model's type. Source: vLLM 0.33, ``NemotronHForCausalLMConfig.update_mamba_ssm_cache_dtype``."""
     text = _with(model, _NEMOTRON_H)
     groups = "mamba_n_groups" if text.says("mamba_n_groups") else "n_groups"
     kernel = "mamba_d_conv" if text.says("mamba_d_conv") else "conv_kernel"
     state = _mamba2(model, text, ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", groups, kernel), None)
+    if not _is_called(model, "NemotronHFor", "NemotronHPuzzle", "NemotronH_Nano_VL"):
+        return state
     return _typed(model, state, state_type(text, "mamba_ssm_cache_dtype", FLOAT32))
 
 
 def gated_delta_state(model: Described) -> GatedDeltaState:
-    """Gated delta net. Qwen3.5's temporal state follows ``mamba_ssm_dtype``; every other class ignores that key and
-    keeps the model's type. Source: vLLM 0.33, ``Qwen3_5ForConditionalGenerationConfig``."""
+    """Gated delta net. Qwen3.5's temporal state follows ``mamba_ssm_dtype``; every other class, wrappers of Qwen3.5
+    among them (MiniCPM-V 4.6), ignores that key and keeps the model's type.
+
+    Source: vLLM 0.33, ``Qwen3_5ForConditionalGenerationConfig``.
+    """
     text = _with(model, _GATED_DELTA)
-    temporal = state_type(text, "mamba_ssm_dtype", model.dtype) if model.family.startswith("qwen3_5") else model.dtype
+    follows = model.family.startswith("qwen3_5") and _is_called(model, "Qwen3_5")
+    temporal = state_type(text, "mamba_ssm_dtype", model.dtype) if follows else model.dtype
     return _typed(
         model,
         GatedDeltaState(
