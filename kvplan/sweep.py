@@ -4,23 +4,12 @@ A task is a function and one frozen value; it may run anywhere, and twice, with 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kvplan.errors import InputError
-from kvplan.simulation.workers import (
-    ATTEMPTS,
-    count_workers,
-    end_workers,
-    killed_too_often,
-    play,
-    process_context,
-    start_worker,
-)
-
-if TYPE_CHECKING:
-    from kvplan.simulation.workers import Progress
+from kvplan.simulation.workers import ATTEMPTS, Progress, count_workers, over_processes
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
@@ -34,7 +23,7 @@ def sweep(
     *,
     workers: int | None = None,
     cluster: str | None = None,
-    progress: "Progress | None" = None,
+    progress: Progress | None = None,
 ) -> list[Found]:
     """``function`` of every task, in the tasks' order.
 
@@ -42,50 +31,18 @@ def sweep(
     ``cluster`` (``tcp://host:8786``). What a worker that dies had in hand is done again by the others. ``function``
     must be importable where the workers run. ``progress`` is called with (done, all).
     """
+    found: list[Found] = []
     with cluster_executor(cluster) as executor:
-        if executor is not None:
-            return _gather([executor.submit(function, task) for task in tasks], progress)
-    cores = count_workers(workers)
-    if min(cores, len(tasks)) <= 1:
-        return [_told(progress, done, len(tasks), function(task)) for done, task in enumerate(tasks, start=1)]
-    return _over_processes(function, tasks, cores, progress)
-
-
-def _told(progress: "Progress | None", done: int, total: int, result: Found) -> Found:
-    if progress is not None:
-        progress(done, total)
-    return result
-
-
-def _gather(futures: Sequence["Future[Found]"], progress: "Progress | None") -> list[Found]:
-    return [_told(progress, done, len(futures), future.result()) for done, future in enumerate(futures, start=1)]
-
-
-def _over_processes(
-    function: Callable[[Given], Found], tasks: Sequence[Given], cores: int, progress: "Progress | None"
-) -> list[Found]:
-    """A pool breaks as a whole when one of its processes is killed; what it had not answered goes to a new one."""
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from concurrent.futures.process import BrokenProcessPool
-
-    found: dict[int, Found] = {}
-    for _ in range(ATTEMPTS):
-        left = [place for place in range(len(tasks)) if place not in found]
-        context = process_context()
-        workers = min(cores, len(left))
-        with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(function, tasks)) as pool:
-            try:
-                places = {pool.submit(play, place): place for place in left}
-                for future in as_completed(places):
-                    found[places[future]] = future.result()
-                    _told(progress, len(found), len(tasks), None)
-                return [found[place] for place in range(len(tasks))]
-            except BrokenProcessPool:
-                continue
-            except BaseException:
-                end_workers(context.active_children())
-                raise
-    raise killed_too_often(f"{len(tasks) - len(found)} of {len(tasks)} tasks")
+        if executor is None:
+            results = over_processes(function, tasks, count_workers(workers))
+        else:
+            futures = [executor.submit(function, task) for task in tasks]
+            results = (future.result() for future in futures)
+        for result in results:
+            found.append(result)
+            if progress is not None:
+                progress(len(found), len(tasks))
+    return found
 
 
 @contextmanager

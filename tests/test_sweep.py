@@ -75,7 +75,7 @@ def test_what_a_killed_process_had_in_hand_is_done_again(tmp_path: Path) -> None
 
 
 def test_a_task_that_kills_every_worker_is_an_error_with_a_way_out() -> None:
-    with pytest.raises(InputError, match="killed 3 times, with 2 of 2 tasks left") as caught:
+    with pytest.raises(InputError, match="killed 3 times, with 2 of 2 runs left") as caught:
         sweep(_die, [1, 2], workers=2)
     assert caught.value.hint is not None
     assert "--workers 1" in caught.value.hint

@@ -17,16 +17,7 @@ from kvplan.simulation.request_lines import StrategyRows
 from kvplan.simulation.results import SeedResult
 from kvplan.simulation.statistics import measure
 from kvplan.simulation.types import UNLIMITED, ClientRule, EngineSetup, Run, Samples, Watch
-from kvplan.simulation.workers import (
-    ATTEMPTS,
-    Progress,
-    count_workers,
-    end_workers,
-    killed_too_often,
-    play,
-    process_context,
-    start_worker,
-)
+from kvplan.simulation.workers import Progress, count_workers, over_processes
 from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.sample import sample
 
@@ -104,7 +95,7 @@ def run_tasks(
         first.append(here(rest.pop(0)))  # compiled or loaded here, so that forked workers have it too
         rest_s = min(rest_s, (time.process_time() - started_s) * len(rest) / cores)
     told.about(rest_s)
-    played = list(watched(chain(first, _over_cores(rest, cores))))
+    played = list(watched(chain(first, over_processes(run_task, rest, cores))))
     return [result for _, result in sorted(zip(order, played, strict=True), key=itemgetter(0))]
 
 
@@ -140,42 +131,6 @@ def _compiling_pays(tasks: Sequence[Task], plain_s: float) -> bool:
     from kvplan.simulation.engine import compiling_pays
 
     return all(task.compiled is None for task in tasks) and compiling_pays(plain_s)
-
-
-def _over_cores(tasks: Sequence[Task], cores: int) -> Iterator[TaskResult]:
-    """The tasks' results in their order, played by ``cores`` processes; here where one is enough.
-
-    What a killed worker had in hand is played again, with the same result.
-    """
-    if cores == 1 or len(tasks) <= 1:
-        yield from map(run_task, tasks)
-        return
-    from concurrent.futures.process import BrokenProcessPool
-
-    done = 0
-    for _ in range(ATTEMPTS):
-        try:
-            for result in _in_one_pool(tasks[done:], cores):
-                done += 1
-                yield result
-        except BrokenProcessPool:  # it breaks as a whole when one of its processes is killed
-            continue
-        return
-    raise killed_too_often(f"{len(tasks) - done} of {len(tasks)} runs")
-
-
-def _in_one_pool(tasks: Sequence[Task], cores: int) -> Iterator[TaskResult]:
-    """The tasks' results in their order; no process outlives this, however it ends."""
-    from concurrent.futures import ProcessPoolExecutor
-
-    context = process_context()
-    with ProcessPoolExecutor(cores, context, initializer=start_worker, initargs=(run_task, tasks)) as pool:
-        try:
-            for future in [pool.submit(play, place) for place in range(len(tasks))]:
-                yield future.result()
-        except BaseException:
-            end_workers(context.active_children())
-            raise
 
 
 def _watched(results: Iterable[TaskResult], *, total: int, progress: Progress | None) -> Iterator[TaskResult]:

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -29,20 +29,45 @@ def count_workers(workers: int | None) -> int:
     return workers
 
 
-def process_context() -> BaseContext:
+def over_processes(function: Callable[[Any], Any], tasks: Sequence[Any], cores: int) -> Iterator[Any]:
+    """``function`` of every task in the tasks' order, by ``cores`` processes; here where one is enough.
+
+    A pool breaks as a whole when one of its processes is killed: what it had not handed over is done again, with the
+    same result. No process outlives this, however it ends.
+    """
+    if min(cores, len(tasks)) <= 1:
+        yield from map(function, tasks)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    done = 0
+    for _ in range(ATTEMPTS):
+        context, left = _process_context(), tasks[done:]
+        workers, given = min(cores, len(left)), (function, left)
+        with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=given) as pool:
+            try:
+                for future in [pool.submit(_play, place) for place in range(len(left))]:
+                    yield future.result()
+                    done += 1
+            except BrokenProcessPool:
+                continue
+            except BaseException:
+                _end_workers(context.active_children())
+                raise
+            return
+    raise InputError(
+        f"worker processes were killed {ATTEMPTS} times, with {len(tasks) - done} of {len(tasks)} runs left",
+        hint="the machine may be out of memory: try --workers 1, or a shorter duration",
+        key="workers",
+    )
+
+
+def _process_context() -> BaseContext:
     """Forked workers, which start at once and need no guard in the caller's script; fresh ones where the platform has
     no fork or other threads run, which a fork would leave half copied."""
     can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
     return multiprocessing.get_context("fork" if can_fork else "spawn")
-
-
-def killed_too_often(left: str) -> InputError:
-    """The error of a parent whose workers were killed ``ATTEMPTS`` times; ``left`` says what was not done."""
-    return InputError(
-        f"worker processes were killed {ATTEMPTS} times, with {left} left",
-        hint="the machine may be out of memory: try --workers 1, or a shorter duration",
-        key="workers",
-    )
 
 
 _ANSWER_S = 1.0
@@ -82,7 +107,7 @@ _HERE: list[_Worker] = []
 """The worker that this process is; empty elsewhere."""
 
 
-def start_worker(function: Callable[[Any], Any], tasks: Sequence[Any]) -> None:
+def _start_worker(function: Callable[[Any], Any], tasks: Sequence[Any]) -> None:
     """What a worker process does first."""
     worker = _Worker(function, tasks)
     _HERE[:] = [worker]
@@ -91,12 +116,12 @@ def start_worker(function: Callable[[Any], Any], tasks: Sequence[Any]) -> None:
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
 
-def play(place: int) -> Any:
+def _play(place: int) -> Any:
     """The answer of one of this worker's tasks."""
     return _HERE[0].play(place)
 
 
-def end_workers(processes: Sequence[Any]) -> None:
+def _end_workers(processes: Sequence[Any]) -> None:
     """End workers whose answers nobody waits for.
 
     Their runs are not cancelled first: one that is, and whose worker then ends, is an error in the pool's own thread.
