@@ -264,6 +264,9 @@ def test_sglang_states_take_their_ratio_and_bound_requests() -> None:
     assert plan_of("sglang", tracked, kv_memory_bytes=20 * GIB).settings.max_num_seqs == slots // 5
     older = plan_of("sglang@0.5.12", tracked, kv_memory_bytes=20 * GIB)
     assert older.settings.max_num_seqs == slots // 3
+    for wanted, severity in ((slots // 3, "info"), (slots // 3 + 1, "warning")):
+        bound = plan_of("sglang", hybrid, kv_memory_bytes=20 * GIB, max_num_seqs=wanted)
+        assert {each.code: each.severity for each in bound.findings}["states-bound-sequences"] == severity
     unkept = plan_of(
         "sglang", model_of(*[STATE, FULL] * 8), kv_memory_bytes=20 * GIB, prefix_caching=False, max_num_seqs=64
     )

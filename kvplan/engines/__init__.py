@@ -22,7 +22,11 @@ ENGINES: Mapping[str, str] = {
 }
 """Name → the module that states the engine, as ``ENGINE``; it is imported only when it is asked for."""
 
-_ALIASES = {"tensorrt": "tensorrt-llm", "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp"}
+_ALIASES = {
+    **dict.fromkeys(("tensorrt", "trt", "trtllm", "trt-llm"), "tensorrt-llm"),
+    **dict.fromkeys(("llamacpp", "llama-cpp", "llama-server"), "llama.cpp"),
+    "text-generation-inference": "tgi",
+}
 _VERSION = re.compile(r"[vb]?([0-9]+(?:\.[0-9]+)*)(?:[.+\-]?[A-Za-z].*)?")
 
 
@@ -31,11 +35,12 @@ def parse_engine(text: str) -> EngineVersion:
 
     Raises InputError for an engine that is not in the table and for a release that is not numbers.
 
-    >>> parse_engine("vllm@0.20").release, parse_engine("vllm").release
-    ((0, 20), None)
+    >>> parse_engine("vllm@0.20").release, parse_engine("vllm").release, parse_engine("llama_cpp").name
+    ((0, 20), None, 'llama.cpp')
     """
     name, at, version = text.strip().partition("@")
-    name = _ALIASES.get(name.lower(), name.lower())
+    plain = name.lower().replace("_", "-")
+    name = _ALIASES.get(plain, plain)
     _check_name(name)
     if not at:
         return EngineVersion(name=name)

@@ -14,9 +14,16 @@ from kvplan.units import format_bytes
 
 
 def memory_findings(
-    kept: Kept, budget: Budget | None, settings: Settings, state_slots: int, tokens: int, ratio: Fraction, page: int
+    kept: Kept,
+    budget: Budget | None,
+    settings: Settings,
+    asked_seqs: int | None,
+    state_slots: int,
+    tokens: int,
+    ratio: Fraction,
+    page: int,
 ) -> Iterator[Finding]:
-    """Findings on pools of ``tokens`` tokens and ``state_slots`` states."""
+    """Findings on pools of ``tokens`` tokens and ``state_slots`` states, where ``asked_seqs`` were to run at once."""
     if budget is not None and budget.kv_bytes <= 0:
         yield fraction_finding(budget, settings.memory_utilization)
     if kept.counts[0] and kept.window_tokens is not None:
@@ -24,11 +31,12 @@ def memory_findings(
         chunk = min(settings.max_num_batched_tokens, settings.max_model_len)
         yield window_pool_finding(window_pool, chunk, ratio, kept.window_tokens, page)
     if kept.state_bytes:
+        fewer = asked_seqs is not None and asked_seqs > settings.max_num_seqs
         yield Finding(
             code="states-bound-sequences",
-            severity="info",
+            severity="warning" if fewer else "info",
             message=f"the state pool holds {state_slots:,} states, several for each request: requests at once are "
-            f"at most {settings.max_num_seqs:,}",
+            f"at most {settings.max_num_seqs:,}" + (f", not the {asked_seqs:,} asked for" if fewer else ""),
             hint="--mamba-full-memory-ratio moves memory between states and tokens, --mamba-ssm-dtype bfloat16 "
             "halves a state",
         )

@@ -96,7 +96,16 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
         budget=with_states(chosen.budget, chosen.pools),
         findings=(
             *model_notes(model),
-            *memory_findings(chosen.kept, chosen.budget, settings, chosen.pools.state_slots, tokens, ratio, page),
+            *memory_findings(
+                chosen.kept,
+                chosen.budget,
+                settings,
+                deployment.max_num_seqs,
+                chosen.pools.state_slots,
+                tokens,
+                ratio,
+                page,
+            ),
             *windows_kept_whole("SGLang", 0 if pooled else windows),
             *asked_findings(deployment, settings, drafter),
             *parallel_findings(model, deployment),
