@@ -504,3 +504,13 @@ def test_a_log_may_come_through_a_pipe() -> None:
     asked = ["calibrate", "-", "--model", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "h100", "--offline"]
     found = subprocess.run([*program, *asked], input=vllm_log(ROW), capture_output=True, text=True, check=True)
     assert "stdin, lines 1 to" in found.stdout
+
+
+def test_a_log_of_a_larger_gpu_is_noticed() -> None:
+    """What an H100 held is more than an A100 of 40 GB may use: a rest below nothing, which no term can be."""
+    start = start_of(vllm_log(ROW))
+    codes = [each.code for each in calibrate(start, model(), H100).findings]
+    assert "log-takes-more-than-there-is" not in codes
+    unsaid = replace(start, total_bytes=None, requested_bytes=None)
+    found = calibrate(unsaid, model(), load_gpu("a100-40gb"))
+    assert "log-takes-more-than-there-is" in [each.code for each in found.findings]

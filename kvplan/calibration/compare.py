@@ -1,6 +1,6 @@
 """A log's figures against the plan of the same deployment, term by term; what is left over is named, not hidden."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kvplan.calibration.deployment import deployment_of, release_in, with_drafter_of
@@ -15,10 +15,12 @@ from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
-from kvplan.units import format_bytes
+from kvplan.units import GIB, format_bytes
 
 UNEXPLAINED = "unexplained"
 _STATE_POOL = "state_pool"
+_ROUNDED_BYTES = GIB // 10
+"""What figures of two digits can miss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +84,12 @@ def calibrate(
     inside = _corrections(terms, budget, left)
     corrections = (*inside, *_beside(start, budget))
     calibrated = fit(model, replace(deployment, corrections=corrections))
+    terms = _with_rest(terms, budget, left, inside)
     return Calibration(
         start=start,
         deployment=deployment,
         planned=planned,
-        terms=_with_rest(terms, budget, left, inside),
+        terms=terms,
         kv_bytes_logged=pool,
         corrections=corrections,
         calibrated=calibrated,
@@ -94,6 +97,7 @@ def calibrate(
         findings=(
             *doubts,
             *_findings(start, gpu, deployment),
+            *_more_than_there_is(terms, budget),
             *(each for each in calibrated.findings if each.code == GRAPHS_DO_NOT_FIT),
         ),
     )
@@ -231,6 +235,19 @@ def _with_rest(
     label = " + ".join(term.name for term in unseen) if unseen else UNEXPLAINED
     joined = TermDifference(name=label, names=names, planned_bytes=planned, logged_bytes=planned + rest)
     return (*(term for term in terms if term.logged_bytes is not None), joined)
+
+
+def _more_than_there_is(terms: tuple[TermDifference, ...], budget: Budget) -> Iterator[Finding]:
+    """A rest below nothing, beyond what rounding leaves: the log's figures need more memory than the plan has."""
+    missing = max((-(term.logged_bytes or 0) for term in terms), default=0)
+    if missing > _ROUNDED_BYTES:
+        yield Finding(
+            code="log-takes-more-than-there-is",
+            severity="warning",
+            message=f"the log's own figures are {format_bytes(missing)} more than the "
+            f"{format_bytes(budget.requested_bytes)} that the plan may use: it is of a larger GPU, or of another share",
+            hint="--gpu NAME, of the GPU that it ran on",
+        )
 
 
 def _findings(start: EngineStart, gpu: GpuProfile | None, deployment: Deployment) -> tuple[Finding, ...]:
