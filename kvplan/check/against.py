@@ -11,19 +11,13 @@ from kvplan.check.measures import MEASURES
 from kvplan.check.results import Change, Measured, Setting
 from kvplan.engines.asked import rows
 from kvplan.engines.base import EngineVersion
-from kvplan.simulation.plant import Plant
 from kvplan.traffic.kinds import Traffic
 
 
 def figures(measured: Measured) -> dict[str, float | None]:
     """Every figure that a limit could name, and the worst case of every class and cap; None: it could not be had."""
-    found: dict[str, float | None] = {
-        "gpus": measured.gpus,
-        "max_model_len": _window(measured),
-    }
-    for name in MEASURES:
-        if name != "worst_case_reservations":
-            found[name] = read(name, measured).value
+    found: dict[str, float | None] = {"gpus": measured.gpus, "max_model_len": _window(measured)}
+    found |= {name: read(name, measured).value for name in MEASURES if name != "worst_case_reservations"}
     if measured.simulation is not None:
         found["offered_per_s"] = measured.simulation.stability.offered_per_s
         for row in measured.simulation.reservations:
@@ -34,8 +28,7 @@ def figures(measured: Measured) -> dict[str, float | None]:
 def _window(measured: Measured) -> int | None:
     if measured.fit is not None:
         return measured.fit.max_model_len
-    plant: Plant | None = None if measured.simulation is None else measured.simulation.plant
-    return None if plant is None else plant.settings.max_model_len
+    return None if measured.simulation is None else measured.simulation.plant.settings.max_model_len
 
 
 def changes(before: Mapping[str, float | None], after: Mapping[str, float | None]) -> tuple[Change, ...]:
@@ -82,10 +75,3 @@ def _flat(key: str, value: Any, keys: Mapping[str, str] = MappingProxyType({})) 
             yield from _flat(f"{key}.{place}", one)
     else:
         yield key, f"{float(value):g}" if isinstance(value, float | Fraction) else str(value)
-
-
-def changes_since(
-    kept: Mapping[str, float | None], after: Mapping[str, float | None], *, complete: bool
-) -> tuple[Change, ...]:
-    """``changes`` against figures that were kept; an answer that is not complete says nothing of the others."""
-    return changes(kept, after if complete else {name: value for name, value in after.items() if name in kept})

@@ -9,6 +9,7 @@ from kvplan.errors import InputError, unreadable
 
 _LARGEST_BYTES = 64 * 2**20
 _HOW = "kvplan check TRAFFIC --format json --output plan.json writes one"
+_CAPACITY = ("max_model_len", "longest_window_tokens", "concurrency_at_max_model_len")
 _TERMS = ("weight_bytes", "activation_bytes", "non_torch_bytes", "graph_bytes")
 
 
@@ -30,14 +31,19 @@ def read_baseline(path: Path) -> tuple[dict[str, float | None], bool]:
     reader = _READERS.get(str(schema))
     if reader is None:
         raise InputError(f"{file} is no answer of kvplan check, fit or simulate", hint=_HOW, file=file)
-    found = {name: value for name, value in reader(document).items() if _is_number(value)}
+    complete = schema == "kvplan.check"
+    found = {
+        name: value
+        for name, value in reader(document).items()
+        if _is_number(value) or (value is None and complete)  # a check says what it could not have
+    }
     if not found:
         raise InputError(f"{file} holds none of the figures of a {schema} document", hint=_HOW, file=file)
-    return found, schema == "kvplan.check"
+    return found, complete
 
 
 def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _part(document: Any, *keys: str) -> dict[str, Any]:
@@ -46,39 +52,31 @@ def _part(document: Any, *keys: str) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _of_check(document: Any) -> dict[str, Any]:
-    return dict(_part(document, "figures"))
+def _rows(document: Any, key: str) -> list[dict[str, Any]]:
+    listed = document.get(key) if isinstance(document, dict) else None
+    return [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
 
 
 def _of_fit(document: Any) -> dict[str, Any]:
     budget, pool, capacity = (_part(document, name) for name in ("budget", "pool", "capacity"))
-    found = {
-        "max_model_len": capacity.get("max_model_len"),
+    # By their sort: the document's own sums leave out what the engine books beside its share.
+    terms = [term for term in _rows(budget, "terms") if _is_number(term.get("bytes"))]
+    sums = dict.fromkeys(_TERMS if terms else (), 0)
+    for term in terms:
+        sort = f"{term_sort(str(term.get('name')))}_bytes"
+        if sort in sums:
+            sums[sort] += term["bytes"]
+    return {
+        **{name: capacity.get(name) for name in _CAPACITY},
         "kv_pool_bytes": pool.get("kv_bytes"),
         "kv_pool_tokens": pool.get("tokens"),
-        "longest_window_tokens": capacity.get("longest_window_tokens"),
-        "concurrency_at_max_model_len": capacity.get("concurrency_at_max_model_len"),
-        **_terms(budget.get("terms")),
+        **sums,
     }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _terms(listed: Any) -> dict[str, int]:
-    """The budget's terms by their sort. Its own sums leave out what the engine books beside its share."""
-    found: dict[str, int] = {}
-    for term in listed if isinstance(listed, list) else []:
-        name, amount = (term.get("name"), term.get("bytes")) if isinstance(term, dict) else (None, None)
-        if isinstance(name, str) and _is_number(amount):
-            key = f"{term_sort(name)}_bytes"
-            found[key] = found.get(key, 0) + (amount or 0)
-    return {key: found.get(key, 0) for key in _TERMS} if found else {}
 
 
 def _of_simulation(document: Any) -> dict[str, Any]:
     wanted = _part(document, "inputs").get("judged")
-    listed = document.get("strategies")
-    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
-    strategy = next((row for row in rows if row.get("name") == wanted), {})
+    strategy = next((row for row in _rows(document, "strategies") if row.get("name") == wanted), {})
     pool, stability = _part(document, "pool"), _part(document, "stability")
     times = {
         f"{time}_{point}_s": _part(strategy, f"{time}_s").get(point)
@@ -89,24 +87,25 @@ def _of_simulation(document: Any) -> dict[str, Any]:
     for_now, for_good = shares.get("refused_share"), shares.get("rejected_permanently_share")
     if isinstance(for_now, int | float) and isinstance(for_good, int | float):
         shares["refused_share"] = for_now + for_good  # as a check counts them
-    found = {
+    return {
         "max_model_len": pool.get("max_model_len"),
         "kv_pool_bytes": pool.get("kv_bytes"),
         "longest_window_tokens": pool.get("longest_window_tokens"),
-        "sustainable_per_s": stability.get("sustainable_per_s"),
-        "offered_per_s": stability.get("offered_per_s"),
+        **{name: stability.get(name) for name in ("sustainable_per_s", "offered_per_s")},
         **shares,
         **times,
-        "output_tokens_per_s": strategy.get("output_tokens_per_s"),
-        "amplification": strategy.get("amplification"),
+        **{name: strategy.get(name) for name in ("output_tokens_per_s", "amplification")},
         **{f"kv_{name}": value for name, value in _part(strategy, "kv").items()},
         **{name: worst.get(name) for name in ("preemptions", "refusals", "over_capacity_events")},
+        **{
+            f"worst_case_reservations: {row.get('name')}": row.get("sequences")
+            for row in _rows(document, "reservations")
+        },
     }
-    listed = document.get("reservations")
-    for row in listed if isinstance(listed, list) else []:
-        if isinstance(row, dict):
-            found[f"worst_case_reservations: {row.get('name')}"] = row.get("sequences")
-    return {name: value for name, value in found.items() if value is not None}
 
 
-_READERS = {"kvplan.check": _of_check, "kvplan.fit": _of_fit, "kvplan.simulation": _of_simulation}
+_READERS = {
+    "kvplan.check": lambda document: _part(document, "figures"),
+    "kvplan.fit": _of_fit,
+    "kvplan.simulation": _of_simulation,
+}

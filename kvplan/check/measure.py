@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from kvplan.capacity import DOES_NOT_FIT, Fit, fit
 from kvplan.check.results import Measured
@@ -18,56 +19,52 @@ from kvplan.traffic.kinds import Traffic
 from kvplan.units import format_bytes
 
 
+class Playing(TypedDict, total=False):
+    """How a file is looked up and played: arguments of ``simulate``."""
+
+    seeds: int | None
+    seed: int | None
+    workers: int | None
+    executor: Executor | None
+    offline: bool
+    profiles_folder: str | Path | None
+    progress: Progress | None
+    say: Callable[[str], None] | None
+
+
 def measure(
     traffic: Traffic,
     *,
     model: ModelSpec | None = None,
-    seeds: int | None = None,
-    seed: int | None = None,
-    workers: int | None = None,
-    executor: Executor | None = None,
     prices_per_hour: Mapping[str, float] | None = None,
-    offline: bool = False,
-    profiles_folder: str | Path | None = None,
-    progress: Progress | None = None,
-    say: Callable[[str], None] | None = None,
+    **playing: Unpack[Playing],
 ) -> Measured:
     """The file's plan, and its traffic played under the policy that it names.
 
     ``model`` stands for the one the file names. ``prices_per_hour`` are of one GPU, by the profile's name; they win
     over the profile's own.
     """
+    offline, profiles_folder = playing.get("offline", False), playing.get("profiles_folder")
     if model is None and traffic.model is not None:
         from kvplan.sources import read_model
 
         model = read_model(traffic.model, offline=offline, profiles_folder=profiles_folder)
-    wanted = traffic.deployment
     model_id = None if model is None else model.id
-    deployment = plan_deployment(wanted, offline=offline, profiles_folder=profiles_folder, model_id=model_id)
+    deployment = plan_deployment(
+        traffic.deployment, offline=offline, profiles_folder=profiles_folder, model_id=model_id
+    )
     planned = _planned(traffic, model, deployment)
     simulation, trouble = None, _trouble(planned)
     if trouble is None:
         try:
-            simulation = simulate(
-                traffic,
-                model=model,
-                strategies=(judged_strategy(traffic).name,),
-                seeds=seeds,
-                seed=seed,
-                workers=workers,
-                executor=executor,
-                offline=offline,
-                profiles_folder=profiles_folder,
-                progress=progress,
-                say=say,
-            )
+            simulation = simulate(traffic, model=model, strategies=(judged_strategy(traffic).name,), **playing)
         except DoesNotStartError as error:
             trouble = error.message
     return Measured(
         traffic=traffic,
         fit=planned,
         simulation=simulation,
-        gpus=deployment.gpus * wanted.replicas,
+        gpus=deployment.gpus * traffic.deployment.replicas,
         gpu_price_per_hour=_price(deployment, prices_per_hour or {}),
         trouble=trouble,
     )
