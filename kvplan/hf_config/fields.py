@@ -171,11 +171,7 @@ class Fields:
 
     def broken(self, name: str, found: object, wanted: str) -> InputError:
         """The error for a value of the wrong type or out of range; ``wanted`` completes "… is 7.5, not …"."""
-        return InputError(
-            f"{self.path}{name} is {_shown(found)}, not {wanted}",
-            hint=CHECK_HINT,
-            key=self.path + name,
-        )
+        return InputError(f"{self.path}{name} is {_shown(found)}, not {wanted}", hint=CHECK_HINT, key=self.path + name)
 
     def _named(self, names: tuple[str, ...]) -> str:
         return next((name for name in names if name in self.values), names[0])

@@ -117,6 +117,7 @@ def read_expanded_latent(model: Described) -> LayerStack:
     return ((FullAttention(kv_heads=heads, head_dim=width, value_head_dim=width),),) * model.layers
 
 
+_COMPRESSED_HEAD_DIM = 512
 _COMPRESSED_ENTRY_BYTES = 584  # vLLM's fp8_ds_mla of head size 512: 448 fp8 + 64 rope × 2 B + 8 B of scales
 
 
@@ -129,16 +130,19 @@ def read_compressed(model: Described) -> LayerStack:
     with a compressor of its own. ``compress_ratios`` has an entry for each layer, and further ones for multi-token
     prediction. Source: vLLM 0.33, ``DeepseekV4Attention``, ``DeepseekCompressor``, ``SlidingWindowMLASpec``.
     """
-    text, layers = model.text, model.layers
-    head_dim, window = text.count("head_dim"), text.count("sliding_window")
-    if head_dim != 512:
-        raise text.refused("head_dim", "the packed entry is only known for 512")
-    return tuple(_compressed_layer(model, ratio, head_dim, window) for ratio in _ratios(model, layers))
+    own = _packed_window(model)
+    return tuple(_compressed_layer(model, ratio, own) for ratio in _ratios(model))
 
 
-def _ratios(model: Described, layers: int) -> list[int]:
+def _packed_window(model: Described) -> CompressedWindow:
+    if model.text.count("head_dim") != _COMPRESSED_HEAD_DIM:
+        raise model.text.refused("head_dim", f"the packed entry is only known for {_COMPRESSED_HEAD_DIM}")
+    return CompressedWindow(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, window=model.text.count("sliding_window"))
+
+
+def _ratios(model: Described) -> list[int]:
     """The ratio of each layer: ``compress_ratios``, or the rate that ``compress_rates`` gives to the layer's type."""
-    text = model.text
+    text, layers = model.text, model.layers
     ratios = text.counts("compress_ratios", least=0)
     if ratios is None:
         rates, kinds = text.section("compress_rates"), text.texts("layer_types")
@@ -163,38 +167,33 @@ def read_compressed_sources(model: Described) -> LayerStack:
     Source: vLLM 0.33, ``vllm/models/deepseek_v41``: ``DeepseekV4Attention`` (584 B a record; 528 B only on capability
     10), ``CompressorStateCache``.
     """
-    text, layers = model.text, model.layers
-    head_dim, window = text.count("head_dim"), text.count("sliding_window")
-    if head_dim != 512:
-        raise text.refused("head_dim", "the packed entry is only known for 512")
-    ratios = _ratios(model, layers)
+    text = model.text
+    own = _packed_window(model)
     kv_sources = text.counts("kv_source_layer_ids", least=0)
     index_sources = text.counts("index_source_layer_ids", least=0)
     if kv_sources is None or index_sources is None:
         raise text.missing("kv_source_layer_ids" if kv_sources is None else "index_source_layer_ids")
-    own = CompressedWindow(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, window=window)
     stack: list[tuple[Layer, ...]] = []
-    for index, ratio in enumerate(ratios):
+    for index, ratio in enumerate(_ratios(model)):
         if ratio > 2:
             raise text.refused("compress_ratios", f"compression ratio {ratio} is not known for this class")
         kept: list[Layer] = [own]
         if ratio and index in kv_sources:
             kept.append(CompressedKv(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, tokens_per_entry=ratio))
             if ratio > 1:
-                kept.append(CompressorState(values_per_token=2 * head_dim, window=8))
+                kept.append(CompressorState(values_per_token=2 * _COMPRESSED_HEAD_DIM, window=8))
             if index in index_sources:
                 kept.append(IndexKeys(bytes_per_entry=index_keys(model).bytes_per_entry, tokens_per_entry=ratio))
         stack.append(tuple(kept))
     return tuple(stack)
 
 
-def _compressed_layer(model: Described, ratio: int, head_dim: int, window: int) -> tuple[Layer, ...]:
-    own = CompressedWindow(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, window=window)
+def _compressed_layer(model: Described, ratio: int, own: CompressedWindow) -> tuple[Layer, ...]:
     if ratio <= 1:
         return (own,)
     entries = CompressedKv(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, tokens_per_entry=ratio)
     if ratio == 128:
-        return own, entries, CompressorState(values_per_token=2 * head_dim, window=ratio)
+        return own, entries, CompressorState(values_per_token=2 * _COMPRESSED_HEAD_DIM, window=ratio)
     if ratio != 4:
         raise model.text.refused("compress_ratios", f"compression ratio {ratio} is not known")
     keys = index_keys(model)
@@ -202,7 +201,7 @@ def _compressed_layer(model: Described, ratio: int, head_dim: int, window: int) 
     return (
         own,
         entries,
-        CompressorState(values_per_token=4 * head_dim, window=2 * ratio),
+        CompressorState(values_per_token=4 * _COMPRESSED_HEAD_DIM, window=2 * ratio),
         IndexKeys(bytes_per_entry=keys.bytes_per_entry, tokens_per_entry=ratio),
         CompressorState(values_per_token=4 * index_dim, window=2 * ratio),
     )

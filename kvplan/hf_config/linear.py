@@ -5,13 +5,7 @@ from dataclasses import replace
 from kvplan.hf_config.described import Described, LayerStack
 from kvplan.hf_config.latent import SPARSE_NAMES, index_keys, latent_cache, own_indexer
 from kvplan.hf_config.mixed import FULL_NAMES, kinds_by_index, layer_kinds, listed_kinds, mixed_stack
-from kvplan.hf_config.recurrent import (
-    GLM5_KDA,
-    bailing_kda_state,
-    gated_delta_state,
-    kda_state,
-    lightning_state,
-)
+from kvplan.hf_config.recurrent import GLM5_KDA, bailing_kda_state, gated_delta_state, kda_state, lightning_state
 from kvplan.hf_config.standard import full_attention
 from kvplan.layers import IndexTail
 

@@ -75,27 +75,16 @@ def mamba1_state(model: Described) -> Mamba1State:
     """Mamba and FalconMamba: ``intermediate_size`` is the inner width and wins over ``expand`` × hidden."""
     text = _with(model, _MAMBA1)
     inner = text.optional_count("intermediate_size", "d_inner") or text.count("expand") * model.hidden
-    return _typed(
-        model,
-        Mamba1State(
-            inner=inner,
-            state=text.count("state_size"),
-            conv_kernel=text.count("conv_kernel"),
-        ),
-    )
+    state = Mamba1State(inner=inner, state=text.count("state_size"), conv_kernel=text.count("conv_kernel"))
+    return _typed(model, state)
 
 
 def jamba_state(model: Described) -> Mamba1State:
     """Mamba-1 layers of Jamba and Phi-4-mini-flash: ``mamba_expand`` × hidden channels."""
     text = _with(model, _JAMBA)
-    return _typed(
-        model,
-        Mamba1State(
-            inner=text.count("mamba_expand") * model.hidden,
-            state=text.count("mamba_d_state"),
-            conv_kernel=text.count("mamba_d_conv"),
-        ),
-    )
+    inner = text.count("mamba_expand") * model.hidden
+    state = Mamba1State(inner=inner, state=text.count("mamba_d_state"), conv_kernel=text.count("mamba_d_conv"))
+    return _typed(model, state)
 
 
 def _mamba2(model: Described, text: Fields, names: tuple[str, str, str, str, str], inner: int | None) -> Mamba2State:
@@ -204,15 +193,9 @@ def kda_state(model: Described, defaults: Mapping[str, object] | None = None) ->
 
 def bailing_kda_state(model: Described) -> KdaState:
     """Ling 3's KDA layers: the attention's own heads. Source: vLLM 0.33, ``_get_kda_state_shape_for_config``."""
-    return _typed(
-        model,
-        KdaState(
-            heads=model.query_heads,
-            dim=_linear_head_dim(model),
-            conv_kernel=model.text.optional_count("short_conv_kernel_size") or 4,
-        ),
-        FLOAT32,
-    )
+    kernel = model.text.optional_count("short_conv_kernel_size") or 4
+    state = KdaState(heads=model.query_heads, dim=_linear_head_dim(model), conv_kernel=kernel)
+    return _typed(model, state, FLOAT32)
 
 
 def lightning_state(model: Described) -> LightningState:
@@ -249,13 +232,8 @@ def plamo2_state(model: Described) -> Mamba2State:
 def short_conv_state(model: Described) -> ShortConvState:
     """LFM2: ``conv_L_cache`` (3 where absent) − 1 steps of ``conv_dim`` (hidden where absent) channels."""
     text = _with(model, {"conv_L_cache": 3})
-    return _typed(
-        model,
-        ShortConvState(
-            channels=text.optional_count("conv_dim") or model.hidden,
-            conv_kernel=text.count("conv_L_cache"),
-        ),
-    )
+    channels = text.optional_count("conv_dim") or model.hidden
+    return _typed(model, ShortConvState(channels=channels, conv_kernel=text.count("conv_L_cache")))
 
 
 def rg_lru_state(model: Described) -> RgLruState:
@@ -265,14 +243,8 @@ def rg_lru_state(model: Described) -> RgLruState:
     model's type).
     """
     text = _with(model, {"conv1d_width": 4})
-    return _typed(
-        model,
-        RgLruState(
-            width=text.optional_count("lru_width") or model.hidden,
-            conv_kernel=text.count("conv1d_width"),
-        ),
-        FLOAT32,
-    )
+    width = text.optional_count("lru_width") or model.hidden
+    return _typed(model, RgLruState(width=width, conv_kernel=text.count("conv1d_width")), FLOAT32)
 
 
 def read_rwkv(model: Described) -> LayerStack:

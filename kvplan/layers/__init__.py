@@ -13,18 +13,8 @@ from kvplan.layers.attention import (
     SharedKv,
     SlidingAttention,
 )
-from kvplan.layers.base import (
-    Layer,
-    share,
-    share_or_replicate,
-)
-from kvplan.layers.compressed import (
-    CompressedKv,
-    CompressedWindow,
-    CompressorState,
-    IndexKeys,
-    IndexTail,
-)
+from kvplan.layers.base import Layer, share, share_or_replicate
+from kvplan.layers.compressed import CompressedKv, CompressedWindow, CompressorState, IndexKeys, IndexTail
 from kvplan.layers.recurrent import (
     GatedDeltaState,
     KdaState,
@@ -36,14 +26,7 @@ from kvplan.layers.recurrent import (
     RwkvState,
     ShortConvState,
 )
-from kvplan.layers.stored import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    FP8,
-    KvTypes,
-    StoredType,
-)
+from kvplan.layers.stored import BFLOAT16, FLOAT16, FLOAT32, FP8, KvTypes, StoredType
 
 __all__ = [
     "BFLOAT16",

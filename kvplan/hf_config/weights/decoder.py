@@ -98,12 +98,7 @@ def read_decoder(model: Described, stack: LayerStack) -> Decoder | None:
     config, text = model.outer.values, model.text.values
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     stated = {key: value for key, value in text.items() if value is not None}
-    facts: Config = {
-        **model.text.defaults,
-        **_CLASS_WIDTHS.get(model_type, {}),
-        **_flat_experts(text),
-        **stated,
-    }
+    facts: Config = {**model.text.defaults, **_CLASS_WIDTHS.get(model_type, {}), **_flat_experts(text), **stated}
     hidden = whole(facts, *HIDDEN_NAMES)
     vocabulary = whole(facts, "padded_vocab_size", "vocab_size") or whole(config, "vocab_size")
     if hidden is None or vocabulary is None:

@@ -20,16 +20,7 @@ def dense_parts(
 
 def experts(decoder: Decoder) -> int:
     """Routed experts of a mixture layer; 0 for a dense model."""
-    return (
-        whole(
-            decoder.config,
-            "n_routed_experts",
-            "num_experts",
-            "num_local_experts",
-            "moe_num_experts",
-        )
-        or 0
-    )
+    return whole(decoder.config, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts") or 0
 
 
 def expert_width(decoder: Decoder) -> int | None:
