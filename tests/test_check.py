@@ -66,6 +66,11 @@ def measured() -> Measured:
     return measure(_traffic("preemptions: {max: 0}"), seeds=3, workers=1)
 
 
+def _value(found: LimitResult) -> float:
+    assert found.reading.value is not None
+    return found.reading.value
+
+
 def _judged(measured: Measured, limits: str, *, strict: bool = False) -> tuple[LimitResult, ...]:
     return judge_limits(replace(measured, traffic=_traffic(limits)), strict=strict)
 
@@ -79,7 +84,7 @@ def test_every_figure_of_a_run_can_be_judged(name: str, measured: Measured) -> N
     """At least 0 always holds, and the values are those of the run."""
     (found,) = _judged(measured, f"{name}: {{min: 0}}")
     assert found.passed
-    assert found.reading.value is not None
+    assert _value(found) >= 0
     assert name in message(found)
 
 
@@ -87,7 +92,7 @@ def test_every_figure_of_a_run_can_be_judged(name: str, measured: Measured) -> N
 def test_classes_have_their_own_figures(name: str, measured: Measured) -> None:
     (found,) = _judged(measured, f"{name}: {{class: batch, min: 0}}")
     assert found.class_name == "batch"
-    assert found.reading.value is not None
+    assert _value(found) >= 0
 
 
 def test_a_figure_of_the_whole_has_no_class(measured: Measured) -> None:
@@ -130,24 +135,6 @@ def test_reservations_are_the_fewest_that_the_policy_charges(measured: Measured)
     assert every.reading.value == 399 // 70
 
 
-def test_a_mean_within_noise_fails_only_when_strict(measured: Measured) -> None:
-    """Three seeds: the limit is put between the mean and the end of its interval."""
-    (wide,) = _judged(measured, "refused_share: {max: 1}")
-    reading = wide.reading
-    assert reading.value is not None
-    assert reading.low is not None
-    assert reading.high is not None
-    assert 0 < reading.low < reading.value < reading.high < 1
-    above = (reading.low + reading.value) / 2
-    (noisy,) = _judged(measured, f"refused_share: {{max: {above}}}")
-    assert (noisy.certainty, noisy.keeps, noisy.passed) == ("within_noise", False, True)
-    (strict,) = _judged(measured, f"refused_share: {{max: {above}}}", strict=True)
-    assert (strict.certainty, strict.passed) == ("within_noise", False)
-    assert "within noise" in message(strict)
-    (broken,) = _judged(measured, f"refused_share: {{max: {reading.low / 2}}}")
-    assert (broken.certainty, broken.passed) == ("sure", False)
-
-
 @pytest.mark.parametrize(
     ("bound", "limit", "strict", "expected"),
     [
@@ -186,16 +173,14 @@ def test_who_can_never_fit_is_refused_too() -> None:
     for_now_or_good, for_good = check(
         _traffic("refused_share: {max: 0.01}\n  rejected_permanently_share: {max: 0.01}", text), seeds=1, workers=1
     ).limits
-    assert for_good.reading.value is not None
-    assert for_now_or_good.reading.value is not None
-    assert 0.05 < for_good.reading.value <= for_now_or_good.reading.value < 0.2
+    assert 0.05 < _value(for_good) <= _value(for_now_or_good) < 0.2
     assert not for_now_or_good.passed
 
 
 def test_a_file_without_limits_is_refused() -> None:
     with pytest.raises(InputError, match="nothing to check") as caught:
         check(parse_traffic(POOL, file="traffic.yaml"))
-    assert caught.value.hint is not None
+    assert "kvplan explain traffic" in (caught.value.hint or "")
 
 
 def test_nothing_to_measure_is_no_pass() -> None:
@@ -225,8 +210,7 @@ def test_weights_that_do_not_fit_are_a_broken_limit_and_the_pool_is_told_as_it_i
     found = check(_traffic("kv_pool_bytes: {min: 0GiB}", text), offline=True, workers=1)
     fits, pool = found.limits
     assert (fits.name, found.passed, pool.passed) == ("fits", False, False)
-    assert pool.reading.value is not None
-    assert pool.reading.value < 0
+    assert _value(pool) < 0
     assert pool.certainty == "exact"
 
 
@@ -246,11 +230,9 @@ def test_a_plan_is_judged_exactly() -> None:
 def test_the_band_of_a_planned_service_time_warns_and_does_not_decide() -> None:
     found = check(_traffic("e2e_mean_s: {max: 100}", PLANNED), offline=True, workers=1)
     (limit,) = found.limits
-    assert limit.at_slow_end is not None
-    assert limit.at_fast_end is not None
-    assert limit.reading.value is not None
-    assert limit.at_fast_end < limit.reading.value < limit.at_slow_end
-    tight = _traffic(f"e2e_mean_s: {{max: {(limit.reading.value + limit.at_slow_end) / 2}}}", PLANNED)
+    slow, fast = limit.at_slow_end or 0.0, limit.at_fast_end or 0.0
+    assert 0 < fast < _value(limit) < slow
+    tight = _traffic(f"e2e_mean_s: {{max: {(_value(limit) + slow) / 2}}}", PLANNED)
     assert check(tight, offline=True, workers=1).passed
 
 
@@ -333,18 +315,11 @@ def test_a_baseline_that_is_none_is_refused(text: str, words: str, tmp_path: Pat
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=words):
         read_baseline(path)
-
-
-def test_a_baseline_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
-        read_baseline(tmp_path / "plan.json")
+        read_baseline(tmp_path / "none.json")
 
 
-def test_a_limit_is_a_frozen_line_of_the_file() -> None:
-    found = _traffic("preemptions: {max: 0}")
-    assert found.limits == (Limit(name="preemptions", maximum=0, line=24),)
-
-
-def test_limits_in_a_list_have_lines_of_their_own() -> None:
+def test_a_limit_knows_its_line_also_in_a_list() -> None:
+    assert _traffic("preemptions: {max: 0}").limits == (Limit(name="preemptions", maximum=0, line=24),)
     limits = "ttft_p99_s:\n    - {class: chat, max: 5}\n    - {class: batch, max: 9}"
     assert [limit.line for limit in _traffic(limits).limits] == [25, 26]

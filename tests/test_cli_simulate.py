@@ -40,13 +40,7 @@ def test_json_has_every_key_and_the_books_balance(capsys: pytest.CaptureFixture[
     document = json.loads(_run(capsys, "--format", "json"))
     assert (document["schema"], document["schema_version"]) == ("kvplan.simulation", 2)
     assert document["pool"]["blocks"] == 400
-    assert [strategy["name"] for strategy in document["strategies"]] == [
-        "worst_case",
-        "worst_case_default_cap",
-        "prompt_only",
-        "concurrency",
-        "none",
-    ]
+    assert [strategy["name"] for strategy in document["strategies"]] == list(DEFAULT_STRATEGIES)
     for strategy in document["strategies"]:
         requests = strategy["requests"]
         ends = ("completed", "rejected_permanently", "gave_up", "timed_out", "cancelled", "unfinished")
@@ -158,21 +152,6 @@ def test_the_page_of_a_planned_pool_has_its_budget(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "wrote report.html\n"
 
 
-def test_a_report_has_a_known_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "traffic.yaml", "--report", "report.docx"]) == 3
-    assert "name it *.html or *.md" in capsys.readouterr().err
-
-
-def test_a_folder_that_is_not_there_is_said_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "traffic.yaml", "--plot", "nowhere/pool.png"]) == 3
-    assert "there is no folder" in capsys.readouterr().err
-
-
-def test_a_picture_that_cannot_be_drawn_is_said_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "traffic.yaml", "--plot", "pool.bmp"]) == 3
-    assert "pool.bmp is no picture" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_the_picture(kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
@@ -186,13 +165,6 @@ def test_the_picture(kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Pa
         ), "text stays text"
     _run(capsys, "--plot", f"pool.{kind}", "--strategy", "worst_case", "--force")
     assert (tmp_path / f"pool.{kind}").read_bytes() == drawn, "the same run draws the same file"
-
-
-def test_files_are_checked_before_the_work(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "kept.csv").write_text("mine\n", encoding="utf-8")
-    assert main(["simulate", "traffic.yaml", "--requests", "kept.csv"]) == 3
-    assert "kept.csv exists" in capsys.readouterr().err
-    assert (tmp_path / "kept.csv").read_text(encoding="utf-8") == "mine\n"
 
 
 def _interrupted(place: Path) -> None:
@@ -298,11 +270,23 @@ def test_an_endless_queue_and_a_limit_above_the_worst_case_are_said(
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
-    [("--seed", "-5", "a seed of -5 is below zero"), ("--seeds", "1000000000", "more than 10,000")],
+    [
+        ("--seed", "-5", "a seed of -5 is below zero"),
+        ("--seeds", "1000000000", "more than 10,000"),
+        ("--report", "report.docx", "name it *.html or *.md"),
+        ("--plot", "nowhere/pool.png", "there is no folder"),
+        ("--plot", "pool.bmp", "pool.bmp is no picture"),
+        ("--requests", "traffic.yaml", "traffic.yaml exists"),
+    ],
 )
-def test_seeds_that_cannot_be_played(capsys: pytest.CaptureFixture[str], option: str, value: str, message: str) -> None:
+def test_what_cannot_be_is_said_before_the_work(
+    option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["simulate", "traffic.yaml", option, value]) == 3
-    assert message in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+    assert Path("traffic.yaml").read_text(encoding="utf-8") == TRAFFIC
 
 
 def test_an_interrupt_in_the_middle_is_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
