@@ -1,12 +1,16 @@
 """An engine that is scripted byte for byte, and connections to it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import ParamSpec
 
 from kvplan.gateway.command import loop_factory
 from kvplan.gateway.connection import Connection
 from kvplan.gateway.upstream import Upstream
+
+Given = ParamSpec("Given")
 
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Engine: a\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
@@ -79,16 +83,16 @@ async def upstream_of(engine: Engine, *, silence_s: float = 60.0) -> AsyncIterat
             upstream.close()
 
 
-def run(case: Callable[[], Awaitable[None]]) -> None:
-    """Run ``case`` with a limit in time, on asyncio's loop and on the one that the command takes."""
+def on_both_loops(case: Callable[Given, Coroutine[None, None, None]]) -> Callable[Given, None]:
+    """Make a test of a coroutine: it is run on asyncio's loop and on the one that the command takes, with a limit."""
 
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await case()
+    @functools.wraps(case)
+    def test(*args: Given.args, **named: Given.kwargs) -> None:
+        for factory in (None, loop_factory()):
+            with asyncio.Runner(loop_factory=factory) as runner:
+                runner.run(asyncio.wait_for(case(*args, **named), 30))
 
-    for factory in (None, loop_factory()):
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(limited())
+    return test
 
 
 async def ask(upstream: Upstream, method: str = "POST", body: bytes = b"{}") -> tuple[int, bytes]:

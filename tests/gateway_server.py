@@ -1,13 +1,15 @@
 """A gateway on a real server in front of a fake engine, for tests: at the end nothing may be reserved or running."""
 
 import asyncio
+import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import pytest
 
 from kvplan.admission import STRATEGIES
 from kvplan.gateway.admit import OwnLedger, Promise
@@ -154,6 +156,28 @@ def run(
 
     with asyncio.Runner(loop_factory=None if loop == "asyncio" else loop_factory()) as runner:
         runner.run(asyncio.wait_for(whole(), timeout=at_most_s))
+
+
+def against(
+    given: Promise | None = None, *, servers: Sequence[str] = (), **settings: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Make a test of a coroutine that takes a running gateway first: on uvicorn, or on each of ``servers``."""
+
+    def decorated(case: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        wanted = dict(list(inspect.signature(case).parameters.items())[1:])
+        added = {"server": inspect.Parameter("server", inspect.Parameter.KEYWORD_ONLY)} if servers else {}
+
+        def test(**named: Any) -> None:
+            server = named.get("server", "uvicorn")
+            passed = {name: named[name] for name in wanted}
+            run(lambda gateway: case(gateway, **passed), given, server=server, **settings)
+
+        test.__name__, test.__doc__, test.__module__ = case.__name__, case.__doc__, case.__module__
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in {**added, **wanted}.values()]
+        test.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return pytest.mark.parametrize("server", servers)(test) if servers else test
+
+    return decorated
 
 
 def error_of(body: bytes) -> dict[str, Any]:

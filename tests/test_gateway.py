@@ -19,56 +19,51 @@ from kvplan.gateway import middleware
 from kvplan.gateway.admit import Admission, OwnLedger, filled
 from kvplan.gateway.asks import Ask
 from kvplan.gateway.counting import EngineCounter
-from tests.gateway_server import CHAT, CHAT_ALLOWANCE, WINDOW_TOKENS, Served, error_of, promise, run
+from tests.gateway_server import CHAT, CHAT_ALLOWANCE, WINDOW_TOKENS, Served, against, error_of, promise, run
 
 
-def test_a_request_that_fits_is_streamed_byte_for_byte() -> None:
-    async def case(gateway: Served) -> None:
-        status, headers, body = await gateway.chat(max_tokens=8, stream=True)
-        assert status == 200
-        assert headers["x-engine"] == "fake"
-        assert int(headers["x-kvplan-reserved-tokens"]) == CHAT_ALLOWANCE + len("hi") + len("user") + 8
-        assert body.endswith(b"data: [DONE]\n\n")
-        assert body.count(b"data: ") == 5
-
-    run(case)
+@against()
+async def test_a_request_that_fits_is_streamed_byte_for_byte(gateway: Served) -> None:
+    status, headers, body = await gateway.chat(max_tokens=8, stream=True)
+    assert status == 200
+    assert headers["x-engine"] == "fake"
+    assert int(headers["x-kvplan-reserved-tokens"]) == CHAT_ALLOWANCE + len("hi") + len("user") + 8
+    assert body.endswith(b"data: [DONE]\n\n")
+    assert body.count(b"data: ") == 5
 
 
-def test_no_room_is_429_with_a_retry_after_and_an_openai_body() -> None:
-    async def case(gateway: Served) -> None:
-        slow = asyncio.create_task(gateway.chat(fake={"tokens": 10, "gap_s": 0.1}))
-        slow2 = asyncio.create_task(gateway.chat(fake={"tokens": 10, "gap_s": 0.1}))
-        while gateway.engine.running < 2:
-            await asyncio.sleep(0.01)
-        status, headers, body = await gateway.chat()
-        assert status == 429
-        assert int(headers["Retry-After"]) >= 1
-        assert int(headers["retry-after-ms"]) >= 1000
-        error = json.loads(body)["error"]
-        assert error["code"] == "server_at_capacity"
-        assert error["type"] == "rate_limit_error"
-        assert (await slow)[0] == (await slow2)[0] == 200
-        assert (await gateway.chat(max_tokens=4))[0] == 200
-
-    run(case)
+@against()
+async def test_no_room_is_429_with_a_retry_after_and_an_openai_body(gateway: Served) -> None:
+    slow = asyncio.create_task(gateway.chat(fake={"tokens": 10, "gap_s": 0.1}))
+    slow2 = asyncio.create_task(gateway.chat(fake={"tokens": 10, "gap_s": 0.1}))
+    while gateway.engine.running < 2:
+        await asyncio.sleep(0.01)
+    status, headers, body = await gateway.chat()
+    assert status == 429
+    assert int(headers["Retry-After"]) >= 1
+    assert int(headers["retry-after-ms"]) >= 1000
+    error = json.loads(body)["error"]
+    assert error["code"] == "server_at_capacity"
+    assert error["type"] == "rate_limit_error"
+    assert (await slow)[0] == (await slow2)[0] == 200
+    assert (await gateway.chat(max_tokens=4))[0] == 200
 
 
-def test_what_can_never_be_served_is_400_and_never_429() -> None:
-    async def case(gateway: Served) -> None:
-        body = {"model": "fake", "prompt": list(range(WINDOW_TOKENS)), "max_tokens": 1}
-        async with gateway.client.post(gateway.url + "/v1/completions", json=body) as response:
-            assert response.status == 400
-            assert response.headers["x-should-retry"] == "false"
-            assert (await response.json())["error"]["code"] == "context_length_exceeded"
-        status, headers, _ = await gateway.chat(n=3)
-        assert status == 400
-        assert "Retry-After" not in headers
-        assert gateway.engine.bodies == []
-
-    run(case)
+@against()
+async def test_what_can_never_be_served_is_400_and_never_429(gateway: Served) -> None:
+    body = {"model": "fake", "prompt": list(range(WINDOW_TOKENS)), "max_tokens": 1}
+    async with gateway.client.post(gateway.url + "/v1/completions", json=body) as response:
+        assert response.status == 400
+        assert response.headers["x-should-retry"] == "false"
+        assert (await response.json())["error"]["code"] == "context_length_exceeded"
+    status, headers, _ = await gateway.chat(n=3)
+    assert status == 400
+    assert "Retry-After" not in headers
+    assert gateway.engine.bodies == []
 
 
-def test_a_field_that_cannot_be_priced_is_named_and_nothing_goes_on() -> None:
+@against()
+async def test_a_field_that_cannot_be_priced_is_named_and_nothing_goes_on(gateway: Served) -> None:
     """Which fields those are, tests/test_gateway_asks.py says."""
     chat = {"messages": [{"role": "user", "content": "x"}]}
     wrong: list[tuple[str, dict[str, Any], str]] = [
@@ -77,154 +72,130 @@ def test_a_field_that_cannot_be_priced_is_named_and_nothing_goes_on() -> None:
         ("/v1/completions", {"prompt": [-1]}, "prompt"),
         ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
     ]
-
-    async def case(gateway: Served) -> None:
-        for path, fields, param in wrong:
-            async with gateway.client.post(gateway.url + path, json=fields) as response:
-                assert response.status == 400
-                assert error_of(await response.read())["param"] == param
-                assert response.headers["x-should-retry"] == "false"
-        for raw in (b"", b"[1]", b"{", b'{"max_tokens": NaN}', b"\xff\xfe", b"[" * 60_000, b"[" * 100_000):
-            async with gateway.client.post(gateway.url + CHAT, data=raw) as response:
-                assert response.status == (413 if len(raw) > 65536 else 400)
-        assert gateway.engine.bodies == []
-
-    run(case)
-
-
-def test_the_default_cap_is_charged_and_forwarded() -> None:
-    async def case(gateway: Served) -> None:
-        status, headers, _ = await gateway.chat()
-        assert status == 200
-        assert gateway.engine.bodies[0]["max_tokens"] == 100
-        assert int(headers["x-kvplan-reserved-tokens"]) == CHAT_ALLOWANCE + 6 + 100
-        await gateway.chat(max_tokens=None)
-        assert gateway.engine.bodies[1]["max_tokens"] == 100
-
-    run(case, promise(default_max_tokens=100))
-
-
-def test_sequences_multiply() -> None:
-    async def case(gateway: Served) -> None:
-        body = {"model": "fake", "prompt": [[1] * 10, [2] * 20], "max_tokens": 10, "n": 2, "best_of": 3}
-        async with gateway.client.post(gateway.url + "/v1/completions", json=body) as response:
-            assert response.status == 200
-            assert int(response.headers["x-kvplan-reserved-tokens"]) == 3 * (20 + 30)
-
-    run(case)
-
-
-def test_a_key_given_twice_is_forwarded_as_it_was_priced() -> None:
-    async def case(gateway: Served) -> None:
-        raw = b'{"max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "max_tokens": 5}'
+    for path, fields, param in wrong:
+        async with gateway.client.post(gateway.url + path, json=fields) as response:
+            assert response.status == 400
+            assert error_of(await response.read())["param"] == param
+            assert response.headers["x-should-retry"] == "false"
+    for raw in (b"", b"[1]", b"{", b'{"max_tokens": NaN}', b"\xff\xfe", b"[" * 60_000, b"[" * 100_000):
         async with gateway.client.post(gateway.url + CHAT, data=raw) as response:
-            assert response.status == 200
-        assert gateway.engine.bodies[0]["max_tokens"] == 5
-
-    run(case)
+            assert response.status == (413 if len(raw) > 65536 else 400)
+    assert gateway.engine.bodies == []
 
 
-def test_an_engine_that_is_down_is_503() -> None:
-    async def case(gateway: Served) -> None:
-        status, headers, _ = await gateway.chat()
-        assert status == 503
-        assert int(headers["Retry-After"]) >= 1
-
-    run(case, upstream="http://127.0.0.1:9")
-
-
-def test_an_engine_that_dies_mid_stream_never_ends_cleanly() -> None:
-    async def case(gateway: Served) -> None:
-        with pytest.raises(aiohttp.ClientPayloadError):
-            await gateway.chat(stream=True, max_tokens=10, fake={"tokens": 10, "die_after": 3, "gap_s": 0.01})
-        with pytest.raises(aiohttp.ClientPayloadError):
-            await gateway.chat(max_tokens=10, fake={"tokens": 10, "die_after": 3, "gap_s": 0.01})
-
-    run(case)
+@against(promise(default_max_tokens=100))
+async def test_the_default_cap_is_charged_and_forwarded(gateway: Served) -> None:
+    status, headers, _ = await gateway.chat()
+    assert status == 200
+    assert gateway.engine.bodies[0]["max_tokens"] == 100
+    assert int(headers["x-kvplan-reserved-tokens"]) == CHAT_ALLOWANCE + 6 + 100
+    await gateway.chat(max_tokens=None)
+    assert gateway.engine.bodies[1]["max_tokens"] == 100
 
 
-def test_a_client_that_leaves_frees_its_reservation_and_stops_the_engine() -> None:
-    async def case(gateway: Served) -> None:
-        for wait_s in (0.0, 0.02, 0.15):
-            task = asyncio.create_task(gateway.chat(stream=True, fake={"tokens": 1000, "gap_s": 0.05}))
-            await asyncio.sleep(wait_s)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        for _ in range(200):
-            if gateway.ledger.reserved == 0 and gateway.engine.running == 0:
-                break
-            await asyncio.sleep(0.01)
-        assert gateway.ledger.reserved == 0
-        assert gateway.engine.running == 0
-
-    run(case)
+@against()
+async def test_sequences_multiply(gateway: Served) -> None:
+    body = {"model": "fake", "prompt": [[1] * 10, [2] * 20], "max_tokens": 10, "n": 2, "best_of": 3}
+    async with gateway.client.post(gateway.url + "/v1/completions", json=body) as response:
+        assert response.status == 200
+        assert int(response.headers["x-kvplan-reserved-tokens"]) == 3 * (20 + 30)
 
 
-def test_draining_answers_503_and_lets_running_requests_finish() -> None:
-    async def case(gateway: Served) -> None:
-        slow = asyncio.create_task(gateway.chat(max_tokens=8, fake={"tokens": 5, "gap_s": 0.05}))
-        while gateway.engine.running < 1:
-            await asyncio.sleep(0.01)
-        gateway.drain.is_draining = True
-        status, headers, _ = await gateway.chat()
-        assert status == 503
-        assert headers["Connection"] == "close"
-        async with gateway.client.get(gateway.url + "/readyz") as response:
-            assert response.status == 503
-        assert (await slow)[0] == 200
-
-    run(case)
+@against()
+async def test_a_key_given_twice_is_forwarded_as_it_was_priced(gateway: Served) -> None:
+    raw = b'{"max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "max_tokens": 5}'
+    async with gateway.client.post(gateway.url + CHAT, data=raw) as response:
+        assert response.status == 200
+    assert gateway.engine.bodies[0]["max_tokens"] == 5
 
 
-def test_admin_routes_stay_inside() -> None:
-    async def case(gateway: Served) -> None:
-        for path in ("/v1/load_lora_adapter", "/sleep", "/server_info", "/v1/unknown", "/v1/chat/completions/"):
-            async with gateway.client.post(gateway.url + path, json={}) as response:
-                assert response.status == 404, path
-        for path in ("/v1/models/../../sleep", "/v1/models/%2e%2e/metrics", "/v1/models/a%3Fb", "/v1/models/x/../y"):
-            async with gateway.client.get(URL(gateway.url + path, encoded=True)) as response:
-                assert response.status == 404, path
-        async with gateway.client.get(gateway.url + "/v1/models") as response:
-            assert (await response.json())["data"][0]["id"] == "fake"
-        async with gateway.client.get(gateway.url + "/metrics") as response:
-            assert "kvplan_ledger_capacity 128.0" in await response.text()
-        async with gateway.client.get(gateway.url + "/healthz") as response:
-            assert response.status == 200
-
-    run(case)
+@against(upstream="http://127.0.0.1:9")
+async def test_an_engine_that_is_down_is_503(gateway: Served) -> None:
+    status, headers, _ = await gateway.chat()
+    assert status == 503
+    assert int(headers["Retry-After"]) >= 1
 
 
-def test_a_route_is_served_by_its_methods_only() -> None:
-    async def case(gateway: Served) -> None:
-        for method, path, allowed in (
-            ("DELETE", "/v1/models/fake", "GET, HEAD"),
-            ("POST", "/v1/models", "GET, HEAD"),
-            ("GET", CHAT, "POST"),
-            ("PUT", CHAT, "POST"),
-            ("GET", "/tokenize", "POST"),
-            ("GET", "/v1/messages/count_tokens", "POST"),
-        ):
-            async with gateway.client.request(method, gateway.url + path) as response:
-                assert (response.status, response.headers["Allow"]) == (405, allowed)
-                assert error_of(await response.read())["code"] == "method_not_allowed"
-        assert not gateway.engine.headers
-
-    run(case)
+@against()
+async def test_an_engine_that_dies_mid_stream_never_ends_cleanly(gateway: Served) -> None:
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await gateway.chat(stream=True, max_tokens=10, fake={"tokens": 10, "die_after": 3, "gap_s": 0.01})
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await gateway.chat(max_tokens=10, fake={"tokens": 10, "die_after": 3, "gap_s": 0.01})
 
 
-def test_hop_by_hop_headers_stop_here_and_authorization_passes() -> None:
-    async def case(gateway: Served) -> None:
-        headers = {"Authorization": "Bearer secret", "Connection": "x-private", "X-Private": "1", "TE": "trailers"}
-        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
-        async with gateway.client.post(gateway.url + CHAT, json=body, headers=headers) as response:
-            assert response.status == 200
-            assert "x-hop" not in response.headers
-        seen = {name.lower() for name in gateway.engine.headers[0]}
-        assert gateway.engine.headers[0]["Authorization"] == "Bearer secret"
-        assert not seen & {"x-private", "te"}
+@against()
+async def test_a_client_that_leaves_frees_its_reservation_and_stops_the_engine(gateway: Served) -> None:
+    for wait_s in (0.0, 0.02, 0.15):
+        task = asyncio.create_task(gateway.chat(stream=True, fake={"tokens": 1000, "gap_s": 0.05}))
+        await asyncio.sleep(wait_s)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    for _ in range(200):
+        if gateway.ledger.reserved == 0 and gateway.engine.running == 0:
+            break
+        await asyncio.sleep(0.01)
+    assert gateway.ledger.reserved == 0
+    assert gateway.engine.running == 0
 
-    run(case)
+
+@against()
+async def test_draining_answers_503_and_lets_running_requests_finish(gateway: Served) -> None:
+    slow = asyncio.create_task(gateway.chat(max_tokens=8, fake={"tokens": 5, "gap_s": 0.05}))
+    while gateway.engine.running < 1:
+        await asyncio.sleep(0.01)
+    gateway.drain.is_draining = True
+    status, headers, _ = await gateway.chat()
+    assert status == 503
+    assert headers["Connection"] == "close"
+    async with gateway.client.get(gateway.url + "/readyz") as response:
+        assert response.status == 503
+    assert (await slow)[0] == 200
+
+
+@against()
+async def test_admin_routes_stay_inside(gateway: Served) -> None:
+    for path in ("/v1/load_lora_adapter", "/sleep", "/server_info", "/v1/unknown", "/v1/chat/completions/"):
+        async with gateway.client.post(gateway.url + path, json={}) as response:
+            assert response.status == 404, path
+    for path in ("/v1/models/../../sleep", "/v1/models/%2e%2e/metrics", "/v1/models/a%3Fb", "/v1/models/x/../y"):
+        async with gateway.client.get(URL(gateway.url + path, encoded=True)) as response:
+            assert response.status == 404, path
+    async with gateway.client.get(gateway.url + "/v1/models") as response:
+        assert (await response.json())["data"][0]["id"] == "fake"
+    async with gateway.client.get(gateway.url + "/metrics") as response:
+        assert "kvplan_ledger_capacity 128.0" in await response.text()
+    async with gateway.client.get(gateway.url + "/healthz") as response:
+        assert response.status == 200
+
+
+@against()
+async def test_a_route_is_served_by_its_methods_only(gateway: Served) -> None:
+    for method, path, allowed in (
+        ("DELETE", "/v1/models/fake", "GET, HEAD"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("GET", CHAT, "POST"),
+        ("PUT", CHAT, "POST"),
+        ("GET", "/tokenize", "POST"),
+        ("GET", "/v1/messages/count_tokens", "POST"),
+    ):
+        async with gateway.client.request(method, gateway.url + path) as response:
+            assert (response.status, response.headers["Allow"]) == (405, allowed)
+            assert error_of(await response.read())["code"] == "method_not_allowed"
+    assert not gateway.engine.headers
+
+
+@against()
+async def test_hop_by_hop_headers_stop_here_and_authorization_passes(gateway: Served) -> None:
+    headers = {"Authorization": "Bearer secret", "Connection": "x-private", "X-Private": "1", "TE": "trailers"}
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    async with gateway.client.post(gateway.url + CHAT, json=body, headers=headers) as response:
+        assert response.status == 200
+        assert "x-hop" not in response.headers
+    seen = {name.lower() for name in gateway.engine.headers[0]}
+    assert gateway.engine.headers[0]["Authorization"] == "Bearer secret"
+    assert not seen & {"x-private", "te"}
 
 
 @pytest.mark.parametrize("status", [404, 401])
@@ -252,19 +223,18 @@ def test_an_engine_that_does_not_count_is_asked_once(status: int) -> None:
     assert asked == 1
 
 
-def test_a_count_shrinks_what_the_bound_overstates() -> None:
-    async def case(gateway: Served) -> None:
-        text = "word " * 400  # 2,000 bytes, 500 tokens: over the window as a bound, inside it as a count
-        status, headers, _ = await gateway.chat(text, max_tokens=8)
-        assert status == 200
-        assert int(headers["x-kvplan-reserved-tokens"]) == 500 + 8
-        slow = [asyncio.create_task(gateway.chat(text, max_tokens=8, fake={"tokens": 8, "gap_s": 0.1})) for _ in "abc"]
-        assert [(await one)[0] for one in slow] == [200, 200, 200]
-
-    run(case, count=True)
+@against(count=True)
+async def test_a_count_shrinks_what_the_bound_overstates(gateway: Served) -> None:
+    text = "word " * 400  # 2,000 bytes, 500 tokens: over the window as a bound, inside it as a count
+    status, headers, _ = await gateway.chat(text, max_tokens=8)
+    assert status == 200
+    assert int(headers["x-kvplan-reserved-tokens"]) == 500 + 8
+    slow = [asyncio.create_task(gateway.chat(text, max_tokens=8, fake={"tokens": 8, "gap_s": 0.1})) for _ in "abc"]
+    assert [(await one)[0] for one in slow] == [200, 200, 200]
 
 
-def test_every_route_is_priced_by_its_own_fields() -> None:
+@against()
+async def test_every_route_is_priced_by_its_own_fields(gateway: Served) -> None:
     routes: list[tuple[str, dict[str, Any], int]] = [
         ("/v1/completions", {"prompt": "abcd", "max_tokens": 5, "suffix": "xy"}, 16 + 4 + 2 + 5),
         ("/v1/completions", {"prompt": ["abcd", "é"], "max_tokens": 5}, 2 * 16 + 4 + 2 + 2 * 5),
@@ -280,44 +250,37 @@ def test_every_route_is_priced_by_its_own_fields() -> None:
         ("/v1/rerank", {"query": "ab", "documents": ["c", "defg"]}, 2 * (256 + 2) + 5),
         ("/v1/score", {"text_1": "ab", "text_2": "c"}, 256 + 3),
     ]
-
-    async def case(gateway: Served) -> None:
-        for path, fields, tokens in routes:
-            async with gateway.client.post(gateway.url + path, json=fields) as response:
-                assert response.status == 200
-                assert int(response.headers["x-kvplan-reserved-tokens"]) == tokens, path
-
-    run(case)
+    for path, fields, tokens in routes:
+        async with gateway.client.post(gateway.url + path, json=fields) as response:
+            assert response.status == 200
+            assert int(response.headers["x-kvplan-reserved-tokens"]) == tokens, path
 
 
-def test_media_are_priced_at_their_maximum() -> None:
-    async def case(gateway: Served) -> None:
-        parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:" + "A" * 5000}}]
-        message = {"role": "user", "content": parts}
-        status, headers, _ = await gateway.chat(messages=[message], max_tokens=4)
-        assert status == 200
-        assert int(headers["x-kvplan-reserved-tokens"]) == CHAT_ALLOWANCE + 4 + 4 + 3 + 100 + 4
-
-    run(case, promise(media_tokens={"image": 100}))
+@against(promise(media_tokens={"image": 100}))
+async def test_media_are_priced_at_their_maximum(gateway: Served) -> None:
+    parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:" + "A" * 5000}}]
+    message = {"role": "user", "content": parts}
+    status, headers, _ = await gateway.chat(messages=[message], max_tokens=4)
+    assert status == 200
+    assert int(headers["x-kvplan-reserved-tokens"]) == CHAT_ALLOWANCE + 4 + 4 + 3 + 100 + 4
 
 
-def test_a_client_is_told_whether_to_come_back() -> None:
-    async def case(gateway: Served) -> None:
-        slow = asyncio.create_task(gateway.chat(fake={"tokens": 10, "gap_s": 0.05}))
-        await gateway.until_running(1)
-        answers = [await gateway.chat() for _ in range(20)]
-        assert [status for status, _, _ in answers[1:]] == [429] * 19
-        waits_ms = {int(headers["retry-after-ms"]) for _, headers, _ in answers[1:]}
-        assert len(waits_ms) > 5, "every refusal draws its own wait"
-        for _, headers, _ in answers[1:]:
-            assert headers["x-should-retry"] == "true"
-            assert int(headers["Retry-After"]) * 1000 >= int(headers["retry-after-ms"])
-        await slow
-
-    run(case, promise(capacity=64))
+@against(promise(capacity=64))
+async def test_a_client_is_told_whether_to_come_back(gateway: Served) -> None:
+    slow = asyncio.create_task(gateway.chat(fake={"tokens": 10, "gap_s": 0.05}))
+    await gateway.until_running(1)
+    answers = [await gateway.chat() for _ in range(20)]
+    assert [status for status, _, _ in answers[1:]] == [429] * 19
+    waits_ms = {int(headers["retry-after-ms"]) for _, headers, _ in answers[1:]}
+    assert len(waits_ms) > 5, "every refusal draws its own wait"
+    for _, headers, _ in answers[1:]:
+        assert headers["x-should-retry"] == "true"
+        assert int(headers["Retry-After"]) * 1000 >= int(headers["retry-after-ms"])
+    await slow
 
 
-def test_a_large_body_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+@against(body_limit_bytes=2**20)
+async def test_a_large_body_is_read_beside_the_loop(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reading ends only after another request was answered."""
     answered = threading.Event()
     read = middleware._read
@@ -327,35 +290,31 @@ def test_a_large_body_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -
         return read(raw, *rest)
 
     monkeypatch.setattr(middleware, "_read", slow_read)
-
-    async def case(gateway: Served) -> None:
-        large = asyncio.create_task(gateway.chat("x" * 70_000, max_tokens=4))
-        while gateway.bodies.held_bytes < 70_000:
-            await asyncio.sleep(0.005)
-        assert (await gateway.chat(max_tokens=4))[0] == 200
-        answered.set()
-        assert (await large)[0] == 200, "a bound may exceed the window, and then the window holds"
-
-    run(case, body_limit_bytes=2**20)
+    large = asyncio.create_task(gateway.chat("x" * 70_000, max_tokens=4))
+    while gateway.bodies.held_bytes < 70_000:
+        await asyncio.sleep(0.005)
+    assert (await gateway.chat(max_tokens=4))[0] == 200
+    answered.set()
+    assert (await large)[0] == 200, "a bound may exceed the window, and then the window holds"
 
 
 @pytest.mark.parametrize("values", [b"0,", b"[0],", b"[],", b'{"a":0},'])
-def test_a_body_of_too_many_values_is_refused_unread(values: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@against(body_limit_bytes=2**22)
+async def test_a_body_of_too_many_values_is_refused_unread(
+    gateway: Served, values: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(middleware, "MOST_VALUES", 50_000)
     read: list[bytes] = []
     monkeypatch.setattr(middleware, "read_body", read.append)
-
-    async def case(gateway: Served) -> None:
-        raw = b'{"max_tokens": 1, "prompt": [' + values * 60_000 + b"0]}"
-        async with gateway.client.post(gateway.url + "/v1/completions", data=raw) as response:
-            assert response.status == 413
-            assert error_of(await response.read())["code"] == "request_too_large"
-        assert not read
-
-    run(case, body_limit_bytes=2**22)
+    raw = b'{"max_tokens": 1, "prompt": [' + values * 60_000 + b"0]}"
+    async with gateway.client.post(gateway.url + "/v1/completions", data=raw) as response:
+        assert response.status == 413
+        assert error_of(await response.read())["code"] == "request_too_large"
+    assert not read
 
 
-def test_huge_bodies_are_read_in_turn_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+@against(promise(capacity=64 * 6), count=True, body_limit_bytes=2**20)
+async def test_huge_bodies_are_read_in_turn_and_let_go(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but bytes is kept of them, so none is counted: each is charged its bound."""
     monkeypatch.setattr(middleware, "_HUGE_BODY_BYTES", 70_000)
     turns = threading.Lock()
@@ -370,20 +329,14 @@ def test_huge_bodies_are_read_in_turn_and_let_go(monkeypatch: pytest.MonkeyPatch
             turns.release()
 
     monkeypatch.setattr(middleware, "_read", alone)
-
-    async def case(gateway: Served) -> None:
-        answers = await asyncio.gather(*(gateway.chat("word " * 20_000, max_tokens=4) for _ in range(6)))
-        assert [status for status, _, _ in answers] == [200] * 6
-        assert {headers["x-kvplan-reserved-tokens"] for _, headers, _ in answers} == {str(WINDOW_TOKENS)}
-
-    run(case, promise(capacity=64 * 6), count=True, body_limit_bytes=2**20)
+    answers = await asyncio.gather(*(gateway.chat("word " * 20_000, max_tokens=4) for _ in range(6)))
+    assert [status for status, _, _ in answers] == [200] * 6
+    assert {headers["x-kvplan-reserved-tokens"] for _, headers, _ in answers} == {str(WINDOW_TOKENS)}
 
 
-def test_413_for_those_who_want_it() -> None:
-    async def case(gateway: Served) -> None:
-        assert (await gateway.chat(n=3))[0] == 413
-
-    run(case, too_long_status=413)
+@against(too_long_status=413)
+async def test_413_for_those_who_want_it(gateway: Served) -> None:
+    assert (await gateway.chat(n=3))[0] == 413
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
@@ -395,32 +348,28 @@ def test_every_policy_of_the_simulation_runs_here(strategy: str) -> None:
     run(case, promise(strategy=STRATEGIES[strategy], expected_output_tokens=4))
 
 
-def test_an_engine_that_says_nothing_is_given_up() -> None:
-    async def case(gateway: Served) -> None:
-        status, _, body = await gateway.chat(fake={"tokens": 2, "wait_s": 5})
-        assert status == 504
-        assert error_of(body)["code"] == "upstream_timeout"
-        with pytest.raises(aiohttp.ClientPayloadError):
-            await gateway.chat(stream=True, fake={"tokens": 2, "gap_s": 5})
-        assert await gateway.is_idle()
-
-    run(case, upstream_timeout_s=0.2)
+@against(upstream_timeout_s=0.2)
+async def test_an_engine_that_says_nothing_is_given_up(gateway: Served) -> None:
+    status, _, body = await gateway.chat(fake={"tokens": 2, "wait_s": 5})
+    assert status == 504
+    assert error_of(body)["code"] == "upstream_timeout"
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await gateway.chat(stream=True, fake={"tokens": 2, "gap_s": 5})
+    assert await gateway.is_idle()
 
 
-def test_what_an_engine_used_is_observed() -> None:
-    async def case(gateway: Served) -> None:
-        await gateway.chat(max_tokens=4, fake={"tokens": 4, "usage": 20})
-        await gateway.chat(max_tokens=4, stream=True, fake={"tokens": 4, "usage": 30})
-        await gateway.chat(max_tokens=4)
-        async with gateway.client.get(gateway.url + "/metrics") as response:
-            text = await response.text()
-        assert "kvplan_observed_used_tokens_total 50.0" in text
-        assert f"kvplan_observed_reserved_tokens_total {2 * (CHAT_ALLOWANCE + 6 + 4)}.0" in text
-        assert "kvplan_admitted_total 3.0" in text
-        assert "kvplan_held_seconds_count 3.0" in text
-        assert "kvplan_upstream_first_byte_seconds_count 3.0" in text
-
-    run(case)
+@against()
+async def test_what_an_engine_used_is_observed(gateway: Served) -> None:
+    await gateway.chat(max_tokens=4, fake={"tokens": 4, "usage": 20})
+    await gateway.chat(max_tokens=4, stream=True, fake={"tokens": 4, "usage": 30})
+    await gateway.chat(max_tokens=4)
+    async with gateway.client.get(gateway.url + "/metrics") as response:
+        text = await response.text()
+    assert "kvplan_observed_used_tokens_total 50.0" in text
+    assert f"kvplan_observed_reserved_tokens_total {2 * (CHAT_ALLOWANCE + 6 + 4)}.0" in text
+    assert "kvplan_admitted_total 3.0" in text
+    assert "kvplan_held_seconds_count 3.0" in text
+    assert "kvplan_upstream_first_byte_seconds_count 3.0" in text
 
 
 async def _figures(gateway: Served) -> dict[str, float]:
@@ -487,41 +436,37 @@ def test_what_the_engine_says_in_between_is_believed() -> None:
     assert filled(given, replace(ask, prompts=(100, 20), sequences=2), 9) == (2 * (7 + 2), 2 * (103 + 23))
 
 
-def test_ready_means_that_a_request_would_be_forwarded() -> None:
-    async def case(gateway: Served) -> None:
-        async with gateway.client.get(gateway.url + "/readyz") as response:
-            assert (response.status, await response.text()) == (503, "upstream_unavailable\n")
-        async with gateway.client.get(gateway.url + "/healthz") as response:
-            assert response.status == 200
-
-    run(case, upstream="http://127.0.0.1:9")
-
-    async def ready(gateway: Served) -> None:
-        async with gateway.client.get(gateway.url + "/readyz") as response:
-            assert (response.status, await response.text()) == (200, "ready\n")
-
-    run(ready)
+@against(upstream="http://127.0.0.1:9")
+async def test_not_ready_where_a_request_could_not_be_forwarded(gateway: Served) -> None:
+    async with gateway.client.get(gateway.url + "/readyz") as response:
+        assert (response.status, await response.text()) == (503, "upstream_unavailable\n")
+    async with gateway.client.get(gateway.url + "/healthz") as response:
+        assert response.status == 200
 
 
-def test_an_engine_that_comes_back_smaller_closes_the_door() -> None:
-    async def case(gateway: Served) -> None:
-        assert (await gateway.chat(max_tokens=4))[0] == 200
-        gateway.engine.blocks = 100
-        with pytest.raises(aiohttp.ClientPayloadError):
-            await gateway.chat(stream=True, max_tokens=4, fake={"die_after": 1})
-        for _ in range(300):
-            status, _, body = await gateway.chat(max_tokens=4)
-            if status == 503:
-                break
-            await asyncio.sleep(0.01)
-        assert error_of(body)["code"] == "plan_exceeds_engine"
-        async with gateway.client.get(gateway.url + "/readyz") as response:
-            assert response.status == 503
-        gateway.engine.blocks = 128
-        while (await gateway.chat(max_tokens=4))[0] != 200:
-            await asyncio.sleep(0.05)
+@against()
+async def test_ready_means_that_a_request_would_be_forwarded(gateway: Served) -> None:
+    async with gateway.client.get(gateway.url + "/readyz") as response:
+        assert (response.status, await response.text()) == (200, "ready\n")
 
-    run(case, trust_plan=False, engine_blocks=128)
+
+@against(trust_plan=False, engine_blocks=128)
+async def test_an_engine_that_comes_back_smaller_closes_the_door(gateway: Served) -> None:
+    assert (await gateway.chat(max_tokens=4))[0] == 200
+    gateway.engine.blocks = 100
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await gateway.chat(stream=True, max_tokens=4, fake={"die_after": 1})
+    for _ in range(300):
+        status, _, body = await gateway.chat(max_tokens=4)
+        if status == 503:
+            break
+        await asyncio.sleep(0.01)
+    assert error_of(body)["code"] == "plan_exceeds_engine"
+    async with gateway.client.get(gateway.url + "/readyz") as response:
+        assert response.status == 503
+    gateway.engine.blocks = 128
+    while (await gateway.chat(max_tokens=4))[0] != 200:
+        await asyncio.sleep(0.05)
 
 
 def test_prompts_and_secrets_are_never_logged(caplog: pytest.LogCaptureFixture) -> None:

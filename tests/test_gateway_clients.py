@@ -13,50 +13,46 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from kvplan.gateway.heads import LimitedHeads
-from tests.gateway_server import CHAT, Served, promise, run
+from tests.gateway_server import CHAT, Served, against, promise
 
 SERVERS = ("uvicorn", "granian")
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_openai_python_streams_retries_and_gives_up(server: str) -> None:
+@against(promise(capacity=80, retry_after_constant_s=1.0), servers=SERVERS)
+async def test_openai_python_streams_retries_and_gives_up(gateway: Served) -> None:
     openai = pytest.importorskip("openai", reason="openai is not installed (pip install 'kvplan[dev]')")
+    base = gateway.url + "/v1"
+    async with openai.AsyncOpenAI(base_url=base, api_key="k") as client:
+        answer = await client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=4)
+        assert answer.choices[0].message.content == "t0 t1 t2 t3 "
+        stream = await client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=4, stream=True)
+        assert "".join([part.choices[0].delta.content async for part in stream]) == "t0 t1 t2 t3 "
+        assert gateway.engine.headers[-1]["Authorization"] == "Bearer k"
 
-    async def case(gateway: Served) -> None:
-        base = gateway.url + "/v1"
-        async with openai.AsyncOpenAI(base_url=base, api_key="k") as client:
-            answer = await client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=4)
-            assert answer.choices[0].message.content == "t0 t1 t2 t3 "
-            stream = await client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=4, stream=True)
-            assert "".join([part.choices[0].delta.content async for part in stream]) == "t0 t1 t2 t3 "
-            assert gateway.engine.headers[-1]["Authorization"] == "Bearer k"
+        before = len(gateway.engine.bodies)
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=4, n=500)
+        assert refused.value.code == "context_length_exceeded"
+        assert len(gateway.engine.bodies) == before
 
-            before = len(gateway.engine.bodies)
-            with pytest.raises(openai.BadRequestError) as refused:
-                await client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=4, n=500)
-            assert refused.value.code == "context_length_exceeded"
-            assert len(gateway.engine.bodies) == before
+        slow = asyncio.create_task(gateway.chat(fake={"tokens": 8, "gap_s": 0.1}))
+        await gateway.until_running(1)
+        with pytest.raises(openai.RateLimitError) as full:
+            await client.with_options(max_retries=0).chat.completions.create(model="fake", messages=MESSAGES)
+        assert full.value.code == "server_at_capacity"
+        retried = await client.chat.completions.with_raw_response.create(model="fake", messages=MESSAGES)
+        assert retried.retries_taken >= 1, "it came back after Retry-After"
+        assert (await slow)[0] == 200
 
-            slow = asyncio.create_task(gateway.chat(fake={"tokens": 8, "gap_s": 0.1}))
-            await gateway.until_running(1)
-            with pytest.raises(openai.RateLimitError) as full:
-                await client.with_options(max_retries=0).chat.completions.create(model="fake", messages=MESSAGES)
-            assert full.value.code == "server_at_capacity"
-            retried = await client.chat.completions.with_raw_response.create(model="fake", messages=MESSAGES)
-            assert retried.retries_taken >= 1, "it came back after Retry-After"
-            assert (await slow)[0] == 200
-
-            broken = await client.chat.completions.create(
-                model="fake", messages=MESSAGES, stream=True, extra_body={"fake": {"tokens": 9, "die_after": 2}}
-            )
-            with pytest.raises(openai.APIError):
-                [part async for part in broken]
-        text = await asyncio.to_thread(_sync_openai, openai, base)
-        assert text == ("t0 t1 t2 t3 ", "t0 t1 ")
-        assert await gateway.is_idle()
-
-    run(case, promise(capacity=80, retry_after_constant_s=1.0), server=server)
+        broken = await client.chat.completions.create(
+            model="fake", messages=MESSAGES, stream=True, extra_body={"fake": {"tokens": 9, "die_after": 2}}
+        )
+        with pytest.raises(openai.APIError):
+            [part async for part in broken]
+    text = await asyncio.to_thread(_sync_openai, openai, base)
+    assert text == ("t0 t1 t2 t3 ", "t0 t1 ")
+    assert await gateway.is_idle()
 
 
 def _sync_openai(openai: Any, base: str) -> tuple[str, str]:
@@ -74,8 +70,8 @@ def _sync_openai(openai: Any, base: str) -> tuple[str, str]:
         return whole.choices[0].message.content, "".join(parts)
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_openai_python_reads_responses_and_raw_refusals(server: str) -> None:
+@against(promise(capacity=80), servers=SERVERS)
+async def test_openai_python_reads_responses_and_raw_refusals(gateway: Served) -> None:
     openai = pytest.importorskip("openai", reason="openai is not installed (pip install 'kvplan[dev]')")
 
     def synchronous(base: str) -> tuple[str, str]:
@@ -85,31 +81,28 @@ def test_openai_python_reads_responses_and_raw_refusals(server: str) -> None:
             text = "".join(part.delta for part in parts if part.type == "response.output_text.delta")
             return whole.output_text, text
 
-    async def case(gateway: Served) -> None:
-        base = gateway.url + "/v1"
-        async with openai.AsyncOpenAI(base_url=base, api_key="k", max_retries=0) as client:
-            answer = await client.responses.create(model="fake", input="hi", max_output_tokens=3)
-            assert answer.output_text == "t0 t1 t2 "
-            raw = await client.responses.with_raw_response.create(model="fake", input="hi", max_output_tokens=3)
-            assert int(raw.headers["x-kvplan-reserved-tokens"]) == 256 + 2 + 3
-            async with client.responses.stream(model="fake", input="hi", max_output_tokens=3) as stream:
-                assert "".join([e.delta async for e in stream if e.type == "response.output_text.delta"]) == "t0 t1 t2 "
-            slow = asyncio.create_task(gateway.chat(fake={"tokens": 8, "gap_s": 0.1}))
-            await gateway.until_running(1)
-            with pytest.raises(openai.RateLimitError) as full:
-                await client.responses.with_raw_response.create(model="fake", input="hi")
-            headers = full.value.response.headers
-            assert 1000 <= int(headers["retry-after-ms"]) <= 1000 * int(headers["retry-after"])
-            assert headers["x-should-retry"] == "true"
-            assert (await slow)[0] == 200
-        assert await asyncio.to_thread(synchronous, base) == ("t0 t1 t2 ", "t0 t1 t2 ")
-        assert await gateway.is_idle()
-
-    run(case, promise(capacity=80), server=server)
+    base = gateway.url + "/v1"
+    async with openai.AsyncOpenAI(base_url=base, api_key="k", max_retries=0) as client:
+        answer = await client.responses.create(model="fake", input="hi", max_output_tokens=3)
+        assert answer.output_text == "t0 t1 t2 "
+        raw = await client.responses.with_raw_response.create(model="fake", input="hi", max_output_tokens=3)
+        assert int(raw.headers["x-kvplan-reserved-tokens"]) == 256 + 2 + 3
+        async with client.responses.stream(model="fake", input="hi", max_output_tokens=3) as stream:
+            assert "".join([e.delta async for e in stream if e.type == "response.output_text.delta"]) == "t0 t1 t2 "
+        slow = asyncio.create_task(gateway.chat(fake={"tokens": 8, "gap_s": 0.1}))
+        await gateway.until_running(1)
+        with pytest.raises(openai.RateLimitError) as full:
+            await client.responses.with_raw_response.create(model="fake", input="hi")
+        headers = full.value.response.headers
+        assert 1000 <= int(headers["retry-after-ms"]) <= 1000 * int(headers["retry-after"])
+        assert headers["x-should-retry"] == "true"
+        assert (await slow)[0] == 200
+    assert await asyncio.to_thread(synchronous, base) == ("t0 t1 t2 ", "t0 t1 t2 ")
+    assert await gateway.is_idle()
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_anthropic_python_is_served_on_messages(server: str) -> None:
+@against(promise(capacity=80), servers=SERVERS)
+async def test_anthropic_python_is_served_on_messages(gateway: Served) -> None:
     anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed (pip install 'kvplan[dev]')")
 
     def synchronous(base: str) -> str:
@@ -119,37 +112,34 @@ def test_anthropic_python_is_served_on_messages(server: str) -> None:
         ):
             return "".join(stream.text_stream)
 
-    async def case(gateway: Served) -> None:
-        async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key="k", max_retries=0) as client:
-            raw = await client.messages.with_raw_response.create(model="fake", messages=MESSAGES, max_tokens=4)
-            assert int(raw.headers["x-kvplan-reserved-tokens"]) > 4
-            assert gateway.engine.headers[-1]["anthropic-version"]
-            async with client.messages.stream(model="fake", messages=MESSAGES, max_tokens=3) as stream:
-                assert "".join([text async for text in stream.text_stream]) == "t0 t1 t2 "
-                assert (await stream.get_final_message()).usage.output_tokens == 3
-            async with client.messages.stream(
-                model="fake", messages=MESSAGES, max_tokens=900, extra_body={"fake": {"tokens": 900, "gap_s": 0.01}}
-            ) as stream:
-                assert await anext(aiter(stream.text_stream)) == "t0 "
-            assert await gateway.is_idle(), "left early"
-            with pytest.raises(anthropic.BadRequestError):
-                await client.messages.create(model="fake", messages=MESSAGES, max_tokens=-4)
-            slow = asyncio.create_task(gateway.chat(fake={"tokens": 8, "gap_s": 0.1}))
-            await gateway.until_running(1)
-            with pytest.raises(anthropic.RateLimitError) as full:
-                await client.messages.create(model="fake", messages=MESSAGES, max_tokens=900)
-            assert int(full.value.response.headers["retry-after"]) >= 1
-            assert (await slow)[0] == 200
-        assert await asyncio.to_thread(synchronous, gateway.url) == "t0 t1 t2 "
-        async with gateway.client.get(gateway.url + "/metrics") as response:
-            assert "kvplan_observed_used_tokens_total 37.0" in await response.text(), "three answers told their usage"
-
-    run(case, promise(capacity=80), server=server)
+    async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key="k", max_retries=0) as client:
+        raw = await client.messages.with_raw_response.create(model="fake", messages=MESSAGES, max_tokens=4)
+        assert int(raw.headers["x-kvplan-reserved-tokens"]) > 4
+        assert gateway.engine.headers[-1]["anthropic-version"]
+        async with client.messages.stream(model="fake", messages=MESSAGES, max_tokens=3) as stream:
+            assert "".join([text async for text in stream.text_stream]) == "t0 t1 t2 "
+            assert (await stream.get_final_message()).usage.output_tokens == 3
+        async with client.messages.stream(
+            model="fake", messages=MESSAGES, max_tokens=900, extra_body={"fake": {"tokens": 900, "gap_s": 0.01}}
+        ) as stream:
+            assert await anext(aiter(stream.text_stream)) == "t0 "
+        assert await gateway.is_idle(), "left early"
+        with pytest.raises(anthropic.BadRequestError):
+            await client.messages.create(model="fake", messages=MESSAGES, max_tokens=-4)
+        slow = asyncio.create_task(gateway.chat(fake={"tokens": 8, "gap_s": 0.1}))
+        await gateway.until_running(1)
+        with pytest.raises(anthropic.RateLimitError) as full:
+            await client.messages.create(model="fake", messages=MESSAGES, max_tokens=900)
+        assert int(full.value.response.headers["retry-after"]) >= 1
+        assert (await slow)[0] == 200
+    assert await asyncio.to_thread(synchronous, gateway.url) == "t0 t1 t2 "
+    async with gateway.client.get(gateway.url + "/metrics") as response:
+        assert "kvplan_observed_used_tokens_total 37.0" in await response.text(), "three answers told their usage"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-@pytest.mark.parametrize("server", SERVERS)
-def test_curl(server: str) -> None:
+@against(servers=SERVERS)
+async def test_curl(gateway: Served, server: str) -> None:
     async def curl(*arguments: str) -> str:
         process = await asyncio.create_subprocess_exec(
             "curl", "-sS", "--max-time", "10", *arguments, stdout=asyncio.subprocess.PIPE
@@ -157,93 +147,81 @@ def test_curl(server: str) -> None:
         out, _ = await process.communicate()
         return out.decode()
 
-    async def case(gateway: Served) -> None:
-        body = json.dumps({"messages": MESSAGES, "max_tokens": 4, "stream": True})
-        told = await curl("-i", "-H", "content-type: application/json", "-d", body, gateway.url + CHAT)
-        assert "x-kvplan-reserved-tokens" in told
-        assert "data: [DONE]" in told
-        large = json.dumps({"messages": [{"role": "user", "content": "y" * 100_000}]})
-        told = await curl("-i", "-H", "Expect: 100-continue", "-d", large, gateway.url + CHAT)
-        assert " 413" in told
-        chunked = await curl("-i", "-H", "Transfer-Encoding: chunked", "-d", body, gateway.url + CHAT)
-        assert (" 411" if server == "granian" else " 200") in chunked
-        zipped = await curl("-i", "-H", "Content-Encoding: gzip", "-d", body, gateway.url + CHAT)
-        assert " 415" in zipped
-
-    run(case, server=server)
+    body = json.dumps({"messages": MESSAGES, "max_tokens": 4, "stream": True})
+    told = await curl("-i", "-H", "content-type: application/json", "-d", body, gateway.url + CHAT)
+    assert "x-kvplan-reserved-tokens" in told
+    assert "data: [DONE]" in told
+    large = json.dumps({"messages": [{"role": "user", "content": "y" * 100_000}]})
+    told = await curl("-i", "-H", "Expect: 100-continue", "-d", large, gateway.url + CHAT)
+    assert " 413" in told
+    chunked = await curl("-i", "-H", "Transfer-Encoding: chunked", "-d", body, gateway.url + CHAT)
+    assert (" 411" if server == "granian" else " 200") in chunked
+    zipped = await curl("-i", "-H", "Content-Encoding: gzip", "-d", body, gateway.url + CHAT)
+    assert " 415" in zipped
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_a_client_that_stops_reading_stops_the_engine_too(server: str) -> None:
+@against(servers=SERVERS)
+async def test_a_client_that_stops_reading_stops_the_engine_too(gateway: Served) -> None:
     """64 MiB are wanted and none is read: what the gateway buffers stays small, for it stops reading upstream."""
+    written = 0
 
-    async def case(gateway: Served) -> None:
-        written = 0
+    async def count(fields: dict[str, Any]) -> None:
+        nonlocal written
+        written += fields["bytes"]
 
-        async def count(fields: dict[str, Any]) -> None:
-            nonlocal written
-            written += fields["bytes"]
+    gateway.engine.on_write = count
+    body = json.dumps(
+        {"messages": MESSAGES, "max_tokens": 1000, "stream": True, "fake": {"tokens": 1000, "pad": 65536}}
+    )
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", gateway.port))
+    await asyncio.get_running_loop().sock_sendall(raw, _post(body.encode()))
+    last = -1
+    while written != last:
+        last = written
+        await asyncio.sleep(0.4)
+    assert 0 < written < 32 * 2**20, "kernel buffers and a few chunks, not the whole answer"
+    assert gateway.ledger.holders == 1
+    raw.close()
+    assert await gateway.is_idle()
 
-        gateway.engine.on_write = count
-        body = json.dumps(
-            {"messages": MESSAGES, "max_tokens": 1000, "stream": True, "fake": {"tokens": 1000, "pad": 65536}}
-        )
-        raw = socket.socket()
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        raw.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", gateway.port))
-        await asyncio.get_running_loop().sock_sendall(raw, _post(body.encode()))
-        last = -1
-        while written != last:
-            last = written
-            await asyncio.sleep(0.4)
-        assert 0 < written < 32 * 2**20, "kernel buffers and a few chunks, not the whole answer"
+
+@against(stall_s=0.5)
+async def test_a_client_that_stays_deaf_loses_its_reservation(gateway: Served) -> None:
+    body = json.dumps(
+        {"messages": MESSAGES, "max_tokens": 1000, "stream": True, "fake": {"tokens": 1000, "pad": 65536}}
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
+    writer.write(_post(body.encode()))
+    assert await reader.read(100)
+    await gateway.until_running(1)
+    assert await gateway.is_idle(within_s=5)
+    async with gateway.client.get(gateway.url + "/metrics") as response:
+        assert 'kvplan_ended_early_total{cause="client_stalled"} 1.0' in await response.text()
+    writer.transport.abort()
+
+
+@against(servers=["uvicorn", "uvicorn-asyncio"], stall_s=0.3, engine_aborts="nothing")
+async def test_a_client_that_stays_deaf_keeps_the_reservation_of_what_the_engine_goes_on_with(gateway: Served) -> None:
+    fake = {"tokens": 150, "pad": 65536, "gap_s": 0.01}
+    body = json.dumps({"messages": MESSAGES, "max_tokens": 150, "stream": True, "fake": fake})
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
+    writer.write(_post(body.encode()))
+    assert await reader.read(100)
+    await gateway.until_running(1)
+    while gateway.engine.running:
         assert gateway.ledger.holders == 1
-        raw.close()
-        assert await gateway.is_idle()
-
-    run(case, server=server)
-
-
-def test_a_client_that_stays_deaf_loses_its_reservation() -> None:
-    async def case(gateway: Served) -> None:
-        body = json.dumps(
-            {"messages": MESSAGES, "max_tokens": 1000, "stream": True, "fake": {"tokens": 1000, "pad": 65536}}
-        )
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
-        writer.write(_post(body.encode()))
-        assert await reader.read(100)
-        await gateway.until_running(1)
-        assert await gateway.is_idle(within_s=5)
-        async with gateway.client.get(gateway.url + "/metrics") as response:
-            assert 'kvplan_ended_early_total{cause="client_stalled"} 1.0' in await response.text()
-        writer.transport.abort()
-
-    run(case, stall_s=0.5)
-
-
-@pytest.mark.parametrize("server", ["uvicorn", "uvicorn-asyncio"])
-def test_a_client_that_stays_deaf_keeps_the_reservation_of_what_the_engine_goes_on_with(server: str) -> None:
-    async def case(gateway: Served) -> None:
-        fake = {"tokens": 150, "pad": 65536, "gap_s": 0.01}
-        body = json.dumps({"messages": MESSAGES, "max_tokens": 150, "stream": True, "fake": fake})
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
-        writer.write(_post(body.encode()))
-        assert await reader.read(100)
-        await gateway.until_running(1)
-        while gateway.engine.running:
-            assert gateway.ledger.holders == 1
-            await asyncio.sleep(0.005)
-        assert gateway.engine.aborted == 0, "it wrote to its end"
-        assert await gateway.is_idle()
-        async with gateway.client.get(gateway.url + "/metrics") as response:
-            assert 'kvplan_ended_early_total{cause="client_stalled"} 1.0' in await response.text()
-        with contextlib.suppress(ConnectionError):
-            while piece := await reader.read(2**20):
-                assert not piece.endswith(b"\r\n0\r\n\r\n"), "never ended like a whole answer"
-        writer.transport.abort()
-
-    run(case, server=server, stall_s=0.3, engine_aborts="nothing")
+        await asyncio.sleep(0.005)
+    assert gateway.engine.aborted == 0, "it wrote to its end"
+    assert await gateway.is_idle()
+    async with gateway.client.get(gateway.url + "/metrics") as response:
+        assert 'kvplan_ended_early_total{cause="client_stalled"} 1.0' in await response.text()
+    with contextlib.suppress(ConnectionError):
+        while piece := await reader.read(2**20):
+            assert not piece.endswith(b"\r\n0\r\n\r\n"), "never ended like a whole answer"
+    writer.transport.abort()
 
 
 def _post(body: bytes, *extra: bytes) -> bytes:
@@ -251,94 +229,77 @@ def _post(body: bytes, *extra: bytes) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_a_body_a_byte_at_a_time_holds_no_reservation_and_is_cut_off(server: str) -> None:
-    async def case(gateway: Served) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        request = _post(json.dumps({"messages": MESSAGES, "max_tokens": 4}).encode())
-        writer.write(request[:-30])
-        told = asyncio.create_task(reader.readline())
-        for byte in request[-30:]:
-            if told.done():
-                break
-            assert gateway.ledger.holders == 0
-            writer.write(bytes([byte]))
-            await asyncio.sleep(0.03)
-        assert b" 408 " in await told
-        writer.close()
-
-    run(case, server=server, body_timeout_s=0.4)
+@against(servers=SERVERS, body_timeout_s=0.4)
+async def test_a_body_a_byte_at_a_time_holds_no_reservation_and_is_cut_off(gateway: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    request = _post(json.dumps({"messages": MESSAGES, "max_tokens": 4}).encode())
+    writer.write(request[:-30])
+    told = asyncio.create_task(reader.readline())
+    for byte in request[-30:]:
+        if told.done():
+            break
+        assert gateway.ledger.holders == 0
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0.03)
+    assert b" 408 " in await told
+    writer.close()
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_bodies_that_are_held_together_have_a_limit_and_give_it_back(server: str) -> None:
+@against(servers=SERVERS, body_memory_bytes=125_000)
+async def test_bodies_that_are_held_together_have_a_limit_and_give_it_back(gateway: Served) -> None:
     """Slow clients, each within the limit of one body, hold no more than what all may; then new bodies are refused."""
     piece = b" " * 30_000
-
-    async def case(gateway: Served) -> None:
-        slow = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(3)]
-        for _, writer in slow:
-            writer.write(_post(piece + piece)[:-20_000])
-        while gateway.bodies.held_bytes < 120_000:
-            await asyncio.sleep(0.01)
-        status, headers, body = await gateway.chat("x" * 10_000, max_tokens=4)
-        assert status == 503
-        assert json.loads(body)["error"]["code"] == "server_busy"
-        assert headers["Retry-After"] == "1"
-        assert gateway.ledger.holders == 0
-        assert gateway.bodies.held_bytes <= 125_000
-        assert (await gateway.chat(max_tokens=4))[0] == 200, "a small one still finds room"
-        slow[0][1].close()
-        while gateway.bodies.held_bytes > 80_000:
-            await asyncio.sleep(0.01)
-        assert (await gateway.chat("x" * 10_000, max_tokens=4))[0] == 200
-        for _, writer in slow[1:]:
-            writer.close()
-        while gateway.bodies.held_bytes:
-            await asyncio.sleep(0.01)
-
-    run(case, server=server, body_memory_bytes=125_000)
-
-
-@pytest.mark.parametrize("server", SERVERS)
-def test_keep_alive_and_pipelining(server: str) -> None:
-    async def case(gateway: Served) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        bodies = [
-            json.dumps({"messages": MESSAGES, "max_tokens": n, "fake": {"tokens": n}}).encode() for n in (1, 2, 3)
-        ]
-        writer.write(b"".join(_post(body) for body in bodies[:-1]) + _post(bodies[-1], b"Connection: close"))
-        answers = (await reader.read()).split(b"HTTP/1.1 ")[1:]
-        assert [answer[:3] for answer in answers] == [b"200"] * 3
-        assert [answer.count(b"t0") + answer.count(b"t1 ") + answer.count(b"t2 ") for answer in answers] == [1, 2, 3]
+    slow = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(3)]
+    for _, writer in slow:
+        writer.write(_post(piece + piece)[:-20_000])
+    while gateway.bodies.held_bytes < 120_000:
+        await asyncio.sleep(0.01)
+    status, headers, body = await gateway.chat("x" * 10_000, max_tokens=4)
+    assert status == 503
+    assert json.loads(body)["error"]["code"] == "server_busy"
+    assert headers["Retry-After"] == "1"
+    assert gateway.ledger.holders == 0
+    assert gateway.bodies.held_bytes <= 125_000
+    assert (await gateway.chat(max_tokens=4))[0] == 200, "a small one still finds room"
+    slow[0][1].close()
+    while gateway.bodies.held_bytes > 80_000:
+        await asyncio.sleep(0.01)
+    assert (await gateway.chat("x" * 10_000, max_tokens=4))[0] == 200
+    for _, writer in slow[1:]:
         writer.close()
-        assert await gateway.is_idle()
+    while gateway.bodies.held_bytes:
+        await asyncio.sleep(0.01)
 
-    run(case, server=server)
+
+@against(servers=SERVERS)
+async def test_keep_alive_and_pipelining(gateway: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    bodies = [json.dumps({"messages": MESSAGES, "max_tokens": n, "fake": {"tokens": n}}).encode() for n in (1, 2, 3)]
+    writer.write(b"".join(_post(body) for body in bodies[:-1]) + _post(bodies[-1], b"Connection: close"))
+    answers = (await reader.read()).split(b"HTTP/1.1 ")[1:]
+    assert [answer[:3] for answer in answers] == [b"200"] * 3
+    assert [answer.count(b"t0") + answer.count(b"t1 ") + answer.count(b"t2 ") for answer in answers] == [1, 2, 3]
+    writer.close()
+    assert await gateway.is_idle()
 
 
-@pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("end", [b"\r\n\r\n", b""], ids=["complete", "endless"])
 @pytest.mark.parametrize("shape", ["one long", "many short"])
-def test_a_long_head_is_refused(server: str, end: bytes, shape: str) -> None:
+@against(servers=SERVERS)
+async def test_a_long_head_is_refused(gateway: Served, end: bytes, shape: str) -> None:
     long = b"X-Long: " + b"x" * 300_000 if shape == "one long" else b"\r\n".join([b"X: " + b"x" * 100] * 3000)
-
-    async def case(gateway: Served) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        with contextlib.suppress(ConnectionError):
-            writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + long + end)
-            await writer.drain()
-        answer = b""
-        with contextlib.suppress(ConnectionError):
-            async with asyncio.timeout(5):
-                answer = await reader.read()
-        assert answer[9:12] in (b"", b"400", b"431"), "and the connection is closed"
-        writer.close()
-
-    run(case, server=server)
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    with contextlib.suppress(ConnectionError):
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + long + end)
+        await writer.drain()
+    answer = b""
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+    assert answer[9:12] in (b"", b"400", b"431"), "and the connection is closed"
+    writer.close()
 
 
-@pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize(
     "sent",
     [
@@ -348,17 +309,17 @@ def test_a_long_head_is_refused(server: str, end: bytes, shape: str) -> None:
     ],
     ids=["announced", "absurd", "unannounced"],
 )
-def test_a_body_over_the_limit_is_refused_before_all_of_it_came(server: str, sent: bytes) -> None:
-    async def case(gateway: Served) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\n" + sent)
-        async with asyncio.timeout(5):
-            told = b" 411 " if server == "granian" and b"chunked" in sent else b" 413 "
-            assert told in await reader.readline()
-        writer.close()
-        assert not gateway.engine.headers
-
-    run(case, server=server, body_limit_bytes=65536)
+@against(servers=SERVERS, body_limit_bytes=65536)
+async def test_a_body_over_the_limit_is_refused_before_all_of_it_came(
+    gateway: Served, server: str, sent: bytes
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\n" + sent)
+    async with asyncio.timeout(5):
+        told = b" 411 " if server == "granian" and b"chunked" in sent else b" 413 "
+        assert told in await reader.readline()
+    writer.close()
+    assert not gateway.engine.headers
 
 
 @pytest.mark.parametrize(("size", "is_refused"), [(60_000, False), (100_000, True)])
@@ -383,31 +344,26 @@ def test_a_long_head_in_one_piece_is_refused_before_it_is_a_request(size: int, i
     assert written[0].startswith(b"HTTP/1.1 400" if is_refused else b"HTTP/1.1 200")
 
 
-def test_a_long_body_that_comes_with_its_head_is_no_long_head() -> None:
-    async def case(gateway: Served) -> None:
-        status, _, body = await gateway.chat("x" * 200_000, max_tokens=4)
-        assert (status, json.loads(body)["error"]["code"]) == (400, "context_length_exceeded")
-
-    run(case, count=True, body_limit_bytes=2**20)
+@against(count=True, body_limit_bytes=2**20)
+async def test_a_long_body_that_comes_with_its_head_is_no_long_head(gateway: Served) -> None:
+    status, _, body = await gateway.chat("x" * 200_000, max_tokens=4)
+    assert (status, json.loads(body)["error"]["code"]) == (400, "context_length_exceeded")
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_a_slow_head_is_closed(server: str) -> None:
-    async def case(gateway: Served) -> None:
-        opened = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(3)]
-        opened[1][1].write(b"POST /v1/ch")
+@against(servers=SERVERS, head_timeout_s=1.0)
+async def test_a_slow_head_is_closed(gateway: Served, server: str) -> None:
+    opened = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(3)]
+    opened[1][1].write(b"POST /v1/ch")
+    opened[2][1].write(_post(INNER))
+    assert (await opened[2][0].readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+    for reader, writer in opened[:2]:
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        writer.close()
+    if server == "uvicorn":  # granian closes an idle connection after the same time
         opened[2][1].write(_post(INNER))
-        assert (await opened[2][0].readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
-        for reader, writer in opened[:2]:
-            async with asyncio.timeout(5):
-                assert await reader.read() == b""
-            writer.close()
-        if server == "uvicorn":  # granian closes an idle connection after the same time
-            opened[2][1].write(_post(INNER))
-            assert (await opened[2][0].readuntil(b"HTTP/1.1 200")).endswith(b"200"), "one that had its answer stays"
-        opened[2][1].close()
-
-    run(case, server=server, head_timeout_s=1.0)
+        assert (await opened[2][0].readuntil(b"HTTP/1.1 200")).endswith(b"200"), "one that had its answer stays"
+    opened[2][1].close()
 
 
 SMUGGLED = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -468,8 +424,8 @@ def _request(head: bytes, body: bytes, version: bytes = b"1.1") -> bytes:
     return b"POST " + CHAT.encode() + b" HTTP/" + version + b"\r\nHost: x\r\n" + head + b"\r\n" + body
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_a_request_with_two_lengths_reaches_no_engine(server: str) -> None:
+@against(servers=SERVERS)
+async def test_a_request_with_two_lengths_reaches_no_engine(gateway: Served, server: str) -> None:
     """It is refused, and the connection ends where what follows could be its body. granian hides a Content-Length
     beside chunks: behind it all chunks are refused (411)."""
 
@@ -480,68 +436,52 @@ def test_a_request_with_two_lengths_reaches_no_engine(server: str) -> None:
         assert statuses[0] in ((b"411", b"400") if is_chunked else (b"400",)), name
         assert not is_chunked or b"411" not in statuses or len(statuses) == 1, name
 
-    async def case(gateway: Served) -> None:
-        await asyncio.gather(*(one(gateway, name) for name in TWO_LENGTHS))
-        assert not gateway.engine.headers
-
-    run(case, server=server)
+    await asyncio.gather(*(one(gateway, name) for name in TWO_LENGTHS))
+    assert not gateway.engine.headers
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_chunks_are_read_where_their_length_can_be_trusted(server: str) -> None:
-    async def case(gateway: Served) -> None:
-        extended = CHUNKS.replace(b"\r\n{", b";name=value\r\n{")
-        trailers = CHUNKS[:-2] + b"Authorization: Bearer late\r\nContent-Encoding: gzip\r\n\r\n"
-        heads = (CHUNKED, CHUNKED.replace(b"chunked", b"CHUNKED"), CHUNKED + b"Trailer: Authorization\r\n")
-        for head, body in zip(heads, (extended, CHUNKS, trailers), strict=True):
-            statuses, answer = await _exchange(gateway, _request(head + b"Connection: close\r\n", body))
-            if server == "granian":
-                assert statuses == [b"411"]
-                assert b"--server uvicorn" in answer
-            else:
-                assert statuses == [b"200"]
-                assert {"Content-Length", "Host"} <= set(gateway.engine.headers[-1])
-                assert not {"Authorization", "Content-Encoding", "Transfer-Encoding"} & set(gateway.engine.headers[-1])
-        statuses, _ = await _exchange(gateway, _request(CHUNKED, CHUNKS, version=b"1.0"))
-        assert statuses == [b"400"], "HTTP/1.0 knows no chunks"
-
-    run(case, server=server)
+@against(servers=SERVERS)
+async def test_chunks_are_read_where_their_length_can_be_trusted(gateway: Served, server: str) -> None:
+    extended = CHUNKS.replace(b"\r\n{", b";name=value\r\n{")
+    trailers = CHUNKS[:-2] + b"Authorization: Bearer late\r\nContent-Encoding: gzip\r\n\r\n"
+    heads = (CHUNKED, CHUNKED.replace(b"chunked", b"CHUNKED"), CHUNKED + b"Trailer: Authorization\r\n")
+    for head, body in zip(heads, (extended, CHUNKS, trailers), strict=True):
+        statuses, answer = await _exchange(gateway, _request(head + b"Connection: close\r\n", body))
+        if server == "granian":
+            assert statuses == [b"411"]
+            assert b"--server uvicorn" in answer
+        else:
+            assert statuses == [b"200"]
+            assert {"Content-Length", "Host"} <= set(gateway.engine.headers[-1])
+            assert not {"Authorization", "Content-Encoding", "Transfer-Encoding"} & set(gateway.engine.headers[-1])
+    statuses, _ = await _exchange(gateway, _request(CHUNKED, CHUNKS, version=b"1.0"))
+    assert statuses == [b"400"], "HTTP/1.0 knows no chunks"
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_a_body_behind_an_upgrade_is_no_request_of_its_own(server: str) -> None:
+@against(servers=SERVERS)
+async def test_a_body_behind_an_upgrade_is_no_request_of_its_own(gateway: Served, server: str) -> None:
     """Java's client asks for h2c by default. uvicorn's parser would give up the body: it is refused with the reason."""
     upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
-
-    async def case(gateway: Served) -> None:
-        statuses, answer = await _exchange(
-            gateway, _request(upgrade + b"Content-Length: %d\r\n" % len(SMUGGLED), SMUGGLED)
-        )
-        assert statuses == [b"400"]
-        assert b"kvplan_" not in answer
-        statuses, answer = await _exchange(gateway, _request(upgrade + LENGTH, INNER))
-        assert statuses == [b"200" if server == "granian" else b"400"]
-        assert server == "granian" or b"No Upgrade" in answer
-        statuses, _ = await _exchange(gateway, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 9)
-        assert statuses in ([], [b"400"])
-
-    run(case, server=server)
+    statuses, answer = await _exchange(gateway, _request(upgrade + b"Content-Length: %d\r\n" % len(SMUGGLED), SMUGGLED))
+    assert statuses == [b"400"]
+    assert b"kvplan_" not in answer
+    statuses, answer = await _exchange(gateway, _request(upgrade + LENGTH, INNER))
+    assert statuses == [b"200" if server == "granian" else b"400"]
+    assert server == "granian" or b"No Upgrade" in answer
+    statuses, _ = await _exchange(gateway, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 9)
+    assert statuses in ([], [b"400"])
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_no_spelling_of_a_path_reaches_an_admin_route(server: str) -> None:
+@against(servers=SERVERS)
+async def test_no_spelling_of_a_path_reaches_an_admin_route(gateway: Served) -> None:
     """Nothing is normalised: what is served is what is named, and all else is not found."""
     paths = ["//v1/models", "/v1//models", "/./v1/models", "/v1/models/.", "/v1/models/a/..", "/v1/models/..;/sleep"]
     paths += ["/v1/models/a/..%2f..%2fsleep", "/v1/models/%2e%2e/%2e%2e/metrics", "/%2f/sleep", "/sleep%00", "*"]
     paths += ["/v1/models/a%0d%0aX:y", "/tokenize/../sleep", "http://x/sleep", "/v1/models;/sleep", "/V1/models"]
-
-    async def case(gateway: Served) -> None:
-        head = " HTTP/1.1\r\nHost: x\r\nX-Original-URL: /sleep\r\nConnection: close\r\n\r\n"
-        asked = [f"{method} {path}" for path in paths for method in ("GET", "OPTIONS")]
-        asked += ["CONNECT x:80", "TRACE /sleep", "PUT /sleep", "DELETE /sleep"]
-        answers = await asyncio.gather(*(_exchange(gateway, (one + head).encode(), within_s=5) for one in asked))
-        for one, (statuses, _) in zip(asked, answers, strict=True):
-            assert statuses in ([b"404"], [b"400"]), one
-        assert not gateway.engine.headers
-
-    run(case, server=server)
+    head = " HTTP/1.1\r\nHost: x\r\nX-Original-URL: /sleep\r\nConnection: close\r\n\r\n"
+    asked = [f"{method} {path}" for path in paths for method in ("GET", "OPTIONS")]
+    asked += ["CONNECT x:80", "TRACE /sleep", "PUT /sleep", "DELETE /sleep"]
+    answers = await asyncio.gather(*(_exchange(gateway, (one + head).encode(), within_s=5) for one in asked))
+    for one, (statuses, _) in zip(asked, answers, strict=True):
+        assert statuses in ([b"404"], [b"400"]), one
+    assert not gateway.engine.headers

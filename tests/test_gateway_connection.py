@@ -17,8 +17,8 @@ from tests.gateway_script import (
     TRAILERS,
     Engine,
     ask,
+    on_both_loops,
     rest,
-    run,
     serving,
     upstream_of,
 )
@@ -73,74 +73,62 @@ async def read_by_aiohttp(port: int) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("name", [*READ_ALIKE, *REFUSED_ALIKE])
-def test_an_answer_is_read_as_aiohttp_reads_it(name: str) -> None:
+@on_both_loops
+async def test_an_answer_is_read_as_aiohttp_reads_it(name: str) -> None:
     raw = {**READ_ALIKE, **REFUSED_ALIKE}[name]
-
-    async def case() -> None:
-        async with serving(Engine([raw, 0.02, None], [raw, 0.02, None]).serve) as port:
-            expected = ours = None
-            with contextlib.suppress(aiohttp.ClientError):
-                expected = await read_by_aiohttp(port)
-            upstream = Upstream(f"http://127.0.0.1:{port}/base")
-            with contextlib.suppress(UpstreamError):
-                ours = await ask(upstream)
-            upstream.close()
-        assert ours == expected
-        assert (ours is None) == (name in REFUSED_ALIKE)
-
-    run(case)
+    async with serving(Engine([raw, 0.02, None], [raw, 0.02, None]).serve) as port:
+        expected = ours = None
+        with contextlib.suppress(aiohttp.ClientError):
+            expected = await read_by_aiohttp(port)
+        upstream = Upstream(f"http://127.0.0.1:{port}/base")
+        with contextlib.suppress(UpstreamError):
+            ours = await ask(upstream)
+        upstream.close()
+    assert ours == expected
+    assert (ours is None) == (name in REFUSED_ALIKE)
 
 
 @pytest.mark.parametrize("raw", REFUSED_HERE.values(), ids=REFUSED_HERE)
-def test_what_two_readers_could_read_differently_is_refused(raw: bytes) -> None:
-    async def case() -> None:
-        async with upstream_of(Engine([raw, 0.02, None])) as upstream:
-            with pytest.raises(BrokenOffError):
-                await ask(upstream)
-
-    run(case)
+@on_both_loops
+async def test_what_two_readers_could_read_differently_is_refused(raw: bytes) -> None:
+    async with upstream_of(Engine([raw, 0.02, None])) as upstream:
+        with pytest.raises(BrokenOffError):
+            await ask(upstream)
 
 
 @pytest.mark.parametrize("name", [*KEPT, *ENDING])
-def test_an_answer_is_the_same_wherever_it_is_split(name: str) -> None:
+@on_both_loops
+async def test_an_answer_is_the_same_wherever_it_is_split(name: str) -> None:
     raw = {**KEPT, **ENDING}[name]
     scripts: list[list[bytes | float | None]] = [[raw[:at], 0.002, raw[at:]] for at in range(1, len(raw), 3)]
     if name in ENDING:
         scripts = [[*script, None] for script in scripts]
     status, body = (204, b"") if name == "empty" else (200, b"hello")
-
-    async def case() -> None:
-        engine = Engine(*scripts)
-        async with upstream_of(engine) as upstream:
-            for _ in scripts:
-                assert await ask(upstream) == (status, body)
-        assert engine.connections == (len(scripts) if name in ENDING else 1)
-
-    run(case)
+    engine = Engine(*scripts)
+    async with upstream_of(engine) as upstream:
+        for _ in scripts:
+            assert await ask(upstream) == (status, body)
+    assert engine.connections == (len(scripts) if name in ENDING else 1)
 
 
-def test_headers_are_those_of_the_answer_in_lower_case() -> None:
-    async def case() -> None:
-        async with upstream_of(Engine([INTERIM], [TRAILERS])) as upstream:
-            answer = await upstream.ask("POST", b"/", [], b"")
-            assert answer.headers == [(b"content-length", b"5"), (b"x-engine", b"a")]
-            answer.close()  # its body was not taken, but is here: the connection stays
-            answer = await upstream.ask("POST", b"/", [], b"")
-            assert await rest(answer) == b"hello"
-            assert answer.headers == [(b"transfer-encoding", b"chunked")]
-            answer.close()
-
-    run(case)
+@on_both_loops
+async def test_headers_are_those_of_the_answer_in_lower_case() -> None:
+    async with upstream_of(Engine([INTERIM], [TRAILERS])) as upstream:
+        answer = await upstream.ask("POST", b"/", [], b"")
+        assert answer.headers == [(b"content-length", b"5"), (b"x-engine", b"a")]
+        answer.close()  # its body was not taken, but is here: the connection stays
+        answer = await upstream.ask("POST", b"/", [], b"")
+        assert await rest(answer) == b"hello"
+        assert answer.headers == [(b"transfer-encoding", b"chunked")]
+        answer.close()
 
 
-def test_the_answer_to_head_has_no_body_whatever_its_length_says() -> None:
-    async def case() -> None:
-        engine = Engine([LENGTH[:-5]], [LENGTH])
-        async with upstream_of(engine) as upstream:
-            assert await ask(upstream, "HEAD", b"") == (200, b"")
-            assert await ask(upstream) == (200, b"hello")
-
-    run(case)
+@on_both_loops
+async def test_the_answer_to_head_has_no_body_whatever_its_length_says() -> None:
+    engine = Engine([LENGTH[:-5]], [LENGTH])
+    async with upstream_of(engine) as upstream:
+        assert await ask(upstream, "HEAD", b"") == (200, b"")
+        assert await ask(upstream) == (200, b"hello")
 
 
 @pytest.mark.parametrize(
@@ -157,61 +145,54 @@ def test_the_answer_to_head_has_no_body_whatever_its_length_says() -> None:
         (CHUNKED[:-9], BrokenOffError),
     ],
 )
-def test_what_is_no_whole_answer_is_never_taken_for_one(raw: bytes, error: type[UpstreamError]) -> None:
-    async def case() -> None:
-        async with upstream_of(Engine([raw, 0.01, None])) as upstream:
-            with pytest.raises(error):
-                await ask(upstream)
-
-    run(case)
+@on_both_loops
+async def test_what_is_no_whole_answer_is_never_taken_for_one(raw: bytes, error: type[UpstreamError]) -> None:
+    async with upstream_of(Engine([raw, 0.01, None])) as upstream:
+        with pytest.raises(error):
+            await ask(upstream)
 
 
-def test_what_had_come_is_given_before_the_break() -> None:
-    async def case() -> None:
-        async with upstream_of(Engine([LENGTH[:-2], None])) as upstream:
-            answer = await upstream.ask("POST", b"/", [], b"")
-            await asyncio.sleep(0.05)
-            assert await answer.piece() == b"hel"
-            assert not answer.is_whole
-            with pytest.raises(BrokenOffError):
-                await answer.piece()
-            answer.close()
-
-    run(case)
+@on_both_loops
+async def test_what_had_come_is_given_before_the_break() -> None:
+    async with upstream_of(Engine([LENGTH[:-2], None])) as upstream:
+        answer = await upstream.ask("POST", b"/", [], b"")
+        await asyncio.sleep(0.05)
+        assert await answer.piece() == b"hel"
+        assert not answer.is_whole
+        with pytest.raises(BrokenOffError):
+            await answer.piece()
+        answer.close()
 
 
-def test_leaving_an_answer_that_is_not_over_closes_its_connection() -> None:
-    async def case() -> None:
-        engine = Engine([CHUNKED[:50], 5.0], [LENGTH])
-        async with upstream_of(engine) as upstream:
-            answer = await upstream.ask("POST", b"/", [], b"")
-            answer.close()
+@on_both_loops
+async def test_leaving_an_answer_that_is_not_over_closes_its_connection() -> None:
+    engine = Engine([CHUNKED[:50], 5.0], [LENGTH])
+    async with upstream_of(engine) as upstream:
+        answer = await upstream.ask("POST", b"/", [], b"")
+        answer.close()
+        assert await ask(upstream) == (200, b"hello")
+        assert engine.connections == 2
+
+
+@on_both_loops
+async def test_bytes_that_nobody_asked_for_end_a_connection() -> None:
+    closing = HEAD % b"Connection: close\r\nContent-Length: 5" + b"hello, and more"
+    async with upstream_of(Engine([closing], [LENGTH + b"garbage"])) as upstream:
+        for _ in range(2):
             assert await ask(upstream) == (200, b"hello")
-            assert engine.connections == 2
-
-    run(case)
-
-
-def test_bytes_that_nobody_asked_for_end_a_connection() -> None:
-    async def case() -> None:
-        closing = HEAD % b"Connection: close\r\nContent-Length: 5" + b"hello, and more"
-        async with upstream_of(Engine([closing], [LENGTH + b"garbage"])) as upstream:
-            for _ in range(2):
-                assert await ask(upstream) == (200, b"hello")
-                assert not upstream._idle
-        engine = Engine([LENGTH + LENGTH], [LENGTH, 0.01, LENGTH], [CHUNKED])
-        async with upstream_of(engine) as upstream:
-            assert await ask(upstream) == (200, b"hello")
-            assert await ask(upstream) == (200, b"hello")
-            while engine.closed < 2:
-                await asyncio.sleep(0.005)
-            assert await ask(upstream) == (200, b"hello")
-            assert engine.connections == 3
-
-    run(case)
+            assert not upstream._idle
+    engine = Engine([LENGTH + LENGTH], [LENGTH, 0.01, LENGTH], [CHUNKED])
+    async with upstream_of(engine) as upstream:
+        assert await ask(upstream) == (200, b"hello")
+        assert await ask(upstream) == (200, b"hello")
+        while engine.closed < 2:
+            await asyncio.sleep(0.005)
+        assert await ask(upstream) == (200, b"hello")
+        assert engine.connections == 3
 
 
-def test_an_answer_that_is_not_taken_is_read_no_further() -> None:
+@on_both_loops
+async def test_an_answer_that_is_not_taken_is_read_no_further() -> None:
     size = 32 * 2**20
     written = 0
 
@@ -227,35 +208,31 @@ def test_an_answer_that_is_not_taken_is_read_no_further() -> None:
                 written += 65536
         writer.close()
 
-    async def case() -> None:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        upstream = Upstream(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        answer = await upstream.ask("GET", b"/", [], b"")
-        await asyncio.sleep(0.2)
-        assert written < size // 2, "what the sockets buffer, and 256 KiB"
-        assert len(await rest(answer)) == size
-        answer.close()
-        upstream.close()
-        server.close()
-        await asyncio.sleep(0.01)
-
-    run(case)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    upstream = Upstream(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    answer = await upstream.ask("GET", b"/", [], b"")
+    await asyncio.sleep(0.2)
+    assert written < size // 2, "what the sockets buffer, and 256 KiB"
+    assert len(await rest(answer)) == size
+    answer.close()
+    upstream.close()
+    server.close()
+    await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
     "interim", [b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"]
 )
-def test_interim_answers_do_not_go_on_for_ever(interim: bytes) -> None:
-    async def case() -> None:
-        pieces: list[bytes | float | None] = [interim * 500, 0.001] * 20
-        async with upstream_of(Engine([*pieces, LENGTH])) as upstream:
-            with pytest.raises(BrokenOffError, match="too long"):
-                await ask(upstream)
-
-    run(case)
+@on_both_loops
+async def test_interim_answers_do_not_go_on_for_ever(interim: bytes) -> None:
+    pieces: list[bytes | float | None] = [interim * 500, 0.001] * 20
+    async with upstream_of(Engine([*pieces, LENGTH])) as upstream:
+        with pytest.raises(BrokenOffError, match="too long"):
+            await ask(upstream)
 
 
-def test_an_answer_before_its_request_was_written_ends_the_connection() -> None:
+@on_both_loops
+async def test_an_answer_before_its_request_was_written_ends_the_connection() -> None:
     """What is left of a body would be read as the next request."""
     connections = 0
 
@@ -269,21 +246,17 @@ def test_an_answer_before_its_request_was_written_ends_the_connection() -> None:
         finally:
             writer.close()
 
-    async def case() -> None:
-        nonlocal connections
-        connections = 0
-        async with serving(serve) as port:
-            upstream = Upstream(f"http://127.0.0.1:{port}")
-            assert await ask(upstream, body=b"x" * 2**24) == (413, b"no")
-            assert not upstream._idle
-            assert await ask(upstream, body=b"x") == (413, b"no")
-            assert connections == 2
-            upstream.close()
-
-    run(case)
+    async with serving(serve) as port:
+        upstream = Upstream(f"http://127.0.0.1:{port}")
+        assert await ask(upstream, body=b"x" * 2**24) == (413, b"no")
+        assert not upstream._idle
+        assert await ask(upstream, body=b"x") == (413, b"no")
+        assert connections == 2
+        upstream.close()
 
 
-def test_an_engine_that_says_no_more_is_not_waited_for_with_a_body_half_written() -> None:
+@on_both_loops
+async def test_an_engine_that_says_no_more_is_not_waited_for_with_a_body_half_written() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\nno")
@@ -293,12 +266,9 @@ def test_an_engine_that_says_no_more_is_not_waited_for_with_a_body_half_written(
         finally:
             writer.close()
 
-    async def case() -> None:
-        async with serving(serve) as port:
-            upstream = Upstream(f"http://127.0.0.1:{port}")
-            start_s = asyncio.get_running_loop().time()
-            assert await ask(upstream, body=b"x" * 2**24) == (400, b"no")
-            assert asyncio.get_running_loop().time() - start_s < 4, "before the engine closes"
-            upstream.close()
-
-    run(case)
+    async with serving(serve) as port:
+        upstream = Upstream(f"http://127.0.0.1:{port}")
+        start_s = asyncio.get_running_loop().time()
+        assert await ask(upstream, body=b"x" * 2**24) == (400, b"no")
+        assert asyncio.get_running_loop().time() - start_s < 4, "before the engine closes"
+        upstream.close()

@@ -17,7 +17,7 @@ from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.middleware import AdmissionMiddleware
 from kvplan.gateway.proxy import UpstreamProxy
 from tests.fake_engine import FakeEngine
-from tests.gateway_server import CHAT, Served, promise, run
+from tests.gateway_server import CHAT, Served, against, promise, run
 
 SERVERS = ("uvicorn", "uvicorn-asyncio", "granian")
 
@@ -155,65 +155,55 @@ def _request(fields: dict[str, Any]) -> bytes:
     )
 
 
-@pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_after_any_byte_frees_everything(server: str, stream: bool) -> None:
-    async def case(gateway: Served) -> None:
-        request = _request({"stream": stream, "fake": {"tokens": 3, "gap_s": 0.004}})
-        _, _, whole = await gateway.chat(max_tokens=8, stream=stream, fake={"tokens": 3})
-        cuts = [(request[:sent], 0) for sent in range(1, len(request) + 1)]
-        cuts += [(request, received) for received in range(1, len(whole) + 300)]
-        for start in range(0, len(cuts), 40):
-            batch = cuts[start : start + 40]
-            await asyncio.gather(
-                *(_cut(gateway.port, sent, received, reset=bool(i % 2)) for i, (sent, received) in enumerate(batch))
-            )
-            assert await gateway.is_idle(), f"after a cut near {batch[0][1]} bytes"
-        assert (await gateway.chat(max_tokens=8))[0] == 200
-
-    run(case, promise(capacity=4096), server=server)
+@against(promise(capacity=4096), servers=SERVERS)
+async def test_a_client_that_leaves_after_any_byte_frees_everything(gateway: Served, stream: bool) -> None:
+    request = _request({"stream": stream, "fake": {"tokens": 3, "gap_s": 0.004}})
+    _, _, whole = await gateway.chat(max_tokens=8, stream=stream, fake={"tokens": 3})
+    cuts = [(request[:sent], 0) for sent in range(1, len(request) + 1)]
+    cuts += [(request, received) for received in range(1, len(whole) + 300)]
+    for start in range(0, len(cuts), 40):
+        batch = cuts[start : start + 40]
+        await asyncio.gather(
+            *(_cut(gateway.port, sent, received, reset=bool(i % 2)) for i, (sent, received) in enumerate(batch))
+        )
+        assert await gateway.is_idle(), f"after a cut near {batch[0][1]} bytes"
+    assert (await gateway.chat(max_tokens=8))[0] == 200
 
 
-@pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_engine_that_dies_anywhere_frees_everything_and_never_ends_cleanly(server: str, stream: bool) -> None:
-    async def case(gateway: Served) -> None:
-        for die_after in (-2, 0, 1, 2, 5):
-            fake = {"tokens": 6, "gap_s": 0.005, "die_after": die_after}
-            if die_after == -2:
-                assert (await gateway.chat(stream=stream, max_tokens=8, fake=fake))[0] == 503
-            else:
-                with pytest.raises(aiohttp.ClientPayloadError):
-                    await gateway.chat(stream=stream, max_tokens=8, fake=fake)
-            assert await gateway.is_idle()
-
-    run(case, server=server)
-
-
-@pytest.mark.parametrize("server", SERVERS)
-def test_both_ends_leaving_together_free_everything(server: str) -> None:
-    async def case(gateway: Served) -> None:
-        for die_after in (-2, 0, 1, 2):
-            request = _request({"stream": True, "fake": {"tokens": 6, "gap_s": 0.01, "die_after": die_after}})
-            await asyncio.gather(*(_cut(gateway.port, request, 40 * i, reset=bool(i % 2)) for i in range(12)))
-            assert await gateway.is_idle()
-
-    run(case, promise(capacity=4096), server=server)
+@against(servers=SERVERS)
+async def test_an_engine_that_dies_anywhere_frees_everything_and_never_ends_cleanly(
+    gateway: Served, stream: bool
+) -> None:
+    for die_after in (-2, 0, 1, 2, 5):
+        fake = {"tokens": 6, "gap_s": 0.005, "die_after": die_after}
+        if die_after == -2:
+            assert (await gateway.chat(stream=stream, max_tokens=8, fake=fake))[0] == 503
+        else:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await gateway.chat(stream=stream, max_tokens=8, fake=fake)
+        assert await gateway.is_idle()
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_a_release_is_seen_within_milliseconds_of_the_disconnect(server: str) -> None:
-    async def case(gateway: Served) -> None:
-        request = _request({"stream": True, "fake": {"tokens": 1000, "wait_s": 10}})
-        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write(request)
-        await gateway.until_running(1)
-        assert gateway.ledger.holders == 1
-        writer.close()
-        await writer.wait_closed()
-        assert await gateway.is_idle(within_s=2.0), "a silent upstream hides no disconnect"
+@against(promise(capacity=4096), servers=SERVERS)
+async def test_both_ends_leaving_together_free_everything(gateway: Served) -> None:
+    for die_after in (-2, 0, 1, 2):
+        request = _request({"stream": True, "fake": {"tokens": 6, "gap_s": 0.01, "die_after": die_after}})
+        await asyncio.gather(*(_cut(gateway.port, request, 40 * i, reset=bool(i % 2)) for i in range(12)))
+        assert await gateway.is_idle()
 
-    run(case, server=server)
+
+@against(servers=SERVERS)
+async def test_a_release_is_seen_within_milliseconds_of_the_disconnect(gateway: Served) -> None:
+    request = _request({"stream": True, "fake": {"tokens": 1000, "wait_s": 10}})
+    _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(request)
+    await gateway.until_running(1)
+    assert gateway.ledger.holders == 1
+    writer.close()
+    await writer.wait_closed()
+    assert await gateway.is_idle(within_s=2.0), "a silent upstream hides no disconnect"
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -247,18 +237,15 @@ def test_what_the_engine_goes_on_with_keeps_its_reservation(
     run(case, server=server, engine_aborts=aborts)
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_a_request_without_its_client_still_ends_with_the_grace(server: str) -> None:
-    async def case(gateway: Served) -> None:
-        request = _request({"stream": False, "max_tokens": 500, "fake": {"tokens": 500, "gap_s": 0.05}})
-        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write(request)
-        await gateway.until_running(1)
-        writer.close()
-        await writer.wait_closed()
-        await asyncio.sleep(0.05)
-        assert gateway.ledger.holders == 1
-        assert gateway.gateway.cut_off() == 1
-        assert await gateway.is_idle()
-
-    run(case, server=server, engine_aborts="nothing")
+@against(servers=SERVERS, engine_aborts="nothing")
+async def test_a_request_without_its_client_still_ends_with_the_grace(gateway: Served) -> None:
+    request = _request({"stream": False, "max_tokens": 500, "fake": {"tokens": 500, "gap_s": 0.05}})
+    _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(request)
+    await gateway.until_running(1)
+    writer.close()
+    await writer.wait_closed()
+    await asyncio.sleep(0.05)
+    assert gateway.ledger.holders == 1
+    assert gateway.gateway.cut_off() == 1
+    assert await gateway.is_idle()

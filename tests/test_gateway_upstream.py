@@ -16,26 +16,24 @@ from kvplan.gateway.connection import SilentError, UnreachableError, UpstreamErr
 from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.proxy import UpstreamProxy
 from kvplan.gateway.upstream import Upstream
-from tests.gateway_script import CHUNKED, LENGTH, TO_THE_END, Engine, ask, run, serving, upstream_of
+from tests.gateway_script import CHUNKED, LENGTH, TO_THE_END, Engine, ask, on_both_loops, serving, upstream_of
 
 
-def test_a_request_is_written_once_with_one_length() -> None:
-    async def case() -> None:
-        engine = Engine([LENGTH], [LENGTH], [LENGTH])
-        async with upstream_of(engine) as upstream:
-            await ask(upstream, body=b"abc")
-            await ask(upstream, body=b"")
-            await ask(upstream, "GET", b"")
-        host = engine.requests[0].split(b"\r\n")[1]
-        assert host.startswith(b"host: 127.0.0.1:")
-        start = b" /base/v1/x HTTP/1.1\r\n" + host + b"\r\nauthorization: Bearer x\r\n"
-        assert engine.requests == [
-            b"POST" + start + b"content-length: 3\r\n\r\nabc",
-            b"POST" + start + b"content-length: 0\r\n\r\n",
-            b"GET" + start + b"\r\n",
-        ]
-
-    run(case)
+@on_both_loops
+async def test_a_request_is_written_once_with_one_length() -> None:
+    engine = Engine([LENGTH], [LENGTH], [LENGTH])
+    async with upstream_of(engine) as upstream:
+        await ask(upstream, body=b"abc")
+        await ask(upstream, body=b"")
+        await ask(upstream, "GET", b"")
+    host = engine.requests[0].split(b"\r\n")[1]
+    assert host.startswith(b"host: 127.0.0.1:")
+    start = b" /base/v1/x HTTP/1.1\r\n" + host + b"\r\nauthorization: Bearer x\r\n"
+    assert engine.requests == [
+        b"POST" + start + b"content-length: 3\r\n\r\nabc",
+        b"POST" + start + b"content-length: 0\r\n\r\n",
+        b"GET" + start + b"\r\n",
+    ]
 
 
 async def proxied(upstream: Upstream) -> list[Any]:
@@ -56,66 +54,55 @@ async def proxied(upstream: Upstream) -> list[Any]:
     return sent
 
 
-def test_hop_by_hop_headers_of_the_engine_stop_at_the_proxy() -> None:
+@on_both_loops
+async def test_hop_by_hop_headers_of_the_engine_stop_at_the_proxy() -> None:
     inner = b"Keep-Alive: timeout=9\r\nConnection: keep-alive, X-Inner\r\nX-Inner: 1\r\nProxy-Authenticate: Basic\r\n"
     answer = LENGTH.replace(b"X-Engine", inner + b"Date: today\r\nTrailer: x\r\nX-Engine")
-
-    async def case() -> None:
-        async with upstream_of(Engine([answer])) as upstream:
-            sent = await proxied(upstream)
-        assert sent[0]["headers"] == [(b"content-length", b"5"), (b"x-engine", b"a")]
-        assert b"".join(message["body"] for message in sent[1:]) == b"hello"
-
-    run(case)
+    async with upstream_of(Engine([answer])) as upstream:
+        sent = await proxied(upstream)
+    assert sent[0]["headers"] == [(b"content-length", b"5"), (b"x-engine", b"a")]
+    assert b"".join(message["body"] for message in sent[1:]) == b"hello"
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
-def test_no_length_is_announced_where_no_body_comes(status: bytes) -> None:
-    async def case() -> None:
-        answer = b"HTTP/1.1 %b\r\nContent-Length: 5\r\nEtag: x\r\n\r\n" % status
-        async with upstream_of(Engine([answer])) as upstream:
-            sent = await proxied(upstream)
-        assert sent[0]["headers"] == [(b"etag", b"x")]
-        assert [message["body"] for message in sent[1:]] == [b""]
-
-    run(case)
+@on_both_loops
+async def test_no_length_is_announced_where_no_body_comes(status: bytes) -> None:
+    answer = b"HTTP/1.1 %b\r\nContent-Length: 5\r\nEtag: x\r\n\r\n" % status
+    async with upstream_of(Engine([answer])) as upstream:
+        sent = await proxied(upstream)
+    assert sent[0]["headers"] == [(b"etag", b"x")]
+    assert [message["body"] for message in sent[1:]] == [b""]
 
 
-def test_a_connection_that_the_engine_closed_is_not_used_again() -> None:
-    async def case() -> None:
-        engine = Engine([LENGTH, None], [LENGTH])
-        async with upstream_of(engine) as upstream:
-            assert await ask(upstream) == (200, b"hello")
-            while upstream._idle:
-                await asyncio.sleep(0.005)
-            assert await ask(upstream) == (200, b"hello")
-            assert engine.connections == 2
-
-    run(case)
+@on_both_loops
+async def test_a_connection_that_the_engine_closed_is_not_used_again() -> None:
+    engine = Engine([LENGTH, None], [LENGTH])
+    async with upstream_of(engine) as upstream:
+        assert await ask(upstream) == (200, b"hello")
+        while upstream._idle:
+            await asyncio.sleep(0.005)
+        assert await ask(upstream) == (200, b"hello")
+        assert engine.connections == 2
 
 
 @pytest.mark.parametrize("sent", [b"", LENGTH[:20], LENGTH[:-2]], ids=["nothing", "half a head", "half a body"])
-def test_an_engine_that_falls_silent_is_given_up(sent: bytes) -> None:
-    async def case() -> None:
-        async with upstream_of(Engine([sent, 5.0]), silence_s=0.1) as upstream:
-            with pytest.raises(SilentError):
-                await ask(upstream)
-
-    run(case)
+@on_both_loops
+async def test_an_engine_that_falls_silent_is_given_up(sent: bytes) -> None:
+    async with upstream_of(Engine([sent, 5.0]), silence_s=0.1) as upstream:
+        with pytest.raises(SilentError):
+            await ask(upstream)
 
 
-def test_a_slow_engine_is_not_a_silent_one() -> None:
+@on_both_loops
+async def test_a_slow_engine_is_not_a_silent_one() -> None:
     pieces: list[bytes | float | None] = [part for at in range(len(LENGTH)) for part in (LENGTH[at : at + 1], 0.015)]
-
-    async def case() -> None:
-        async with upstream_of(Engine(pieces), silence_s=0.6) as upstream:
-            assert await ask(upstream) == (200, b"hello")
-
-    run(case)
+    async with upstream_of(Engine(pieces), silence_s=0.6) as upstream:
+        assert await ask(upstream) == (200, b"hello")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate")
-def test_an_engine_behind_tls_is_asked_only_where_its_certificate_is_trusted(
+@on_both_loops
+async def test_an_engine_behind_tls_is_asked_only_where_its_certificate_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
@@ -136,28 +123,23 @@ def test_an_engine_behind_tls_is_asked_only_where_its_certificate_is_trusted(
             server.close()
             await asyncio.sleep(0.05)
 
-    async def case() -> None:
-        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-        with pytest.raises(UnreachableError, match="SSLCertVerificationError"):
-            await ask_at("localhost", Engine([CHUNKED], [LENGTH]))
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
-        with pytest.raises(UnreachableError, match="SSLCertVerificationError"):
-            await ask_at("127.0.0.1", Engine([CHUNKED], [LENGTH]))
-        for last in ([LENGTH], [TO_THE_END, None]):
-            engine = Engine([CHUNKED], list(last))
-            assert await ask_at("localhost", engine) == (200, b"hello")
-            assert engine.connections == 1
-
-    run(case)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    with pytest.raises(UnreachableError, match="SSLCertVerificationError"):
+        await ask_at("localhost", Engine([CHUNKED], [LENGTH]))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    with pytest.raises(UnreachableError, match="SSLCertVerificationError"):
+        await ask_at("127.0.0.1", Engine([CHUNKED], [LENGTH]))
+    for last in ([LENGTH], [TO_THE_END, None]):
+        engine = Engine([CHUNKED], list(last))
+        assert await ask_at("localhost", engine) == (200, b"hello")
+        assert engine.connections == 1
 
 
 @pytest.mark.parametrize("port", [9, 1])
-def test_an_engine_that_is_not_there_cannot_be_reached(port: int) -> None:
-    async def case() -> None:
-        with pytest.raises(UnreachableError, match="ConnectionRefusedError"):
-            await ask(Upstream(f"http://127.0.0.1:{port}"))
-
-    run(case)
+@on_both_loops
+async def test_an_engine_that_is_not_there_cannot_be_reached(port: int) -> None:
+    with pytest.raises(UnreachableError, match="ConnectionRefusedError"):
+        await ask(Upstream(f"http://127.0.0.1:{port}"))
 
 
 @pytest.mark.parametrize(
@@ -171,161 +153,138 @@ def test_an_engine_that_is_not_there_cannot_be_reached(port: int) -> None:
         (b"/", (b"a", b"b\0c")),
     ],
 )
-def test_nothing_can_be_written_between_the_lines(target: bytes, header: tuple[bytes, bytes]) -> None:
-    async def case() -> None:
-        engine = Engine([LENGTH])
-        async with upstream_of(engine) as upstream:
-            with pytest.raises(ValueError, match="control character"):
-                await upstream.ask("POST", target, [header], b"")
-            assert not engine.requests
-
-    run(case)
+@on_both_loops
+async def test_nothing_can_be_written_between_the_lines(target: bytes, header: tuple[bytes, bytes]) -> None:
+    engine = Engine([LENGTH])
+    async with upstream_of(engine) as upstream:
+        with pytest.raises(ValueError, match="control character"):
+            await upstream.ask("POST", target, [header], b"")
+        assert not engine.requests
 
 
 @pytest.mark.parametrize(("method", "is_asked_again"), [("GET", True), ("HEAD", True), ("POST", False)])
-def test_a_kept_connection_that_closes_as_it_is_used(method: str, is_asked_again: bool) -> None:
+@on_both_loops
+async def test_a_kept_connection_that_closes_as_it_is_used(method: str, is_asked_again: bool) -> None:
     """The engine closes it on the second request without a byte: it may have begun to compute a POST."""
-
-    async def case() -> None:
-        answer = LENGTH[:-5] if method == "HEAD" else LENGTH
-        engine = Engine([LENGTH], [None], [answer])
-        async with upstream_of(engine) as upstream:
-            await ask(upstream)
-            if is_asked_again:
-                assert (await ask(upstream, method, b""))[0] == 200
-            else:
-                with pytest.raises(UnreachableError):
-                    await ask(upstream, method)
-            assert len(engine.requests) == 2 + is_asked_again
-            assert not upstream._busy
-
-    run(case)
+    answer = LENGTH[:-5] if method == "HEAD" else LENGTH
+    engine = Engine([LENGTH], [None], [answer])
+    async with upstream_of(engine) as upstream:
+        await ask(upstream)
+        if is_asked_again:
+            assert (await ask(upstream, method, b""))[0] == 200
+        else:
+            with pytest.raises(UnreachableError):
+                await ask(upstream, method)
+        assert len(engine.requests) == 2 + is_asked_again
+        assert not upstream._busy
 
 
-def test_what_is_asked_again_is_asked_once_and_only_where_nothing_came() -> None:
-    async def case() -> None:
-        engine = Engine([LENGTH], [LENGTH[:9], None], [None], [LENGTH], [None], [None])
-        async with upstream_of(engine) as upstream:
+@on_both_loops
+async def test_what_is_asked_again_is_asked_once_and_only_where_nothing_came() -> None:
+    engine = Engine([LENGTH], [LENGTH[:9], None], [None], [LENGTH], [None], [None])
+    async with upstream_of(engine) as upstream:
+        await ask(upstream, "GET", b"")
+        with pytest.raises(UpstreamError):  # on a kept connection, after a byte
             await ask(upstream, "GET", b"")
-            with pytest.raises(UpstreamError):  # on a kept connection, after a byte
-                await ask(upstream, "GET", b"")
-            with pytest.raises(UpstreamError):  # on a new one
-                await ask(upstream, "GET", b"")
+        with pytest.raises(UpstreamError):  # on a new one
             await ask(upstream, "GET", b"")
-            with pytest.raises(UpstreamError):  # on a kept one, and on a new one
-                await ask(upstream, "GET", b"")
-            assert len(engine.requests) == 6
-
-    run(case)
-
-
-def test_there_are_as_many_connections_as_requests_were_asked_at_once() -> None:
-    async def case() -> None:
-        scripts: list[list[bytes | float | None]] = [[0.02, LENGTH] for _ in range(10)]
-        engine = Engine(*scripts)
-        async with upstream_of(engine) as upstream:
-            for _ in range(2):
-                await asyncio.gather(*(ask(upstream) for _ in range(5)))
-                assert (len(upstream._idle), len(upstream._busy)) == (5, 0)
-            assert engine.connections == 5
-
-    run(case)
+        await ask(upstream, "GET", b"")
+        with pytest.raises(UpstreamError):  # on a kept one, and on a new one
+            await ask(upstream, "GET", b"")
+        assert len(engine.requests) == 6
 
 
-def test_an_idle_connection_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_both_loops
+async def test_there_are_as_many_connections_as_requests_were_asked_at_once() -> None:
+    scripts: list[list[bytes | float | None]] = [[0.02, LENGTH] for _ in range(10)]
+    engine = Engine(*scripts)
+    async with upstream_of(engine) as upstream:
+        for _ in range(2):
+            await asyncio.gather(*(ask(upstream) for _ in range(5)))
+            assert (len(upstream._idle), len(upstream._busy)) == (5, 0)
+        assert engine.connections == 5
+
+
+@on_both_loops
+async def test_an_idle_connection_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstream_module, "_IDLE_S", 0.05)
-
-    async def case() -> None:
-        engine = Engine([LENGTH], [LENGTH])
-        async with upstream_of(engine) as upstream:
-            await ask(upstream)
-            while not engine.closed:
-                await asyncio.sleep(0.005)
-            assert not upstream._idle
-            await ask(upstream)
-            assert engine.connections == 2
-
-    run(case)
+    engine = Engine([LENGTH], [LENGTH])
+    async with upstream_of(engine) as upstream:
+        await ask(upstream)
+        while not engine.closed:
+            await asyncio.sleep(0.005)
+        assert not upstream._idle
+        await ask(upstream)
+        assert engine.connections == 2
 
 
-def test_an_engine_that_was_started_again_is_reached_again() -> None:
-    async def case() -> None:
-        async with serving(Engine([LENGTH, None]).serve) as port:
-            upstream = Upstream(f"http://127.0.0.1:{port}")
-            await ask(upstream)
-        with pytest.raises(UnreachableError):
-            await ask(upstream)
-        async with serving(Engine([LENGTH]).serve, port=port):
-            assert await ask(upstream) == (200, b"hello")
-        upstream.close()
-
-    run(case)
+@on_both_loops
+async def test_an_engine_that_was_started_again_is_reached_again() -> None:
+    async with serving(Engine([LENGTH, None]).serve) as port:
+        upstream = Upstream(f"http://127.0.0.1:{port}")
+        await ask(upstream)
+    with pytest.raises(UnreachableError):
+        await ask(upstream)
+    async with serving(Engine([LENGTH]).serve, port=port):
+        assert await ask(upstream) == (200, b"hello")
+    upstream.close()
 
 
-def test_an_address_of_version_6(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_both_loops
+async def test_an_address_of_version_6(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):  # nor does a proxy of the environment come between
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-
-    async def case() -> None:
-        engine = Engine([LENGTH])
-        try:
-            serving_6 = serving(engine.serve, host="::1")
-            port = await serving_6.__aenter__()
-        except OSError as error:
-            pytest.skip(f"no IPv6 on this loopback: {error}")
-        upstream = Upstream(f"http://[::1]:{port}")
-        assert await ask(upstream) == (200, b"hello")
-        assert b"\r\nhost: [::1]:%d\r\n" % port in engine.requests[0]
-        upstream.close()
-        await serving_6.__aexit__(None, None, None)
-
-    run(case)
+    engine = Engine([LENGTH])
+    try:
+        serving_6 = serving(engine.serve, host="::1")
+        port = await serving_6.__aenter__()
+    except OSError as error:
+        pytest.skip(f"no IPv6 on this loopback: {error}")
+    upstream = Upstream(f"http://[::1]:{port}")
+    assert await ask(upstream) == (200, b"hello")
+    assert b"\r\nhost: [::1]:%d\r\n" % port in engine.requests[0]
+    upstream.close()
+    await serving_6.__aexit__(None, None, None)
 
 
 @pytest.mark.parametrize("host", ["no-such-engine.invalid", "a..b", "x" * 64 + ".example"])
-def test_a_name_that_leads_nowhere(host: str) -> None:
-    async def case() -> None:
-        with pytest.raises(UnreachableError):
-            await ask(Upstream(f"http://{host}:9", connect_timeout_s=2.0))
-
-    run(case)
+@on_both_loops
+async def test_a_name_that_leads_nowhere(host: str) -> None:
+    with pytest.raises(UnreachableError):
+        await ask(Upstream(f"http://{host}:9", connect_timeout_s=2.0))
 
 
-def test_a_connection_that_is_not_taken_is_not_waited_for() -> None:
-    async def case() -> None:
-        with socket.socket() as full, socket.socket() as first, socket.socket() as second:
-            full.bind(("127.0.0.1", 0))
-            full.listen(0)
-            for filling in (first, second):
-                filling.setblocking(False)
-                filling.connect_ex(full.getsockname())
-            with pytest.raises(UnreachableError, match="TimeoutError"):
-                await ask(Upstream(f"http://127.0.0.1:{full.getsockname()[1]}", connect_timeout_s=0.1))
-
-    run(case)
+@on_both_loops
+async def test_a_connection_that_is_not_taken_is_not_waited_for() -> None:
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for filling in (first, second):
+            filling.setblocking(False)
+            filling.connect_ex(full.getsockname())
+        with pytest.raises(UnreachableError, match="TimeoutError"):
+            await ask(Upstream(f"http://127.0.0.1:{full.getsockname()[1]}", connect_timeout_s=0.1))
 
 
 @pytest.mark.parametrize("sent", [b"", LENGTH[:20], LENGTH[:-2]], ids=["nothing", "half a head", "half a body"])
-def test_a_request_that_is_cancelled_leaves_no_connection(sent: bytes) -> None:
-    async def case() -> None:
-        engine = Engine([sent, 5.0], [LENGTH])
-        async with upstream_of(engine) as upstream:
-            asking = asyncio.create_task(ask(upstream))
-            for _ in range(2):  # in the name's look-up or the connection's opening
-                await asyncio.sleep(0)
-            asking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-            assert not upstream._busy
-            asking = asyncio.create_task(ask(upstream))
-            while not engine.requests:
-                await asyncio.sleep(0.005)
-            await asyncio.sleep(0.02)
-            asking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-            assert not upstream._busy
-            assert not upstream._idle
-            assert await ask(upstream) == (200, b"hello")
-
-    run(case)
+@on_both_loops
+async def test_a_request_that_is_cancelled_leaves_no_connection(sent: bytes) -> None:
+    engine = Engine([sent, 5.0], [LENGTH])
+    async with upstream_of(engine) as upstream:
+        asking = asyncio.create_task(ask(upstream))
+        for _ in range(2):  # in the name's look-up or the connection's opening
+            await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert not upstream._busy
+        asking = asyncio.create_task(ask(upstream))
+        while not engine.requests:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert not upstream._busy
+        assert not upstream._idle
+        assert await ask(upstream) == (200, b"hello")

@@ -195,11 +195,12 @@ class Admission:
         """Lower a reservation to what an exact count showed; it never grows."""
         self.ledger.shrink(holder, weight)
 
-    def release(self, holder: Hashable) -> bool:
-        """Give a reservation back, once; note for the drain estimate what came free."""
+    def release(self, holder: Hashable) -> float | None:
+        """Give a reservation back, once: how long it was held, which the drain estimate notes; None if it was not."""
         weight, reserved = self.ledger.weight_of(holder), self.ledger.reserved
-        released = self.ledger.release(holder)
         since_s = self._since_s.pop(holder, None)
-        if released and weight is not None and since_s is not None:
-            self._drain.released(weight, held_s=self._clock() - since_s, reserved=reserved)
-        return released
+        if not self.ledger.release(holder) or weight is None or since_s is None:
+            return None
+        held_s = self._clock() - since_s
+        self._drain.released(weight, held_s=held_s, reserved=reserved)
+        return held_s

@@ -1,11 +1,14 @@
 """One connection to the engine: a request and its answer at a time. Framing is read by the parser that uvicorn uses."""
 
 import asyncio
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 
 from kvplan.gateway.answers import Headers
+
+if TYPE_CHECKING:
+    from kvplan.gateway.upstream import Upstream
 
 _MOST_UNREAD_BYTES = 256 * 1024
 """An answer that is not taken is read no further than that; then the engine waits, as it would for the client."""
@@ -29,21 +32,11 @@ class BrokenOffError(UpstreamError):
     """The answer ended before it was whole."""
 
 
-class Pool(Protocol):
-    """Who keeps connections between two requests."""
-
-    def done(self, connection: "Connection", *, is_reusable: bool) -> None:
-        """A connection's answer was read, or left."""
-
-    def forget(self, connection: "Connection") -> None:
-        """The engine closed an idle connection."""
-
-
 class Connection(asyncio.Protocol):
     """One connection, and the answer that is being read on it: ``status`` and ``headers`` (names in lower case), then
     ``piece()`` until it gives nothing. ``close()`` always: it keeps the connection only where the answer is over."""
 
-    def __init__(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, pool: "Upstream", loop: asyncio.AbstractEventLoop) -> None:
         self.status = 0
         self.headers: Headers = []
         self.waiting_since_s: float | None = None

@@ -136,15 +136,21 @@ class AdmissionMiddleware:
         if closed is not None:
             await self._refuse(send, 503, closed)
             return
+        raw = b""
         try:
             raw = await self._bodies.read(scope, receive)
+            priced = await self._price(scope, route, raw)
         except BadRequestError as error:
-            await self._refuse_body(send, error)
-            return
+            self._note_refusal("malformed" if error.status < 500 else error.code)
+            await refuse_body(send, error)
         except ClientGoneError:
-            return
-        try:
-            await self._admit(scope, receive, send, route, raw, head_at_s)
+            pass
+        else:
+            refusal = refused_for_good(self.admission.promise, priced.ask, priced.price)
+            if refusal is not None:
+                await self._refuse(send, self._too_long_status, refusal)
+            else:
+                await self._run(scope, receive, send, priced, head_at_s)
         finally:
             self._bodies.let_go(raw)
 
@@ -167,21 +173,6 @@ class AdmissionMiddleware:
             more_blocks, more_tokens = filled(self.admission.promise, ask, written)
             blocks, tokens = blocks + more_blocks, tokens + more_tokens
         return blocks, tokens
-
-    async def _admit(
-        self, scope: Scope, receive: Receive, send: Send, route: Route, raw: bytes, head_at_s: float
-    ) -> None:
-        """Price the body, refuse what can never be served, and run the rest."""
-        try:
-            priced = await self._price(scope, route, raw)
-        except BadRequestError as error:
-            await self._refuse_body(send, error)
-            return
-        refusal = refused_for_good(self.admission.promise, priced.ask, priced.price)
-        if refusal is not None:
-            await self._refuse(send, self._too_long_status, refusal)
-            return
-        await self._run(scope, receive, send, priced, head_at_s)
 
     async def _price(self, scope: Scope, route: Route, raw: bytes) -> _Priced:
         """Fields and price; the exact prompt where its bound alone would refuse it and a counter can tell."""
@@ -239,7 +230,6 @@ class AdmissionMiddleware:
         mark = (b"x-kvplan-reserved-tokens", b"%d" % charged.tokens)
         running = Running(task, send, mark, priced.ask, outlives_client=not is_stopped)
         beside: list[asyncio.Task[None]] = []
-        asked_at_s = time.monotonic()
         try:
             if not await admission.acquire(holder, charged.weight):
                 await self._refuse(send, 429, admission.no_room(charged))
@@ -264,8 +254,8 @@ class AdmissionMiddleware:
             for other in beside:
                 other.cancel()
             self._stalls.discard(running)
-            if admission.release(holder) and self._metrics is not None:
-                held_s = time.monotonic() - asked_at_s
+            held_s = admission.release(holder)
+            if held_s is not None and self._metrics is not None:
                 is_told = running.usage is not None and running.ended_by is None  # before the end it is not all
                 used = read_usage(running.usage or b"") if is_told else None
                 self._metrics.note_release(held_s, charged.tokens, used, running.ended_by)
@@ -275,10 +265,6 @@ class AdmissionMiddleware:
         code = refusal.reason if refusal.retry_after_s is not None else "context_length_exceeded"
         headers: Headers = [(b"connection", b"close")] if refusal.reason == "draining" else []
         await send_error(send, status, refusal.message, code=code, retry_after_s=refusal.retry_after_s, headers=headers)
-
-    async def _refuse_body(self, send: Send, error: BadRequestError) -> None:
-        self._note_refusal("malformed" if error.status < 500 else error.code)
-        await refuse_body(send, error)
 
     def _note_refusal(self, reason: str) -> None:
         if self._metrics is not None:

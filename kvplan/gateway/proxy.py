@@ -11,6 +11,7 @@ from kvplan.gateway.asks import PRICED_ROUTES
 from kvplan.gateway.bodies import BadRequestError, Bodies, ClientGoneError, refuse_body
 from kvplan.gateway.connection import Connection, SilentError, UpstreamError
 from kvplan.gateway.metrics import GatewayMetrics
+from kvplan.gateway.running import AnswerCutError
 from kvplan.gateway.upstream import Upstream
 
 _HOP_BY_HOP = frozenset(
@@ -50,10 +51,6 @@ profiling) stay inside."""
 
 _ONE_MODEL = re.compile(r"/v1/models/(?!\.{1,2}(?:/|$))[\w.@:-]+(?:/(?!\.{1,2}(?:/|$))[\w.@:-]+)?", re.ASCII)
 _UPSTREAM_RETRY_AFTER_S = 5.0
-
-
-class UpstreamDiedError(Exception):
-    """The engine closed its connection in the middle of an answer; the client's must not end cleanly."""
 
 
 class UpstreamProxy:
@@ -96,14 +93,14 @@ class UpstreamProxy:
         if path in PRICED_ROUTES:  # admitted: the body was read, and comes in one piece
             await self._forward(scope, (await receive())["body"], send)
             return
+        body = b""
         try:
             body = await self._bodies.read(scope, receive)
         except BadRequestError as error:
             await refuse_body(send, error)
-            return
         except ClientGoneError:
-            return
-        try:
+            pass
+        else:
             await self._forward(scope, body, send)
         finally:
             self._bodies.let_go(body)
@@ -159,7 +156,7 @@ class UpstreamProxy:
                     "the engine broke off in the middle of this answer", kind="server_error", code="upstream_died"
                 )
                 await send({"type": "http.response.body", "body": b"data: " + event + b"\n\n", "more_body": True})
-            raise UpstreamDiedError from error
+            raise AnswerCutError from error
 
     def _note_failure(self, kind: str) -> None:
         self._on_failure()

@@ -15,7 +15,8 @@ _OUTPUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')
 
 
 class AnswerCutError(Exception):
-    """An answer was broken off here (a client that reads nothing, a grace that is over); it must not end cleanly."""
+    """An answer broke off (by an engine that died, a client that reads nothing, a grace that is over): it must not end
+    cleanly."""
 
 
 @dataclass(slots=True, eq=False)

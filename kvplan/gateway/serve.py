@@ -14,7 +14,6 @@ import uvicorn
 from kvplan.errors import InputError
 from kvplan.gateway.answers import AsgiApp
 from kvplan.gateway.heads import HEAD_LIMIT_BYTES, HEAD_TIMEOUT_S, LimitedHeads, close_slow_heads
-from kvplan.gateway.proxy import UpstreamDiedError
 from kvplan.gateway.running import STALL_S, AnswerCutError
 
 _LOOK_AGAIN_S = 0.02
@@ -35,7 +34,7 @@ class _QuietAboutPeers(logging.Filter):
     """An answer that broke off is aborted by an exception on purpose; it is counted, not logged as a bug."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.exc_info is None or not isinstance(record.exc_info[1], (UpstreamDiedError, AnswerCutError))
+        return record.exc_info is None or not isinstance(record.exc_info[1], AnswerCutError)
 
 
 class _Server(uvicorn.Server):

@@ -78,7 +78,7 @@ class Upstream:
             connection.abort()
 
     def done(self, connection: Connection, *, is_reusable: bool) -> None:
-        """Keep the connection, or close it."""
+        """Its answer was read, or left: keep the connection, or close it."""
         self._busy.discard(connection)
         if not is_reusable:
             connection.abort()
@@ -86,7 +86,7 @@ class Upstream:
         self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
-        """It is closed."""
+        """The engine closed it while it was idle."""
         if connection in self._idle:
             self._idle.remove(connection)
 
