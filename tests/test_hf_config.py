@@ -470,6 +470,16 @@ def test_without_a_class_of_its_own_ling_has_the_width_that_transformers_sets(ow
     assert state.head_dim == width
 
 
+def test_the_language_block_of_ling_3_vl_keeps_the_width_that_it_says() -> None:
+    """Source: vLLM 0.33, BailingMoeV3TextConfig, a class of vLLM's own under the same model type."""
+    text = without(LLAMA, "architectures") | {"model_type": "bailing_hybrid", "head_dim": 128, "layer_group_size": 4}
+    text |= {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+    outer = {"architectures": ["BailingMoeV3VLForConditionalGeneration"], "model_type": "bailing_moe_v3_vl"}
+    state = read({**outer, "text_config": text}).layers[0][0]
+    assert isinstance(state, KdaState)
+    assert state.dim == 128
+
+
 # --- context -------------------------------------------------------------------------------------------------------
 
 

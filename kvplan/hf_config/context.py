@@ -16,7 +16,9 @@ _LENGTH_NAMES = (
     "seq_len",
 )
 # Classes whose max_position_embeddings is another name of the key that their files say.
-_RENAMED = frozenset({"gpt2", "gpt_bigcode", "gptj", "codegen", "dbrx", "kimi_linear", "bailing_hybrid"})
+_RENAMED = frozenset(
+    {"gpt2", "gpt_bigcode", "gptj", "codegen", "dbrx", "kimi_linear", "bailing_hybrid", "bailing_moe_v2_5"}
+)
 # Classes that know ``rope_parameters`` only, and drop the older ``rope_scaling`` (transformers 5.20).
 _WITHOUT_OLD_ROPE = frozenset({"cohere2_moe"})
 _LARGEST_STRETCH = 1_000_000

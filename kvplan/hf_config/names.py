@@ -7,8 +7,7 @@ from collections.abc import Mapping
 ARCHITECTURES: Mapping[str, str] = {
     "AudioFlamingo3": "qwen2",
     "AyaVision": "cohere2",
-    "BailingMoeV2_5": "bailing_hybrid",
-    "BailingMoeV3": "bailing_hybrid_v3",
+    "BailingMoeV3": "bailing_hybrid",
     "Bee": "qwen3",
     "Cohere2Vision": "cohere2",
     "DiffusionGemmaForBlockDiffusion": "diffusion_gemma_text",
@@ -45,6 +44,7 @@ ARCHITECTURES: Mapping[str, str] = {
 # Model types that are another name of a family.
 MODEL_TYPES: Mapping[str, str] = {
     "aria_moe_lm": "aria_text",
+    "bailing_hybrid_v3": "bailing_hybrid",
     "bailing_moe_v2": "bailing_moe",
     "deci": "decilm",
     "deepseek_ocr": "deepseek_v2",

@@ -14,8 +14,8 @@ Reader = Callable[[Described], LayerStack]
 
 READERS: Mapping[str, Reader] = {
     "alice_ai": linear.read_kda,
-    "bailing_hybrid": linear.read_grouped_lightning,
-    "bailing_hybrid_v3": linear.read_grouped_kda,
+    "bailing_hybrid": linear.read_grouped_kda,
+    "bailing_moe_v2_5": linear.read_grouped_lightning,
     "bamba": hybrid.read_bamba,
     "bart": encoder_decoder.read_seq2seq,
     "decilm": varying.read_blocks,

@@ -204,9 +204,9 @@ def lightning_state(model: Described) -> LightningState:
 
 
 def _linear_head_dim(model: Described) -> int:
-    """Width of a linear layer's heads. A Ling file without a config class of its own (``auto_map``) is read by that of
-    transformers, which sets ``head_dim`` to ``qk_rope_head_dim`` (transformers 5.20, ``BailingHybridConfig``)."""
-    if model.text.text("model_type") == "bailing_hybrid" and not model.outer.says("auto_map"):
+    """Width of a linear layer's heads. A flat Ling file without a config class of its own (``auto_map``) is read by
+    that of transformers, which sets ``head_dim`` to ``qk_rope_head_dim`` (5.20, ``BailingHybridConfig``)."""
+    if model.outer.text("model_type") == "bailing_hybrid" and not model.outer.says("auto_map"):
         return model.text.count("qk_rope_head_dim")
     return model.text.optional_count("head_dim") or model.hidden // model.query_heads
 

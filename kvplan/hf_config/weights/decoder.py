@@ -8,7 +8,7 @@ from kvplan.hf_config.described import HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, De
 from kvplan.hf_config.hybrid import nemotron_kinds
 from kvplan.hf_config.weights.keys import Config, nested, whole
 from kvplan.hf_config.weights.traits import TRAITS, Traits
-from kvplan.layers import FullAttention, HeadLayer, Layer, SharedKv
+from kvplan.layers import FLOAT32, FullAttention, HeadLayer, Layer, SharedKv
 from kvplan.model import WeightPart
 
 _HEAD_DIM_KEYS = ("head_dim", "kv_channels", "attention_head_dim", "hidden_size_per_head")
@@ -164,3 +164,8 @@ def linear(
 ) -> WeightPart:
     """A matrix of ``inputs × outputs``."""
     return WeightPart(name=name, parameters=inputs * outputs, split=split, layer=layer, kv_heads=kv_heads)
+
+
+def float32(name: str, parameters: int, layer: int | None, split: str = "none") -> WeightPart:
+    """Values that stay float32 whatever the model's type."""
+    return WeightPart(name=name, parameters=parameters, split=split, layer=layer, stored=FLOAT32)

@@ -7,10 +7,10 @@ V4.1 compresses only in ``kv_source_layer_ids``, indexes only in ``index_source_
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.decoder import Decoder, float32, linear
 from kvplan.hf_config.weights.keys import numbers, whole, words
 from kvplan.hf_config.weights.mlp import mixture_parts
-from kvplan.layers import FLOAT32, CompressedKv, CompressedWindow, StoredType
+from kvplan.layers import CompressedKv, CompressedWindow, StoredType
 from kvplan.model import WeightPart
 
 _ROWS = StoredType(name="fp8", bytes_per_group=33, elements_per_group=32)
@@ -40,18 +40,7 @@ def deepseek_v4_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
 def deepseek_v4_outer_parts(decoder: Decoder) -> list[WeightPart]:
     """The hyper-connection in front of the head: streams × streams × hidden, float32."""
     streams = whole(decoder.config, "hc_mult") or 1
-    return [
-        WeightPart(
-            name="hyper_connection_head",
-            parameters=streams * (streams * decoder.hidden + 1) + 1,
-            split="none",
-            stored=FLOAT32,
-        )
-    ]
-
-
-def _float32(name: str, parameters: int, layer: int, split: str = "none") -> WeightPart:
-    return WeightPart(name=name, parameters=parameters, split=split, layer=layer, stored=FLOAT32)
+    return [float32("hyper_connection_head", streams * (streams * decoder.hidden + 1) + 1, None)]
 
 
 def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
@@ -66,7 +55,7 @@ def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
         linear("self_attn.o_a_proj", decoder.heads * dim, out_rank, "heads", layer),
         linear("self_attn.o_b_proj", groups * out_rank, hidden, "heads", layer),
         linear("self_attn.vectors", 1, query_rank + dim, "none", layer),
-        _float32("self_attn.sink", decoder.heads, layer, "heads"),
+        float32("self_attn.sink", decoder.heads, layer, "heads"),
     ]
     if (sources := numbers(config, "kv_source_layer_ids")) is not None:
         return parts + _shared_compression(decoder, layer, sources)
@@ -125,7 +114,7 @@ def _compressor(decoder: Decoder, layer: int, ratio: int, dim: int, name: str) -
     return [
         linear(name, decoder.hidden, 2 * width, "none", layer),
         linear(f"{name}.norm", 1, dim, "none", layer),
-        _float32(f"{name}.positions", ratio * width, layer),
+        float32(f"{name}.positions", ratio * width, layer),
     ]
 
 
@@ -139,13 +128,12 @@ def _feed_forward(decoder: Decoder, layer: int) -> list[WeightPart]:
     hashed = whole(decoder.config, "num_hash_layers") or kinds.count("hash_moe")
     count, chosen = whole(decoder.config, "n_routed_experts") or 0, whole(decoder.config, "num_experts_per_tok") or 0
     if layer < hashed:
-        return [*parts, _float32("mlp.expert_table", decoder.vocabulary * chosen, layer)]
-    return [*parts, _float32("mlp.gate_correction", count, layer)]
+        return [*parts, float32("mlp.expert_table", decoder.vocabulary * chosen, layer)]
+    return [*parts, float32("mlp.gate_correction", count, layer)]
 
 
 def _hyper_connection(decoder: Decoder, layer: int) -> WeightPart:
     """Twice ((2 + streams) × streams) × (streams × hidden + 1) + 3, float32: before attention and before experts."""
     streams = whole(decoder.config, "hc_mult") or 1
     mixes = (2 + streams) * streams
-    part = linear("hyper_connection", 2, mixes * (streams * decoder.hidden + 1) + 3, "none", layer)
-    return replace(part, stored=FLOAT32)
+    return float32("hyper_connection", 2 * (mixes * (streams * decoder.hidden + 1) + 3), layer)

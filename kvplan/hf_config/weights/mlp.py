@@ -1,8 +1,7 @@
 """Parameters of the feed-forward half: a dense MLP, or experts with their router and shared experts."""
 
-from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.decoder import Decoder, float32, linear
 from kvplan.hf_config.weights.keys import numbers, switch, whole, words
-from kvplan.layers import FLOAT32
 from kvplan.model import WeightPart
 
 
@@ -80,9 +79,7 @@ def mixture_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
     if latent:
         parts.append(linear("mlp.latent_proj", 2 * hidden, latent, "none", layer))
     if _has_correction(decoder):
-        parts.append(
-            WeightPart(name="mlp.gate_correction", parameters=count, split="none", layer=layer, stored=FLOAT32)
-        )
+        parts.append(float32("mlp.gate_correction", count, layer))
     if decoder.mlp_bias or decoder.traits.expert_bias:
         parts.append(linear("mlp.expert_bias", count, (matrices - 1) * width, "columns", layer))
         parts.append(linear("mlp.expert_out_bias", count, hidden, "none", layer))

@@ -3,10 +3,9 @@
 Sources: vLLM 0.33, ``layers/mamba/``; every mixer is split by its heads or inner channels.
 """
 
-from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.weights.decoder import Decoder, float32, linear
 from kvplan.hf_config.weights.keys import switch, whole
 from kvplan.layers import (
-    FLOAT32,
     GatedDeltaState,
     KdaState,
     LightningState,
@@ -16,11 +15,6 @@ from kvplan.layers import (
     ShortConvState,
 )
 from kvplan.model import WeightPart
-
-
-def _float32(name: str, parameters: int, layer: int) -> WeightPart:
-    """A vector that stays float32 whatever the model's type (decay rates)."""
-    return WeightPart(name=name, parameters=parameters, split="columns", layer=layer, stored=FLOAT32)
 
 
 def mamba1_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
@@ -34,7 +28,7 @@ def mamba1_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
         linear("mixer.conv", inner, kept.conv_kernel + 1, "columns", layer),
         linear("mixer.x_proj", inner, rank + 2 * state, "columns", layer),
         linear("mixer.dt_proj", rank + 1, inner, "columns", layer),
-        _float32("mixer.a", inner * (state + 1), layer),
+        float32("mixer.a", inner * (state + 1), layer, "columns"),
         linear("mixer.out_proj", inner, hidden, "columns", layer),
     ]
     if decoder.model_type == "jamba":
@@ -55,7 +49,7 @@ def mamba2_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
         linear("mixer.in_groups_proj", hidden, channels, "kv_heads", layer, kv_heads=kept.groups),
         linear("mixer.conv", inner, kernel, "columns", layer),
         linear("mixer.conv_groups", channels, kernel, "kv_heads", layer, kv_heads=kept.groups),
-        _float32("mixer.a", heads, layer),
+        float32("mixer.a", heads, layer, "columns"),
         linear("mixer.vectors", 1, 2 * heads + inner, "columns", layer),
         linear("mixer.out_proj", inner, hidden, "columns", layer),
     ]
@@ -70,7 +64,7 @@ def gated_delta_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
         linear("linear_attn.in_proj", hidden, 2 * keys + 2 * values, "columns", layer),
         linear("linear_attn.in_gates", hidden, 2 * kept.value_heads, "columns", layer),
         linear("linear_attn.conv", 2 * keys + values, kept.conv_kernel, "columns", layer),
-        _float32("linear_attn.a", kept.value_heads, layer),
+        float32("linear_attn.a", kept.value_heads, layer, "columns"),
         linear("linear_attn.dt_bias", 1, kept.value_heads, "columns", layer),
         linear("linear_attn.norm", 1, kept.value_dim, "none", layer),
         linear("linear_attn.out_proj", values, hidden, "columns", layer),
@@ -88,7 +82,7 @@ def kda_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
         linear("self_attn.gates_a_proj", hidden, 2 * dim, "none", layer),
         linear("self_attn.gates_b_proj", dim, 2 * width, "columns", layer),
         linear("self_attn.b_proj", hidden, heads, "columns", layer),
-        _float32("self_attn.a", heads + width, layer),
+        float32("self_attn.a", heads + width, layer, "columns"),
         linear("self_attn.norm", 1, dim, "none", layer),
         linear("self_attn.o_proj", width, hidden, "columns", layer),
     ]
