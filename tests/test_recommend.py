@@ -1,6 +1,6 @@
 """The search for a cap and a fraction, what comes with it, and the file that is written with them."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -194,26 +194,11 @@ def test_what_cannot_be_asked_for(values: dict[str, float], complaint: str) -> N
 
 
 def played(**values: float) -> Played:
-    figures = Played(
-        seeds=1,
-        refused_share=0.0,
-        refused_interval=(0.0, 0.0),
-        gave_up_share=0.0,
-        rejected_permanently_share=0.0,
-        preemptions=0,
-        over_capacity_events=0,
-        ttft_p99_s=1.0,
-        e2e_p50_s=1.0,
-        e2e_p99_s=2.0,
-        output_tokens_per_s=1.0,
-        kv_used_mean_share=0.2,
-        kv_used_peak_share=0.3,
-        kv_reserved_mean_share=0.4,
-        offered_per_s=1.0,
-        sustainable_per_s=2.0,
-        steady=True,
-    )
-    return replace(figures, **values)  # type: ignore[arg-type]
+    figures = {
+        **dict.fromkeys((field.name for field in fields(Played)), 0), "refused_interval": (0, 0), "e2e_p99_s": 2.0,
+        "kv_used_mean_share": 0.2, "kv_reserved_mean_share": 0.4, **values,
+    }  # fmt: skip
+    return Played(**figures)  # type: ignore[arg-type]
 
 
 def point(cap: int, truncated: float, refused: float, limits: Constraints) -> CapPoint:

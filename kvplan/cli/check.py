@@ -60,10 +60,7 @@ def run(
     mix = overrides.load(traffic, changed, folder)
     # The base is taken as it stands: what is tried by hand is part of the change.
     base = None if against is None else overrides.load(against, {}, folder)
-    with (
-        progress_bar("checking") as step,
-        cluster_executor(cluster) as executor,
-    ):
+    with progress_bar("checking") as step, cluster_executor(cluster) as executor:
         result = check(
             mix,
             against=base,

@@ -69,19 +69,10 @@ def run(
     if output is not None:
         check_free(output, force=force)
     folder = options.profiles_folder(profiles)
-    changed = overrides.overrides(
-        set_keys,
-        duration=duration,
-        model=model,
-        replicas=replicas,
-        calibration=calibration,
-        **asked,
-    )
+    tried = {"duration": duration, "model": model, "replicas": replicas, "calibration": calibration}
+    changed = overrides.overrides(set_keys, **tried, **asked)
     mix = overrides.load(traffic, changed, folder)
-    with (
-        progress_bar("searching") as step,
-        cluster_executor(cluster) as executor,
-    ):
+    with progress_bar("searching") as step, cluster_executor(cluster) as executor:
         advice = recommend(
             mix,
             max_truncated_share=_share(max_truncated, "--max-truncated"),
@@ -102,7 +93,7 @@ def run(
     written = _written(advice) if write and advice.feasible else None
     if write and written is None:
         talk("nothing is written: no setting keeps the constraints")
-    if written is not None and changed:
+    elif write and changed:
         talk(f"only the answer is written; not what was tried by hand: {', '.join(changed)}")
     if written is not None and output is not None:
         write_file(output, written, force=force)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan simulate chat --default-max-tokens 1024 --scale 1.5"
 
-_REPORTS = (".html", ".htm", ".md", ".markdown")
+_REPORTS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
 
 
 @takes_deployment()
@@ -102,8 +102,20 @@ def run(
 
         with progress_bar("curves") as step:
             caps = cap_curve(result, workers=workers, profiles_folder=folder, progress=step, say=talk)
-    planned = None if report is None else _budgeted(result, offline=offline, profiles_folder=folder)
-    _write_files(result, caps, planned, (requests, plot, report))
+    if requests is not None:
+        from kvplan.report.requests_csv import lines
+
+        write_lines(requests, lines(result.rows))
+    if plot is not None:
+        from kvplan.report.plot import draw
+
+        with whole(plot) as part:
+            draw(result, caps, part, kind=plot.suffix.lower())
+        talk(f"wrote {plot}")
+    if report is not None:
+        planned = _budgeted(result, offline=offline, profiles_folder=folder)
+        kind = _REPORTS[report.suffix.lower()]
+        show_report("simulation", kind, result, planned, caps, output=report, force=force)
     if format == "text":
         show(_sparklines(result))
     show_report("simulation", format, result)
@@ -128,30 +140,6 @@ def _check_files(requests: Path | None, plot: Path | None, report: Path | None, 
         check_drawable(plot)
     if report is not None and report.suffix.lower() not in _REPORTS:
         raise InputError(f"{report} is no report", hint="name it *.html or *.md", file=str(report))
-
-
-def _write_files(
-    result: "Simulation", caps: "Sequence[CapPoint]", planned: "Fit | None", files: tuple[Path | None, ...]
-) -> None:
-    requests, plot, report = files
-    if requests is not None:
-        from kvplan.report.requests_csv import lines
-
-        write_lines(requests, lines(result.rows))
-    if plot is not None:
-        from kvplan.report.plot import draw
-
-        with whole(plot) as part:
-            draw(result, caps, part, kind=plot.suffix.lower())
-        talk(f"wrote {plot}")
-    if report is not None and report.suffix.lower() in (".md", ".markdown"):
-        from kvplan.report.simulation_markdown import text as markdown
-
-        write_lines(report, [markdown(result, planned, caps)])
-    elif report is not None:
-        from kvplan.report.simulation_html import text as html
-
-        write_lines(report, [html(result, planned, caps)])
 
 
 def _budgeted(result: "Simulation", *, offline: bool, profiles_folder: Path | None) -> "Fit | None":

@@ -3,7 +3,15 @@
 from collections.abc import Iterator
 
 from kvplan.recommend.advice import LONGEST_STEP_S
-from kvplan.recommend.results import Advice, FailedConstraint, Played, SensitivityRow
+from kvplan.recommend.results import (
+    Advice,
+    CapPoint,
+    Constraints,
+    FailedConstraint,
+    FractionPoint,
+    Played,
+    SensitivityRow,
+)
 from kvplan.report.numbers import count, figure, figure_beside, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, Part, answer, columns, labelled, next_steps
 from kvplan.report.recommend_words import columns_said, next_commands, search
@@ -26,13 +34,13 @@ def text(advice: Advice, written_to: str | None = None) -> Iterator[Part]:
     yield from _headline(advice)
     yield BLANK
     if advice.caps:
-        rows = [_cap_row(advice, place) for place in range(len(advice.caps))]
+        rows = [_cap_row(point, advice.constraints) for point in advice.caps]
         marked = [place for place, one in enumerate(advice.caps) if one.default_max_tokens == advice.default_max_tokens]
         yield columns(CAPS, rows, marked=marked, last_is_drawn=True)
     yield BLANK
     yield columns(
         FRACTIONS,
-        [_fraction_row(advice, place) for place in range(len(advice.fractions))],
+        [_fraction_row(point) for point in advice.fractions],
         marked=[place for place, one in enumerate(advice.fractions) if one.safety_fraction == advice.safety_fraction],
     )
     yield BLANK
@@ -111,9 +119,8 @@ def _bar(share: float, limit: float) -> str:
     return "".join(cells)
 
 
-def _cap_row(advice: Advice, place: int) -> tuple[str, ...]:
-    point = advice.caps[place]
-    played, limits = point.played, advice.constraints
+def _cap_row(point: CapPoint, limits: Constraints) -> tuple[str, ...]:
+    played = point.played
     low, high = played.refused_interval
     curve = f"{_bar(point.truncated_share, limits.max_truncated_share)} "
     curve += _bar(played.refused_share, limits.max_refused_share)
@@ -128,10 +135,8 @@ def _cap_row(advice: Advice, place: int) -> tuple[str, ...]:
     )
 
 
-def _fraction_row(advice: Advice, place: int) -> tuple[str, ...]:
-    point = advice.fractions[place]
+def _fraction_row(point: FractionPoint) -> tuple[str, ...]:
     played = point.played
-    over = "" if point.safety_fraction <= 1 else "overdrawn"
     return (
         f"{point.safety_fraction:.2f}",
         percent(played.refused_share),
@@ -139,14 +144,11 @@ def _fraction_row(advice: Advice, place: int) -> tuple[str, ...]:
         count(played.preemptions),
         percent(played.kv_used_peak_share),
         plain_seconds(played.e2e_p99_s),
-        over,
+        "" if point.safety_fraction <= 1 else "overdrawn",
     )
 
 
 def _sensitivity_row(row: SensitivityRow, advice: Advice) -> tuple[str, ...]:
-    then = "-" if row.default_max_tokens is None else count(row.default_max_tokens)
-    if advice.default_max_tokens is None:
-        then = ""
     return (
         row.what,
         "" if row.factor == 1 else f"{row.factor - 1:+.0%}",
@@ -154,7 +156,7 @@ def _sensitivity_row(row: SensitivityRow, advice: Advice) -> tuple[str, ...]:
         percent(row.refused_share),
         plain_seconds(row.e2e_p99_s),
         "yes" if row.holds else "no",
-        then,
+        "" if advice.default_max_tokens is None else count(row.default_max_tokens),
     )
 
 
@@ -172,23 +174,13 @@ def _price_row(name: str, played: Played) -> tuple[str, ...]:
 
 def _price(advice: Advice) -> Iterator[Part]:
     price = advice.price
-    yield columns(
-        PRICE,
-        [
-            _price_row("this answer", price.answer),
-            _price_row("worst_case, no default", price.worst_case),
-            _price_row("none", price.none),
-        ],
-        marked=[0],
-    )
+    beside = (("this answer", price.answer), ("worst_case, no default", price.worst_case), ("none", price.none))
+    yield columns(PRICE, [_price_row(name, played) for name, played in beside], marked=[0])
     full = price.pool_idle_when_full_share
     idle = "" if full is None else f"; with the ledger full {percent(full)} of the pool is promised and idle"
-    yield labelled(
-        "Price",
-        f"{count(price.worst_case_sequences)} worst case{'s fit' if price.worst_case_sequences != 1 else ' fits'} at "
-        f"once, {ratio(price.expected_sequences, 0)} requests "
-        f"by what they really hold{idle}",
-    )
+    fit = f"worst case{'s fit' if price.worst_case_sequences != 1 else ' fits'} at once"
+    held = f"{ratio(price.expected_sequences, 0)} requests by what they really hold"
+    yield labelled("Price", f"{count(price.worst_case_sequences)} {fit}, {held}{idle}")
 
 
 def _settings(advice: Advice) -> Iterator[Part]:
@@ -198,15 +190,12 @@ def _settings(advice: Advice) -> Iterator[Part]:
         f"max_num_seqs {engine.max_num_seqs:,} (now {engine.max_num_seqs_now:,}): room for all that a full ledger "
         f"admits; at most {engine.running_peak:,} were inside at once",
     )
+    tokens, now = engine.max_num_batched_tokens, engine.max_num_batched_tokens_now
+    beside = "" if tokens == now else f" (now {now:,}: {seconds(engine.full_step_now_s)})"
     yield labelled(
         "",
-        f"max_num_batched_tokens {engine.max_num_batched_tokens:,}: a full step takes {seconds(engine.full_step_s)}"
-        + (
-            ""
-            if engine.max_num_batched_tokens == engine.max_num_batched_tokens_now
-            else f" (now {engine.max_num_batched_tokens_now:,}: {seconds(engine.full_step_now_s)})"
-        )
-        + f"; one above {seconds(LONGEST_STEP_S)} is felt by every answer in progress",
+        f"max_num_batched_tokens {tokens:,}: a full step takes {seconds(engine.full_step_s)}{beside}; one above "
+        f"{seconds(LONGEST_STEP_S)} is felt by every answer in progress",
     )
     honoured = "" if retry.least_honoured_s is None else f"; clients honour at most {seconds(retry.least_honoured_s)}"
     yield labelled(
