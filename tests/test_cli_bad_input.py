@@ -107,10 +107,21 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     (["fit", LLAMA, "h100"], 2, ("nothing takes the argument 'h100'", "kvplan fit --help")),
     (["check", "chat", "--max-model-len", "8192"], 2, ("No such option", "--set deployment.max_model_len=VALUE")),
     (["fit", LLAMA, "--gpus", "h100"], 2, ("No such option: --gpus. Did you mean '--gpu'?",)),
+    (["init", "--tp", "4"], 2, ("error: No such option: --tp\n",)),  # as near to --output as two dashes make it
+    ([*POOL, "--prompt", "4000", "--prompt", "4k"], 2, ("--prompt '4k' is not a whole number",)),
+    ([*POOL, "--tokens", "9" * 5000], 3, ("is not a whole number from 1 on",)),
+    (["fit", LLAMA, "--kv-memory", "9" * 5000], 3, ("is not an amount of memory",)),
+    (["fit", LLAMA, "--gpu-memory", " 80"], 3, ("--gpu-memory 80 is 80 bytes", "--gpu-memory 80GiB")),
+    (["compare", LLAMA, "--gpu", "h100", "--max-model-len", "32k"], 3, ("'32k' is not", "write it out in digits")),
     (["simulate", "chat", "--strategy", "hope"], 3, ("hope",)),
     (["simulate", "chat", "--scale", "0"], 3, ("scale",)),
     (["simulate", "chat", "--seeds", "0"], 3, ("--seeds 0",)),
 ]
+
+
+def test_a_device_is_written_to_without_force(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--output", "/dev/null"]) == 0
+    assert "wrote /dev/null" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from kvplan.profiles.loader import load_gpu
 from kvplan.report.compare_csv import text as compare_csv
 from kvplan.report.compare_json import text as compare_json
 from kvplan.report.compare_text import text as compare_text
-from kvplan.report.compare_words import reason
+from kvplan.report.compare_words import load_words, reason
 from kvplan.report.page import render
 from kvplan.sources import read_model
 from kvplan.traffic.kinds import Traffic
@@ -279,6 +279,11 @@ def test_traffic_on_the_command_line_brings_its_model(capsys: pytest.CaptureFixt
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.startswith("the smallest for the traffic of traffic.yaml: 1 × ")
     assert "the traffic of traffic.yaml" in " ".join(shown.split())
+
+
+def test_how_many_windows_at_once_is_said() -> None:
+    assert load_words(ShapeLoad(concurrency=20)) == "20 requests of the whole window"
+    assert load_words(ShapeLoad(concurrency=1)) == "one request of the whole window"
 
 
 @pytest.mark.usefixtures("_folder")

@@ -1,6 +1,7 @@
 """The Hub as a client sees it: what is asked, how often, what is kept, and what each failure says."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -341,6 +342,21 @@ def test_a_proxy_of_the_environment_is_used(hub: HubServer, monkeypatch: pytest.
     run = "from kvplan.hub import fetch_facts; print(fetch_facts('org/open').config['model_type'])"
     done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.returncode) == ("llama\n", 0), done.stderr
+
+
+@pytest.mark.parametrize("written", ["garbage:::", "ftp://proxy.invalid:21"])
+def test_a_proxy_that_is_no_address_is_the_users_to_mend(hub: HubServer, written: str) -> None:
+    run = "from kvplan.cli import main; raise SystemExit(main(['model', 'org/open']))"
+    done = subprocess.run(
+        [sys.executable, "-c", run],
+        env={**os.environ, "HTTP_PROXY": written, "HF_ENDPOINT": hub.endpoint},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "HTTPS_PROXY, HTTP_PROXY and ALL_PROXY are written like" in done.stderr
 
 
 def test_a_cached_model_needs_no_third_party_import(hub: HubServer) -> None:

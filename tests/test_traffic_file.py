@@ -449,6 +449,29 @@ def test_a_wrong_value_is_told_as_the_file_would_say_it(said: str, key: str, mes
     assert hint is None or hint in (error.hint or "")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "key", "hint"),
+    [
+        ("max_tokens: {unset: true}", "max_tokens: unset", f"{CLASS}.max_tokens", "{unset: true}"),
+        ("output_tokens: 100", "output_tokens: 1_000", f"{CLASS}.output_tokens", "a whole number, or"),
+        ("limits: {}", "limits: {refused_share: 0.05}", "limits.refused_share", "refused_share: {max: 0.05}"),
+    ],
+)
+def test_a_value_where_a_block_is_wanted_is_shown_as_one(old: str, new: str, key: str, hint: str) -> None:
+    text = (
+        "traffic: {duration: 60s, classes: [{name: a, rate: 6/s, prompt_tokens: 100, output_tokens: 100, "
+        "max_tokens: {unset: true}}]}\nlimits: {}\n"
+    )
+    assert old in text
+    error = complaint(text.replace(old, new))
+    assert error.key == key
+    assert hint in (error.hint or "")
+
+
+def test_more_replicas_than_any_site_has_are_refused() -> None:
+    assert "less than or equal to 10000" in complaint("deployment: {replicas: 1000000000}\n" + MINIMAL).message
+
+
 def test_a_pool_is_given_once() -> None:
     error = complaint("deployment: {kv_memory: 1GiB, kv_pool: {blocks: 9}}\n" + MINIMAL)
     assert "give one of them" in error.message

@@ -4,7 +4,7 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from errno import ENOSPC
 from pathlib import Path
 
@@ -84,23 +84,32 @@ def _nearest(given: str, known: Sequence[str]) -> str:
     """Which of ``known`` was meant, if one is near."""
     from difflib import get_close_matches
 
-    near = get_close_matches(given, known, 1)
-    return f". Did you mean {near[0]!r}?" if near else ""
+    bare = {each.lstrip("-"): each for each in known}  # dashes alike are no likeness
+    near = get_close_matches(given.lstrip("-"), bare, 1)
+    return f". Did you mean {bare[near[0]]!r}?" if near else ""
 
 
 def _no_number(names: str, kind: str, arguments: Sequence[str]) -> str:
     """Which option has which value that is no number.
 
-    >>> _no_number("'--tensor-parallel' / '--tp'", "integer", ["fit", "--tp", "two"])
+    >>> _no_number("'--tensor-parallel' / '--tp'", "integer", ["fit", "--tp", "2", "--tp", "two"])
     "--tp 'two' is not a whole number"
     """
     options = [each.strip(" '") for each in names.split("/")]
-    wanted = "a whole number" if kind == "integer" else "a number"
+    wanted, read = ("a whole number", int) if kind == "integer" else ("a number", float)
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         name, joined, value = word.partition("=")
-        if name in options:
+        if name in options and not _reads(read, value if joined else following):
             return f"{name} {(value if joined else following)!r} is not {wanted}"
     return f"{options[0]} is not {wanted}"
+
+
+def _reads(read: Callable[[str], float], text: str) -> bool:
+    try:
+        read(text.strip())
+    except ValueError:
+        return False
+    return text.isascii()
 
 
 def report_bug(error: Exception, arguments: Sequence[str]) -> int:

@@ -31,11 +31,11 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def check_free(path: Path, *, force: bool) -> None:
-    """Refuse to overwrite ``path``, and a folder that takes no file; asked before long work, so that nothing is
-    computed in vain."""
+    """Refuse to overwrite a file at ``path``, and a folder that takes none; asked before long work, so that nothing is
+    computed in vain. What is written to a terminal, a pipe or /dev/null overwrites nothing."""
     if path.is_dir():
         raise InputError(f"{path} is a folder", hint="name a file", file=str(path))
-    if path.exists() and not force:
+    if path.exists() and not (force or path.is_char_device() or path.is_fifo()):
         raise InputError(f"{path} exists", hint="add --force to overwrite it, or name another file", file=str(path))
     folder = path.resolve().parent
     if not folder.is_dir():

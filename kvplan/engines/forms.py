@@ -14,6 +14,8 @@ from kvplan.units import GIB, parse_bytes
 
 LEAST_BYTES = 2**20
 """No pool, GPU or checkpoint is smaller: so few bytes are a number whose unit was forgotten."""
+LONGEST_DIGITS = 25
+"""More digits are no count of anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +127,11 @@ def read_counts(value: str | Sequence[int], said: str) -> tuple[int, ...]:
     counts = []
     for word in value.split(",") if isinstance(value, str) else value:
         number = str(word).strip().replace("_", "")
-        if not number.isdecimal() or int(number) < 1:
+        if not (number.isdecimal() and len(number) <= LONGEST_DIGITS and int(number) > 0):
             raise InputError(
-                f"{said} {value!r}: {str(word)!r} is not a whole number from 1 on", hint=f"{said} 8,16", key=said
+                f"{said} {value!r}: {str(word)!r} is not a whole number from 1 on",
+                hint="write it out in digits; commas stand between several",
+                key=said,
             )
         counts.append(int(number))
     return tuple(counts)
@@ -139,8 +143,8 @@ def read_amount(value: str | int, said: str) -> int:
     >>> read_amount("1GiB", "--kv-memory"), read_amount("2097152", "--kv-memory")
     (1073741824, 2097152)
     """
-    text = str(value)
-    plain = text.strip().isdecimal()
+    text = str(value).strip()
+    plain = text.isdecimal() and len(text) <= LONGEST_DIGITS
     try:
         amount = int(text) if plain else parse_bytes(text)
     except InputError as error:

@@ -41,14 +41,12 @@ class Session:
         The connection is the Hub client's (proxies, certificates, whatever the user configured); the headers are not,
         because to build them the client asks the Hub for a list of coding agents: one request more.
         """
-        from huggingface_hub import get_session
-
         own = {"user-agent": f"kvplan/{__version__}", **(headers or {})}
         if self.token:
             own["authorization"] = f"Bearer {self.token}"
         with (
             self._translated(file),
-            get_session().stream("GET", url, headers=own, timeout=self.timeout_s, follow_redirects=True) as response,
+            _client().stream("GET", url, headers=own, timeout=self.timeout_s, follow_redirects=True) as response,
         ):
             yield response
 
@@ -72,6 +70,21 @@ class Session:
             if "RemoteProtocolError" in kinds:
                 raise failures.broken_off(self.asked, file, str(error)) from error
             raise failures.unreachable(self.asked, str(error)) from error
+
+
+def _client() -> Any:
+    """The Hub client's connection. It reads the proxies' variables, and refuses what is no address in its own way."""
+    from huggingface_hub import get_session
+
+    try:
+        return get_session()
+    except ImportError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"the connection to the Hub cannot be set up: {error}",
+            hint="HTTPS_PROXY, HTTP_PROXY and ALL_PROXY are written like http://proxy.example.org:3128",
+        ) from error
 
 
 def open_session(model_id: str, revision: str | None, *, offline: bool, token: str | None) -> Session:

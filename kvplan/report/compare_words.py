@@ -12,7 +12,8 @@ def load_words(load: ShapeLoad | Traffic) -> str:
     if isinstance(load, Traffic):
         return f"the traffic of {file_name(load.file)}"
     if load.prompt_tokens is None:
-        return "one request of the whole window"
+        many = load.concurrency > 1
+        return f"{load.concurrency:,} requests of the whole window" if many else "one request of the whole window"
     cap = "the window's end" if load.max_output_tokens is None else f"{load.max_output_tokens:,}"
     return f"{load.concurrency:,} request{'s' * (load.concurrency > 1)} of {load.prompt_tokens:,} + {cap}"
 

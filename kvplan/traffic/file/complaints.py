@@ -67,6 +67,8 @@ def _translate(complaint: Any, shape: Any, values: Any, places: Places, others: 
         said = _WANTED.get(kind) or complaint["msg"].replace("Input should be", "must be")
         if kind == "too_short":
             said = f"must have {complaint['ctx']['min_length']} or more entries"
+        if said == _BLOCK:
+            hint = _in_a_block(path, complaint["input"])
         unit = _UNITS.get(str(path[-1])) if path else None
         message = f"{name or 'the file'}: {said[:1].lower()}{said[1:]}, not {shown(complaint['input'])}"
         if kind == "string_type" and unit is not None and type(complaint["input"]) in (int, float):
@@ -75,6 +77,7 @@ def _translate(complaint: Any, shape: Any, values: Any, places: Places, others: 
     return places.error(path, message + more, hint)
 
 
+_BLOCK = "must be a block of keys"
 _WANTED = {
     "string_type": "must be text",
     "int_type": "must be a whole number",
@@ -82,7 +85,7 @@ _WANTED = {
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "list_type": "must be a list",
-    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "must be a block of keys"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), _BLOCK),
 }
 """What the validator misses → what a file would say instead."""
 _UNITS = {
@@ -92,6 +95,21 @@ _UNITS = {
     **dict.fromkeys(("duration", "timeout", "on", "off", "period", "peak_at", "step", "lifetime"), "s"),
 }
 """Keys whose values have units, and the usual one."""
+
+
+def _in_a_block(path: KeyPath, given: object) -> str | None:
+    """How a value that stands alone is written where a block of keys is wanted.
+
+    >>> _in_a_block(("limits", "refused_share"), 0.05)
+    'refused_share: {max: 0.05}, or {min: 0.05}'
+    """
+    if path[:1] == ("limits",) and isinstance(given, (int, float)):
+        return f"{path[-1]}: {{max: {given}}}, or {{min: {given}}}"
+    if path[-1:] == ("max_tokens",):
+        return "a whole number, or {unset: true} where clients send none"
+    if path[-1:] in (("prompt_tokens",), ("output_tokens",)):
+        return "a whole number, or a distribution such as {lognormal: {p50: 300, p95: 900}}"
+    return None
 
 
 def shown(value: object) -> str:

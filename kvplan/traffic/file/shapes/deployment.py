@@ -44,7 +44,7 @@ class OwnShape(Section):
     """What the file says of a deployment beside the options of an engine."""
 
     calibration: str | None = None
-    replicas: Count = 1
+    replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
     router: Literal["round_robin", "least_reserved"] = "round_robin"
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     long_prefill_token_threshold: CountOrNone = 0
