@@ -13,6 +13,7 @@ from kvplan.errors import InputError, unreadable
 _CONFIG_HINT = "give the config.json that the model's publisher ships"
 # A config.json is kilobytes; the largest published one (module lists of a quantised mixture) is 3 MB.
 LARGEST_JSON_BYTES = 16 * 2**20
+LARGEST_KEPT_BYTES = 64 * 2**20
 # The safetensors format allows no larger header.
 _LARGEST_HEADER_BYTES = 100 * 10**6
 
@@ -81,6 +82,24 @@ def require_file(path: Path) -> None:
         raise InputError("a folder stands where a file is expected", hint="give a file", file=str(path))
     if not stat.S_ISREG(mode) and not (stat.S_ISFIFO(mode) and path.is_relative_to("/dev")):
         raise InputError("a device or pipe stands where a file is expected", hint="give a file", file=str(path))
+
+
+def read_small_text(path: Path, *, hint: str) -> str:
+    """The text of what a command printed and somebody kept; ``hint`` says which command."""
+    try:
+        require_file(path)
+        with path.open("rb") as stream:
+            body = stream.read(LARGEST_KEPT_BYTES + 1)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}", hint=hint, file=str(path)) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if len(body) > LARGEST_KEPT_BYTES:
+        raise InputError(f"{path} is far too large for one answer", hint=hint, file=str(path))
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not text", hint=hint, file=str(path)) from error
 
 
 def parse_json_object(body: bytes, file: str) -> dict[str, object]:

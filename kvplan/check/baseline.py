@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kvplan.checkpoint import read_small_text
 from kvplan.engines.base import term_sort
-from kvplan.errors import InputError, unreadable
+from kvplan.errors import InputError
 
-_LARGEST_BYTES = 64 * 2**20
 _HOW = "kvplan check TRAFFIC --format json --output plan.json writes one"
 _CAPACITY = ("max_model_len", "longest_window_tokens", "concurrency_at_max_model_len")
 _TERMS = ("weight_bytes", "activation_bytes", "non_torch_bytes", "graph_bytes")
@@ -17,14 +17,9 @@ def read_baseline(path: Path) -> tuple[dict[str, float | None], bool]:
     """The figures kept in the JSON of an earlier ``check``, or those of a ``fit`` or ``simulate`` that they share; and
     whether these are all that a check has."""
     file = str(path)
+    text = read_small_text(path, hint=_HOW)
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise InputError(f"{file} is far too large for an answer of kvplan", hint=_HOW, file=file)
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {file}", hint=_HOW, file=file) from error
-    except OSError as error:
-        raise unreadable(path, error) from error
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is not JSON: {error}", hint=_HOW, file=file) from error
     schema = document.get("schema") if isinstance(document, dict) else None

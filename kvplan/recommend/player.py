@@ -13,8 +13,8 @@ from kvplan.simulation.doors import Door, door
 from kvplan.simulation.gather import gather
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import StrategyResult
-from kvplan.simulation.run import WARMUP_SHARE
-from kvplan.simulation.tasks import Task, run_tasks
+from kvplan.simulation.run import WARMUP_SHARE, run_groups
+from kvplan.simulation.tasks import Task
 from kvplan.simulation.workers import Progress
 from kvplan.traffic.kinds import Arrivals, Traffic
 from kvplan.traffic.sample import sample
@@ -81,23 +81,23 @@ class Player:
     def play(self, settings: Sequence[Setting]) -> list[StrategyResult]:
         """The results of ``settings``, in their order."""
         groups = [self._tasks(one) for one in settings]
-        tasks = [task for group, _, _ in groups for task in group]
-        before = self.runs
+        before, self.runs = self.runs, self.runs + sum(len(tasks) for tasks, _, _ in groups)
 
         def step(done: int, _total: int) -> None:
             if self.progress is not None:
-                self.progress(before + done, max(self.planned, before + len(tasks)))
+                self.progress(before + done, max(self.planned, self.runs))
 
-        requests = max((len(first) for _, first, _ in groups), default=0)
-        results = iter(
-            run_tasks(
-                tasks, requests=requests, workers=self.workers, executor=self.executor, progress=step, say=self.say
-            )
+        played = run_groups(
+            [tasks for tasks, _, _ in groups],
+            requests=max((len(first) for _, first, _ in groups), default=0),
+            workers=self.workers,
+            executor=self.executor,
+            progress=step,
+            say=self.say,
         )
-        self.runs += len(tasks)
         return [
-            gather(group[0].opened, [next(results) for _ in group], first.classes, watched_s=watched_s)
-            for group, first, watched_s in groups
+            gather(tasks[0].opened, runs, first.classes, watched_s=watched_s)
+            for (tasks, first, watched_s), runs in zip(groups, played, strict=True)
         ]
 
     def figures(self, settings: Sequence[Setting]) -> list[Played]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
 
-from kvplan.errors import InputError, unreadable
+from kvplan.checkpoint import read_small_text
+from kvplan.errors import InputError
 
-LARGEST_FILE_BYTES = 64 * 2**20
 _LINE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 
@@ -90,20 +90,9 @@ class Metrics:
 
 def read_metrics(path: Path) -> Metrics:
     """The scrape kept in a file. Lines that are no samples are left out; InputError where none is left."""
-    file = str(path)
-    try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise InputError(f"{file} is far too large for one scrape", hint="keep one answer of /metrics", file=file)
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {file}", hint=_HOW, file=file) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not text", hint=_HOW, file=file) from error
-    except OSError as error:
-        raise unreadable(path, error) from error
-    samples = tuple(_samples(text))
+    samples = tuple(_samples(read_small_text(path, hint=_HOW)))
     if not samples:
-        raise InputError(f"{file} holds no Prometheus metrics", hint=_HOW, file=file)
+        raise InputError(f"{path} holds no Prometheus metrics", hint=_HOW, file=str(path))
     return Metrics(samples)
 
 

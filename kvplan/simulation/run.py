@@ -103,7 +103,7 @@ def simulate(
     ]
     place, factors = names.index(bound), _band_factors(plant)
     groups = [*played, *([_at_another_speed(one, factor) for one in played[place][:BAND_SEEDS]] for factor in factors)]
-    done = _run_groups(groups, requests=requests, workers=workers, executor=executor, progress=progress, say=say)
+    done = run_groups(groups, requests=requests, workers=workers, executor=executor, progress=progress, say=say)
     gathered = [
         gather(group[0].opened, runs, classes, watched_s=watched_s) for group, runs in zip(groups, done, strict=True)
     ]
@@ -136,7 +136,7 @@ def _drawn(traffic: Traffic, seed: int, scale: float) -> Arrivals:
     return arrivals
 
 
-def _run_groups(
+def run_groups(
     groups: Sequence[Sequence[Task]],
     *,
     requests: int,
