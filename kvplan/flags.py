@@ -11,6 +11,8 @@ from kvplan.engines.statement import Served
 
 def _served(fit: Fit) -> Served:
     """What is served: the sequences asked for, or as many as there are blocks for their states."""
+    is_given = fit.deployment.kv_memory_bytes is not None
+    is_whole = all(group.rule == "full" for group in fit.plan.layout.groups)
     settings, codes = fit.plan.settings, {finding.code for finding in fit.findings}
     if OVER_STATE_BLOCKS in codes:
         settings = replace(settings, max_num_seqs=fit.plan.blocks)
@@ -20,6 +22,7 @@ def _served(fit: Fit) -> Served:
         settings=settings,
         window_tokens=served_window(fit),
         largest_cap_tokens=fit.default_max_tokens,
+        pool_tokens=fit.plan.tokens if is_given and is_whole else None,
     )
 
 

@@ -114,6 +114,10 @@ def test_a_container_is_told_all_that_the_shell_is(engine: str, capsys: pytest.C
         (["--kv-offload", "20GiB"], {"--kv-offloading-size": "20"}),  # GiB, all ranks together: vLLM 0.33, CacheConfig
         (["--chunked-prefill"], {"--enable-chunked-prefill": True}),
         (["--async-scheduling"], {"--async-scheduling": True}),
+        # Qwen3-32B: 256 KiB a token, so that 40 GiB are 163,840 tokens
+        (["--engine", "sglang"], {"--max-total-tokens": 163_840}),
+        (["--engine", "sglang", "--no-async-scheduling"], {"--disable-overlap-schedule": True}),
+        (["--engine", "tgi"], {"--max-batch-total-tokens": 163_840}),
         (["--engine", "llama.cpp", "--kv-dtype", "fp16"], {"--cache-type-k": "f16", "--cache-type-v": "f16"}),
         (["--engine", "llama.cpp", "--kv-dtype", "bf16"], {"--cache-type-k": "bf16", "--cache-type-v": "bf16"}),
     ],
@@ -129,3 +133,13 @@ def test_ollama_is_told_a_type_by_its_word(capsys: pytest.CaptureFixture[str]) -
     asked = [*POOL, "--engine", "ollama", "--max-model-len", "4096", "--kv-dtype", "float16", "--flags", "cli"]
     assert main(asked) == 0
     assert "OLLAMA_KV_CACHE_TYPE=f16 " in capsys.readouterr().out
+
+
+def test_what_an_engine_has_no_flag_for_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--max-model-len", "4096", "--no-prefix-caching", "--flags", "cli"]
+    assert main([*POOL, *asked, "--engine", "tgi", "--block-size", "16"]) == 0
+    assert capsys.readouterr().out.startswith("ATTENTION=paged PREFIX_CACHING=0 text-generation-launcher --model-id")
+    assert main([*POOL, *asked, "--engine", "tensorrt-llm", "--block-size", "64", "--no-async-scheduling"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "{tokens_per_block: 64, enable_block_reuse: false, max_gpu_total_bytes: 42949672960}" in said
+    assert "disable_overlap_scheduler: true" in said

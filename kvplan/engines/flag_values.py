@@ -66,6 +66,11 @@ def step_tokens(served: Served) -> int:
     return served.settings.max_num_batched_tokens
 
 
+def pool_tokens(served: Served) -> int | None:
+    """Tokens of the pool; None where its memory was not given."""
+    return served.pool_tokens
+
+
 def memory_share(served: Served) -> str | None:
     """The share of memory; None where the pool was given."""
     return None if served.deployment.kv_memory_bytes else decimal(served.settings.memory_utilization)

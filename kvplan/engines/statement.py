@@ -22,6 +22,7 @@ class Served:
     settings: Settings
     window_tokens: int
     largest_cap_tokens: int | None = None
+    pool_tokens: int | None = None
 
 
 FlagValue = Callable[[Served], object]

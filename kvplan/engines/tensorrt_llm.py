@@ -205,6 +205,16 @@ def _findings(model: ModelSpec, deployment: Deployment, windows: int) -> tuple[F
     findings = [*model_notes(model), *whole]
     if deployment.kv_memory_bytes is None:
         findings.append(free_memory_estimated("TensorRT-LLM", "one log was compared"))
+    lines = _file_lines(deployment)
+    if lines:
+        findings.append(
+            Finding(
+                code="options-by-file",
+                severity="warning",
+                message="trtllm-serve has no flag for some of this and takes it from a YAML file: " + "; ".join(lines),
+                hint="--extra_llm_api_options FILE",
+            )
+        )
     findings.append(
         Finding(
             code="no-evict",
@@ -214,6 +224,18 @@ def _findings(model: ModelSpec, deployment: Deployment, windows: int) -> tuple[F
         )
     )
     return tuple(findings)
+
+
+def _file_lines(deployment: Deployment) -> list[str]:
+    """What only the file of options says (``KvCacheConfig`` and ``TorchLlmArgs`` of 1.2)."""
+    said = {
+        "tokens_per_block": deployment.block_size,
+        "enable_block_reuse": "false" if deployment.prefix_caching is False else None,
+        "max_gpu_total_bytes": deployment.kv_memory_bytes,
+    }
+    pool = ", ".join(f"{key}: {value}" for key, value in said.items() if value is not None)
+    lines = [f"kv_cache_config: {{{pool}}}"] if pool else []
+    return [*lines, "disable_overlap_scheduler: true"] if deployment.async_scheduling is False else lines
 
 
 ENGINE = Engine(

@@ -10,11 +10,11 @@ from fractions import Fraction
 from kvplan.engines.base import Budget, BudgetTerm, Deployment, EnginePlan, Finding, Settings
 from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import window_of
-from kvplan.engines.flag_values import TENSOR, asked, kv_word, memory_share, step_tokens, unless, window
+from kvplan.engines.flag_values import TENSOR, asked, kv_word, memory_share, pool_tokens, step_tokens, unless, window
 from kvplan.engines.options import ADAPTERS, EAGER
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.sharing import others_term, utilization_of_total
-from kvplan.engines.statement import Engine, EngineMetrics
+from kvplan.engines.statement import Engine, EngineMetrics, Served
 from kvplan.engines.token_pool import (
     CONTEXT,
     free_memory_estimated,
@@ -59,6 +59,8 @@ UNCHUNKED_MARGIN_TOKENS = 49
 """What the launcher adds to the window (``max_input_tokens + 50`` of a window one longer)."""
 PROMPT_LOGPROB_BYTES = 8
 """Logits and their log-softmax, float32."""
+_KERNELS = {1: "flashinfer", 16: "paged", 256: "flashdecoding"}
+"""Tokens of a block → the attention that has such blocks."""
 _BAND_SHARE = Fraction(6, 100)
 _VISION_BAND_SHARE = Fraction(40, 100)
 """Half widths as shares of the pool, from five logs; the one with a vision encoder had 0.64 of the plan."""
@@ -217,6 +219,15 @@ def _findings(model: ModelSpec, deployment: Deployment, *, windows: int) -> tupl
     return tuple(findings)
 
 
+def _command(served: Served) -> str:
+    """The launcher, and the environment that says what no flag of it does (issue 2676 of the repository)."""
+    kernel = _KERNELS.get(served.deployment.block_size or 0)
+    words = [] if kernel is None else [f"ATTENTION={kernel}"]
+    if served.deployment.prefix_caching is False:
+        words.append("PREFIX_CACHING=0")
+    return " ".join([*words, f"text-generation-launcher --model-id {shlex.quote(served.model.id)}"])
+
+
 ENGINE = Engine(
     name="tgi",
     has=frozenset({"memory_utilization", "prefix_caching", "block_size"}),
@@ -227,10 +238,11 @@ ENGINE = Engine(
         "--num-shard": TENSOR,
         "--max-total-tokens": window,
         "--max-batch-prefill-tokens": step_tokens,
+        "--max-batch-total-tokens": pool_tokens,
         "--max-concurrent-requests": asked("max_num_seqs"),
         "--cuda-memory-fraction": unless("1", memory_share),
         "--kv-cache-dtype": kv_word({"bfloat16": None, "float16": None}),
     },
-    command=lambda served: f"text-generation-launcher --model-id {shlex.quote(served.model.id)}",
+    command=_command,
     metrics=lambda _: EngineMetrics(kv_usage=None, waiting="tgi_queue_size"),
 )

@@ -17,6 +17,7 @@ from kvplan.engines.flag_values import (
     if_so,
     kv_word,
     memory_share,
+    pool_tokens,
     unless,
     window,
 )
@@ -70,6 +71,8 @@ FLAGS: Mapping[str, FlagValue] = {
     "--speculative-eagle-topk": _of_draft(lambda _: 1, drafted=True),
     "--speculative-num-draft-tokens": _of_draft(lambda drafter: drafter.tokens + 1),
     "--mem-fraction-static": memory_share,
+    "--max-total-tokens": pool_tokens,
+    "--disable-overlap-schedule": if_so(lambda deployment: deployment.async_scheduling is False),
     "--kv-cache-dtype": kv_word({"fp8": "fp8_e4m3"}),
     "--page-size": asked("block_size"),
     "--swa-full-tokens-ratio": lambda served: decimal(served.deployment.window_pool_ratio),
