@@ -514,3 +514,12 @@ def test_a_log_of_a_larger_gpu_is_noticed() -> None:
     unsaid = replace(start, total_bytes=None, requested_bytes=None)
     found = calibrate(unsaid, model(), load_gpu("a100-40gb"))
     assert "log-takes-more-than-there-is" in [each.code for each in found.findings]
+
+
+def test_a_log_of_another_platform_is_said() -> None:
+    """vllm-ascend prints vLLM's lines; what its NPUs hold beside weights and KV is no GPU's."""
+    log = V1.replace("device_config=cuda", "device_config=npu")
+    assert log != V1
+    said = [each.reason for each in misleading_lines(start_of(log), None)]
+    assert sum("ran on NPUs" in each for each in said) == 1
+    assert not any("ran on" in each.reason for each in misleading_lines(start_of(V1), None))

@@ -41,6 +41,7 @@ def misleading_lines(start: EngineStart, fit: Fit | None = None) -> tuple[Mislea
         _graph_estimate(start),
         _profiled_blocks(start),
         _loaded_on_rocm(start),
+        _other_platform(start),
         _every_rank(start),
         _rounded_share(start),
         _joint_peak(start),
@@ -107,6 +108,17 @@ def _loaded_on_rocm(start: EngineStart) -> Misleading | None:
         seen,
         "on ROCm these releases print all that left the device while loading: weights, code objects and the libraries' "
         "own memory, 1 % to 2 % above the weights",
+    )
+
+
+def _other_platform(start: EngineStart) -> Misleading | None:
+    seen = start.line_of("platform")
+    if seen is None:
+        return None
+    return _at(
+        seen,
+        f"it ran on {str(seen.value).upper()}s: pages and blocks are counted as on GPUs, what the engine holds beside "
+        "weights and KV is not",
     )
 
 

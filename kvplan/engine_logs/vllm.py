@@ -53,6 +53,7 @@ PATTERNS: tuple[Pattern, ...] = (
     pattern(r"LLM API server version (?P<version_text>\S+)"),
     pattern(r"█  version (?P<version_text>\d\S+)"),
     pattern(r"Automatically detected platform rocm|\[rocm\.py:\d+\]", is_rocm=True),
+    pattern(r"device_config=(?P<platform_text>npu|xpu|hpu|tpu|cpu)\b"),
     pattern(r"█  model +(?P<model_text>\S+)"),
     pattern(r"device_name=(?P<gpu_text>(?:NVIDIA|AMD)_[A-Za-z0-9_-]+)"),
     # Unsloth, which starts vLLM inside a training process; its GB is a GiB.
