@@ -281,6 +281,16 @@ def test_traffic_on_the_command_line_brings_its_model(capsys: pytest.CaptureFixt
     assert "the traffic of traffic.yaml" in " ".join(shown.split())
 
 
+def test_a_price_of_a_gpu_that_is_not_compared_is_not_passed_over(llama: ModelSpec) -> None:
+    found = _compare(llama, CHAT, "h100", prices_per_hour={"l4-24gb": 1.0})
+    assert found.notes == ("the price of l4-24gb is not used: no such GPU is compared",)
+
+
+def test_more_replicas_than_any_site_has_are_refused(llama: ModelSpec) -> None:
+    with pytest.raises(InputError, match="1,000,000,000 replicas are more than 10,000"):
+        _compare(llama, CHAT, "h100", replicas=(1, 10**9))
+
+
 def test_how_many_windows_at_once_is_said() -> None:
     assert load_words(ShapeLoad(concurrency=20)) == "20 requests of the whole window"
     assert load_words(ShapeLoad(concurrency=1)) == "one request of the whole window"

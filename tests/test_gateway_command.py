@@ -27,6 +27,7 @@ from kvplan.gateway import demo
 from kvplan.gateway.command import promised
 from kvplan.gateway.engine_check import ReportedPool, check_pool, fetch_reported_pool, read_vllm_metrics
 from kvplan.gateway.plan import GatewayPlan
+from kvplan.gateway.serve import listen
 from tests.fake_engine import FakeEngine
 from tests.gateway_server import CHAT, promise
 from tests.golden_files import check_golden
@@ -348,3 +349,9 @@ def test_its_help_at_every_width(
     monkeypatch.setenv("COLUMNS", str(width))
     assert main(["gateway", "--help-all"]) == 0
     check_golden(f"cli/gateway_help_{width}.txt", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 99999])
+def test_a_port_beyond_the_last_is_refused_not_cut_to_sixteen_bits(port: int) -> None:
+    with pytest.raises(InputError, match=f"--port {port} is no port"):
+        listen("127.0.0.1", port)

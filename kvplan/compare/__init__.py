@@ -19,7 +19,7 @@ from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.simulation.workers import Progress
 from kvplan.sweep import sweep
-from kvplan.traffic.kinds import Limit, PlannedDeployment, Traffic
+from kvplan.traffic.kinds import MOST_REPLICAS, Limit, PlannedDeployment, Traffic
 from kvplan.units import GIB
 
 __all__ = ["DEFAULT_LIMITS", "DEFAULT_SEEDS", "TENSOR_PARALLEL", "Comparison", "ShapeLoad", "compare"]
@@ -55,12 +55,18 @@ def compare(
     """
     if not models or not gpus:
         raise InputError("nothing to compare: at least one model and one GPU are needed", hint="--gpu h100 --gpu l40s")
+    if max(replicas, default=1) > MOST_REPLICAS:
+        raise InputError(
+            f"{max(replicas):,} replicas are more than {MOST_REPLICAS:,}", hint="--replicas 1,2,4", key="replicas"
+        )
     prices = {gpu.name: (prices_per_hour or {}).get(gpu.name, gpu.price_per_hour) for gpu in gpus}
     known = {name: price for name, price in prices.items() if price is not None}
     notes: tuple[str, ...] = ()
     if isinstance(load, Traffic):
         load, notes = _comparable(load)
         _check_prices(load, [name for name in prices if name not in known])
+    if unused := sorted(set(prices_per_hour or {}) - prices.keys()):
+        notes += (f"the price of {', '.join(unused)} is not used: no such GPU is compared",)
     asked: Sequence[int | None] = tuple(windows) or (_window(load),)
     choices = [
         Choice(

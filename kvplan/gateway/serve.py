@@ -51,6 +51,8 @@ def listen(host: str, port: int) -> socket.socket:
 
     A client that acknowledges nothing for a minute is dropped by the kernel, with what was buffered for it.
     """
+    if not 0 <= port < 2**16:  # getaddrinfo would keep the lowest 16 bits
+        raise InputError(f"--port {port} is no port", hint="--port 8080; ports end at 65535", key="--port")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:

@@ -44,6 +44,9 @@ class StepCost:
         return StepCost(**{name: value * factor for name, value in vars(self).items()})
 
 
+MOST_REPLICAS = 10_000
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedDeployment(Deployment):
     """The file's ``deployment``: what is asked of each engine, and what the file alone says.

@@ -6,6 +6,7 @@ from pydantic import Field, create_model, model_validator
 
 from kvplan.engines.asked import Row, rows
 from kvplan.traffic.file.shapes.base import Bytes, Count, CountOrNone, NotNegative, Positive, Section
+from kvplan.traffic.kinds import MOST_REPLICAS
 
 
 class PoolShape(Section):
@@ -44,7 +45,7 @@ class OwnShape(Section):
     """What the file says of a deployment beside the options of an engine."""
 
     calibration: str | None = None
-    replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
+    replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
     router: Literal["round_robin", "least_reserved"] = "round_robin"
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     long_prefill_token_threshold: CountOrNone = 0
