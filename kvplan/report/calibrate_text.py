@@ -31,12 +31,14 @@ def text(found: Calibration, log_name: str, which: str, written: str | None, com
     yield BLANK
     yield from findings(found.findings)
     yield BLANK
-    target, model = quote(written or CALIBRATION_FILE), quote(found.planned.model.id)
     engine = "" if start.engine == "vllm" else f" --engine {start.engine}"
-    steps = [f"kvplan fit {model}{engine} --calibration {target}"]
-    if written is None:
-        steps.insert(0, f"{command} --output {CALIBRATION_FILE}")
-    yield from next_steps(*steps)
+    yield from kept_and_used(written, command, f"kvplan fit {quote(found.planned.model.id)}{engine}")
+
+
+def kept_and_used(written: str | None, command: str, use: str) -> Iterator[Part]:
+    """What to run next: the command again with a file for what was learnt, unless there is one, and what uses it."""
+    keep = () if written is not None else (f"{command} --output {CALIBRATION_FILE}",)
+    yield from next_steps(*keep, f"{use} --calibration {quote(written or CALIBRATION_FILE)}")
 
 
 def _setting(found: Calibration, which: str) -> tuple[str, str]:

@@ -53,7 +53,8 @@ def cap_chart(points: Sequence[CapPoint], chosen: int) -> str:
     """What each default cuts off and what is refused under it, both scales logarithmic."""
     caps = [point.default_max_tokens for point in points]
     low, span = log2(caps[0]), (log2(caps[-1]) - log2(caps[0])) or 1.0
-    most = max([0.01, *(max(point.truncated_share, point.played.refused_share) for point in points)])
+    cut, refused = [point.truncated_share for point in points], [point.played.refused_share for point in points]
+    most = max(0.01, *cut, *refused)
     decades = log10(most / _LEAST_SHARE)
 
     def across(cap: int) -> float:
@@ -67,13 +68,11 @@ def cap_chart(points: Sequence[CapPoint], chosen: int) -> str:
     return chart(
         [
             Curve(
-                kind="cut", points=[(across(p.default_max_tokens), up(p.truncated_share)) for p in points], dotted=True
-            ),
-            Curve(
-                kind="refused",
-                points=[(across(p.default_max_tokens), up(p.played.refused_share)) for p in points],
+                kind=kind,
+                points=[(across(cap), up(share)) for cap, share in zip(caps, shares, strict=True)],
                 dotted=True,
-            ),
+            )
+            for kind, shares in (("cut", cut), ("refused", refused))
         ],
         across=Axis(marks=labels if len(labels) <= 8 else labels[::2], name="max_tokens default, tokens"),
         up=Axis(marks=marks, name="of all requests"),

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from shlex import quote
 
-from kvplan.report.calibrate_text import CALIBRATION_FILE
+from kvplan.report.calibrate_text import kept_and_used
 from kvplan.report.fit_text import settings_line
 from kvplan.report.numbers import count
-from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
+from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, paragraph
 from kvplan.simulation.efficiency import Compared, EfficiencyFit
 from kvplan.simulation.efficiency import Part as RunPart
 from kvplan.simulation.service import BAND_SHARE, EFFICIENCY
@@ -52,11 +52,7 @@ def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str 
         )
     if max(abs(rest.ttft.error_share), abs(rest.e2e.error_share)) > GOOD_SHARE:
         yield labelled("Note", _WEAK, style=ACTION)
-    file = quote(traffic or "traffic.yaml")
-    steps = [f"kvplan simulate {file} --calibration {quote(written or CALIBRATION_FILE)}"]
-    if written is None:
-        steps.insert(0, f"{command} --output {CALIBRATION_FILE}")
-    yield from next_steps(*steps)
+    yield from kept_and_used(written, command, f"kvplan simulate {quote(traffic or 'traffic.yaml')}")
 
 
 def _setting(found: EfficiencyFit) -> tuple[str, str]:
