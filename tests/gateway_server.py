@@ -16,7 +16,7 @@ from kvplan.gateway.admit import OwnLedger, Promise
 from kvplan.gateway.bodies import Bodies
 from kvplan.gateway.command import Gateway, Wish, loop_factory
 from kvplan.gateway.plan import GatewayPlan
-from kvplan.gateway.serve import Drain, listen, run_on_granian, run_on_uvicorn
+from kvplan.gateway.serve import listen, run_on_granian, run_on_uvicorn
 from tests.fake_engine import FakeEngine
 
 WINDOW_TOKENS = 1024
@@ -61,7 +61,6 @@ class Served:
     port: int
     engine: FakeEngine
     ledger: CheckedLedger
-    drain: Drain
     gateway: Gateway
     client: aiohttp.ClientSession
 
@@ -104,11 +103,11 @@ async def served(
     """A gateway in front of a fake engine."""
     given = given or promise()
     async with FakeEngine(blocks=engine_blocks) as engine, aiohttp.ClientSession() as client:
-        ledger, drain = CheckedLedger(given.capacity), Drain()
+        ledger = CheckedLedger(given.capacity)
         values = {"trust_plan": True, "body_limit_bytes": 65536, **wishes}
         wish = Wish(upstream=upstream or engine.url, traffic="", server=server, count=count, **values)
         plan = GatewayPlan(promise=given, blocks=given.capacity, block_tokens=16)
-        gateway = Gateway(wish, plan, ledger, drain)
+        gateway = Gateway(wish, plan, ledger)
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
         stop = asyncio.Event()
@@ -117,7 +116,7 @@ async def served(
         url = f"http://127.0.0.1:{port}"
         await _until_up(client, url)
         try:
-            yield Served(url=url, port=port, engine=engine, ledger=ledger, drain=drain, gateway=gateway, client=client)
+            yield Served(url=url, port=port, engine=engine, ledger=ledger, gateway=gateway, client=client)
         finally:
             await client.close()
             stop.set()

@@ -145,7 +145,7 @@ async def test_draining_answers_503_and_lets_running_requests_finish(gateway: Se
     slow = asyncio.create_task(gateway.chat(max_tokens=8, fake={"tokens": 5, "gap_s": 0.05}))
     while gateway.engine.running < 1:
         await asyncio.sleep(0.01)
-    gateway.drain.is_draining = True
+    gateway.gateway.begin_drain()
     status, headers, _ = await gateway.chat()
     assert status == 503
     assert headers["Connection"] == "close"

@@ -22,8 +22,8 @@ WHOLE = {
     "kvplan/simulation/kernel/play.py": "the event loop: compiled as one, so kept as one",
     "kvplan/simulation/kernel/batch.py": "one engine step over arrays, compiled with it",
 }
-COLLECTORS = {"Drain", "Fields", "Running", "Side", "TraceNotes"}
-"""What is filled while foreign text is read, or a request or a server runs; never a result."""
+COLLECTORS = {"Fields", "Running", "Side", "TraceNotes"}
+"""What is filled while foreign text is read, or a request or a demo runs; never a result."""
 
 
 def test_rooms_import_only_from_rooms_below() -> None:

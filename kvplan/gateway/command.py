@@ -1,10 +1,10 @@
 """Puts a gateway together from what the command line asks for, checks it against the engine, and runs it."""
 
 import asyncio
+import contextlib
 import gc
 import importlib
 import importlib.util
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from kvplan.gateway.middleware import DRAINING, AdmissionMiddleware
 from kvplan.gateway.plan import GatewayPlan, gateway_plan
 from kvplan.gateway.proxy import UpstreamProxy
 from kvplan.gateway.running import STALL_S
-from kvplan.gateway.serve import Drain, listen, serve
+from kvplan.gateway.serve import listen, serve
 from kvplan.gateway.shared_ledger import LEAST_LEASE_S, SharedLedger
 from kvplan.simulation.plant import build_plant
 from kvplan.traffic.load import load_traffic
@@ -123,27 +123,36 @@ async def _serve(wish: Wish, plan: GatewayPlan, say: Say) -> None:
     else:
         reported = await fetch_reported_pool(wish.upstream)
         say(check_pool(planned_blocks=plan.blocks, block_tokens=plan.block_tokens, reported=reported))
-    ledger = await open_ledger(wish, plan.promise.capacity)
-    listener = listen(wish.host, wish.port)
-    try:
-        await _run(wish, plan, ledger, listener, say)
-    finally:
-        listener.close()
-        if isinstance(ledger, SharedLedger):
-            await ledger.close()
-
-
-async def open_ledger(wish: Wish, capacity: int) -> WeightedLedger:
-    """The gateway's own ledger, or one shared through Redis with all gateways that name the same engine."""
-    if wish.ledger is None:
-        return OwnLedger(capacity)
-    return await SharedLedger.open(
-        wish.ledger,
-        capacity,
-        name=wish.upstream.rstrip("/"),
-        lease_s=wish.ledger_lease_s,
-        admits_local=wish.ledger_down == "admit-local",
-    )
+    async with contextlib.AsyncExitStack() as stack:
+        ledger: WeightedLedger = OwnLedger(plan.promise.capacity)
+        if wish.ledger is not None:  # all gateways that name the same engine share it
+            ledger = await SharedLedger.open(
+                wish.ledger,
+                plan.promise.capacity,
+                name=wish.upstream.rstrip("/"),
+                lease_s=wish.ledger_lease_s,
+                admits_local=wish.ledger_down == "admit-local",
+            )
+            stack.push_async_callback(ledger.close)
+        listener = stack.enter_context(listen(wish.host, wish.port))
+        gateway = Gateway(wish, plan, ledger)
+        stack.push_async_callback(gateway.close)
+        host, port = listener.getsockname()[:2]
+        where = f"[{host}]" if ":" in host else host
+        gc.collect()
+        gc.freeze()  # what the start made stays: it is not looked through again and again while streams run
+        gc.set_threshold(50_000)
+        broken = await serve(
+            gateway,
+            listener,
+            begin_drain=gateway.begin_drain,
+            running=lambda: gateway.admission.running,
+            cut_off=gateway.cut_off,
+            announce=lambda: say(f"{promised(plan)}\nlistening on http://{where}:{port}"),
+            server=wish.server,
+            grace_s=wish.grace_s,
+        )
+    say("stopped" if not broken else f"stopped; {broken} running requests were cut off")
 
 
 def promised(plan: GatewayPlan) -> str:
@@ -153,38 +162,13 @@ def promised(plan: GatewayPlan) -> str:
     return f"{strategy.name} {'admits everything' if units is None else f'promises {capacity:,} {units}'}"
 
 
-async def _run(wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, listener: socket.socket, say: Say) -> None:
-    drain = Drain()
-    gateway = Gateway(wish, plan, ledger, drain)
-    host, port = listener.getsockname()[:2]
-    where = f"[{host}]" if ":" in host else host
-    ready = f"{promised(plan)}\nlistening on http://{where}:{port}"
-    gc.collect()
-    gc.freeze()  # what the start made stays: it is not looked through again and again while streams run
-    gc.set_threshold(50_000)
-    try:
-        broken = await serve(
-            gateway,
-            listener,
-            drain,
-            running=lambda: gateway.admission.running,
-            cut_off=gateway.cut_off,
-            announce=lambda: say(ready),
-            server=wish.server,
-            grace_s=wish.grace_s,
-        )
-    finally:
-        await gateway.close()
-    say("stopped" if not broken else f"stopped; {broken} running requests were cut off")
-
-
 class Gateway:
     """An ASGI application: health, readiness and metrics of its own, everything else through admission to the proxy.
 
     ``/healthz``: this process lives. ``/readyz``: it would also forward a request now.
     """
 
-    def __init__(self, wish: Wish, plan: GatewayPlan, ledger: WeightedLedger, drain: Drain) -> None:
+    def __init__(self, wish: Wish, plan: GatewayPlan, ledger: WeightedLedger) -> None:
         self.admission = Admission(plan.promise, ledger)
         self.watch = EngineWatch(
             wish.upstream, planned_blocks=None if wish.trust_plan else plan.blocks, block_tokens=plan.block_tokens
@@ -195,7 +179,7 @@ class Gateway:
             timeout_s=wish.body_timeout_s,
             takes_chunks=wish.server != "granian",
         )
-        self._drain = drain
+        self._is_draining = False
         self._ledger = ledger
         self._metrics = GatewayMetrics(ledger)
         self._counter = EngineCounter(wish.upstream) if wish.count else None
@@ -234,6 +218,10 @@ class Gateway:
         else:
             await self._admitted(scope, receive, send)
 
+    def begin_drain(self) -> None:
+        """From now on nothing enters; what runs goes on."""
+        self._is_draining = True
+
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "lifespan.startup.complete"})
@@ -242,7 +230,7 @@ class Gateway:
         await send({"type": "lifespan.shutdown.complete"})
 
     def _why_closed(self) -> Refusal | None:
-        return DRAINING if self._drain.is_draining else self.watch.smaller
+        return DRAINING if self._is_draining else self.watch.smaller
 
     async def _why_unready(self) -> str | None:
         closed = self._why_closed()

@@ -16,7 +16,7 @@ from kvplan.gateway.admit import OwnLedger, Promise, WeightedLedger
 from kvplan.gateway.command import Gateway, Wish
 from kvplan.gateway.demo_engine import BLOCK_TOKENS, DemoEngine
 from kvplan.gateway.plan import GatewayPlan
-from kvplan.gateway.serve import Drain, listen, run_on_uvicorn
+from kvplan.gateway.serve import listen, run_on_uvicorn
 from kvplan.profiles.kinds import ClientProfile
 from kvplan.profiles.loader import load_client
 
@@ -71,7 +71,7 @@ async def _side(policy: str, seed: int) -> AsyncIterator[Side]:
         plan = GatewayPlan(promise=promise, blocks=BLOCKS, block_tokens=BLOCK_TOKENS)
         side = Side(policy=policy, engine=engine, ledger=OwnLedger(BLOCKS))
         wish = Wish(upstream=engine.url, traffic="", trust_plan=True, count=False)
-        gateway = Gateway(wish, plan, side.ledger, Drain())
+        gateway = Gateway(wish, plan, side.ledger)
         listener, stop = listen("127.0.0.1", 0), asyncio.Event()
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/completions"
         serving = loop.create_task(run_on_uvicorn(gateway, listener, stop))

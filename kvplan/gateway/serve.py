@@ -7,7 +7,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import uvicorn
 
@@ -21,13 +20,6 @@ _CUT_OFF_S = 0.5
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-@dataclass
-class Drain:
-    """Whether the server is going down. The one switch that admission, readiness and the server share."""
-
-    is_draining: bool = False
 
 
 class _QuietAboutPeers(logging.Filter):
@@ -70,11 +62,10 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.bind(address)
         listener.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
-        reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
-            f"cannot listen on {host}:{port}: {reason}", hint="choose another --port or --host", key="--port"
+            f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another --port or --host", key="--port"
         ) from error
     listener.setblocking(False)  # noqa: FBT003 - its signature
     return listener
@@ -83,15 +74,15 @@ def listen(host: str, port: int) -> socket.socket:
 async def serve(
     app: AsgiApp,
     listener: socket.socket,
-    drain: Drain,
     *,
+    begin_drain: Callable[[], None],
     running: Callable[[], int],
     cut_off: Callable[[], int],
     announce: Callable[[], None],
     server: str = "uvicorn",
     grace_s: float = 30.0,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; then refuse new work, let the ``running`` requests finish for ``grace_s``, stop.
+    """Serve until SIGTERM or SIGINT; then ``begin_drain``, let the ``running`` requests finish for ``grace_s``, stop.
 
     ``announce`` is called once a signal would be heeded. A second signal ends the grace. Returns how many requests were
     ``cut_off`` at its end.
@@ -106,7 +97,7 @@ async def serve(
     serving = loop.create_task(run(app, listener, stop))
     try:
         await _first(serving, signals.acquire())
-        drain.is_draining = True
+        begin_drain()
         if not serving.done():
             await _first(serving, _finished(running, grace_s), signals.acquire())
         broken = cut_off()

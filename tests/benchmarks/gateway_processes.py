@@ -15,7 +15,7 @@ from kvplan.gateway.admit import OwnLedger
 from kvplan.gateway.answers import AsgiApp, Message, Receive, Scope, Send
 from kvplan.gateway.command import Gateway, Wish
 from kvplan.gateway.plan import GatewayPlan
-from kvplan.gateway.serve import Drain, listen, run_on_uvicorn
+from kvplan.gateway.serve import listen, run_on_uvicorn
 from tests.gateway_server import promise
 
 CAPACITY = 6400
@@ -89,7 +89,7 @@ def gateway(upstream: str) -> Gateway:
     given = promise(capacity=CAPACITY)
     wish = Wish(upstream=upstream, traffic="", count=False, trust_plan=True, body_limit_bytes=2**20)
     plan = GatewayPlan(promise=given, blocks=CAPACITY, block_tokens=16)
-    return Gateway(wish, plan, OwnLedger(CAPACITY), Drain())
+    return Gateway(wish, plan, OwnLedger(CAPACITY))
 
 
 async def _serve(kind: str, upstream: str) -> None:
