@@ -77,6 +77,17 @@ def test_a_start_is_reproduced_to_the_block() -> None:
     assert abs(found.calibrated.plan.budget.kv_bytes - round(51.38 * GIB)) < GIB // 100
 
 
+def test_the_window_is_that_of_the_concurrency_where_no_other_line_says_it() -> None:
+    """The lines of vllm-project/vllm pull request 17122 (Llama-3.1-8B on an L40S): its settings are not among them."""
+    start = start_of(
+        "INFO 04-24 16:33:00 [gpu_model_runner.py:1316] Model loading took 14.9889 GiB and 3.652170 seconds\n"
+        "INFO 04-24 16:33:13 [kv_cache_utils.py:634] GPU KV cache size: 158,656 tokens\n"
+        "INFO 04-24 16:33:13 [kv_cache_utils.py:637] Maximum concurrency for 32,768 tokens per request: 4.84x\n"
+    )
+    assert start.max_model_len is None
+    assert deployment_of(start, load_gpu("l40s")).max_model_len == 32768
+
+
 def test_terms_that_are_printed_apart_are_compared_apart() -> None:
     found = calibrate(start_of(V1), model(), H100)
     names = {term.name: term for term in found.terms}

@@ -212,6 +212,14 @@ limits:
             "refused_share",
         ),
         ("traffic:", "limits: {refused_share: {}}\ntraffic:", 1, "limits.refused_share", "give min or max", None),
+        (
+            "traffic:",
+            "limits: {preemptions: {min: 5, max: 1}}\ntraffic:",
+            1,
+            "limits.preemptions",
+            "at least 5 and",
+            None,
+        ),
         ("traffic:", "limits: {kv_pool_bytes: {min: 4}}\ntraffic:", 1, "limits.kv_pool_bytes", "no unit", "40GiB"),
         (
             "traffic:",

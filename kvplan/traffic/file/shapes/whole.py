@@ -51,6 +51,8 @@ class LimitShape(Section):
     def _bounds(self) -> Self:
         if self.min is None and self.max is None:
             raise ValueError("give min or max")
+        if isinstance(self.min, float) and isinstance(self.max, float) and self.min > self.max:
+            raise ValueError(f"nothing is at least {self.min:g} and at most {self.max:g}")
         return self
 
 
