@@ -164,7 +164,8 @@ class ReferenceDoor:
         wait = self.door.retry_after
         told_s = wait.seconds
         if told_s is None:
-            told_s = side.drain.wait_s(missing=charge - side.ledger.free, reserved=side.ledger.reserved, now_s=now_s)
+            missing = charge - side.ledger.free
+            told_s = side.drain.wait_s(missing=missing, weight=charge, reserved=side.ledger.reserved, now_s=now_s)
         draw = float((requests.server_draw[i] + (row.attempts - 1) * GOLDEN) % 1.0)
         told_s = retry_after_s(told_s, jitter_share=wait.jitter_share, draw=draw, longest_s=wait.longest_s)
         again_s = self.next_wait(i, told_s)

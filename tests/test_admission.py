@@ -149,12 +149,12 @@ def test_every_strategy_charges_what_it_says() -> None:
 def test_the_drain_is_the_rate_of_releases() -> None:
     """Little's law: 400 reserved, each unit for 10 s, come back at 40 a second; an idle hour changes nothing."""
     drain = DrainEstimate(unknown_s=3.0, longest_s=60.0)
-    assert drain.wait_s(missing=5, reserved=400, now_s=0.0) == 3.0
+    assert drain.wait_s(missing=5, weight=5, reserved=400, now_s=0.0) == 3.0
     for _ in range(2_000):
         drain.released(4, held_s=10.0, reserved=400)
-    assert drain.wait_s(missing=80, reserved=400, now_s=200.0) == pytest.approx(2.0)
-    assert drain.wait_s(missing=80, reserved=400, now_s=10_000.0) == pytest.approx(2.0)
-    assert drain.wait_s(missing=80, reserved=0, now_s=20_000.0) == 60.0
+    assert drain.wait_s(missing=80, weight=80, reserved=400, now_s=200.0) == pytest.approx(2.0)
+    assert drain.wait_s(missing=80, weight=80, reserved=400, now_s=10_000.0) == pytest.approx(2.0)
+    assert drain.wait_s(missing=80, weight=80, reserved=0, now_s=20_000.0) == 60.0
 
 
 def test_the_mean_hold_follows_one_turnover_of_the_ledger() -> None:
@@ -163,17 +163,25 @@ def test_the_mean_hold_follows_one_turnover_of_the_ledger() -> None:
     drain.released(1, held_s=100.0, reserved=1_000)
     for _ in range(1_000):
         drain.released(1, held_s=10.0, reserved=1_000)
-    told_s = drain.wait_s(missing=1_000, reserved=1_000, now_s=0.0)
+    told_s = drain.wait_s(missing=1_000, weight=1_000, reserved=1_000, now_s=0.0)
     assert told_s == pytest.approx(10.0 + 90.0 / 2.718, rel=0.001)
 
 
 def test_refused_requests_are_told_one_time_after_the_other() -> None:
     drain = DrainEstimate(unknown_s=3.0, longest_s=60.0)
     drain.released(4, held_s=10.0, reserved=400)  # 40 a second
-    told = [drain.wait_s(missing=80, reserved=400, now_s=199.9) for _ in range(3)]
+    told = [drain.wait_s(missing=80, weight=80, reserved=400, now_s=199.9) for _ in range(3)]
     assert told == [pytest.approx(2.0, rel=0.01), pytest.approx(4.0, rel=0.01), pytest.approx(6.0, rel=0.01)]
-    assert [drain.wait_s(missing=400, reserved=400, now_s=199.9) for _ in range(9)][-1] == 60.0
-    assert drain.wait_s(missing=1, reserved=400, now_s=200.0) > 59.0
+    assert [drain.wait_s(missing=400, weight=400, reserved=400, now_s=199.9) for _ in range(9)][-1] == 60.0
+    assert drain.wait_s(missing=1, weight=1, reserved=400, now_s=200.0) > 59.0
+
+
+def test_each_promise_is_of_a_whole_reservation() -> None:
+    """Those who lack little come one by one too: each takes its whole reservation of 80, not the 10 it lacked."""
+    drain = DrainEstimate()
+    drain.released(4, held_s=10.0, reserved=400)
+    told = [drain.wait_s(missing=10, weight=80, reserved=330, now_s=5.0) for _ in range(3)]
+    assert told == [pytest.approx(100 / 330 + turn * 800 / 400) for turn in range(3)]
 
 
 def test_retry_after_stays_where_clients_honour_it() -> None:

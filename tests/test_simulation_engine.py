@@ -281,9 +281,9 @@ def test_retry_after_is_the_ledger_s_estimate() -> None:
     watch = (0.0, inf, inf, 0.0, 0.0)
     for now_s, charge in ((0.5, 30), (0.9, 200), (4.0, 1), (4.0, 60)):
         for lacking in (0, 5, 500, 10_000):
-            wait_s = drain.wait_s(missing=lacking, reserved=doors[0], now_s=now_s)
+            wait_s = drain.wait_s(missing=lacking, weight=charge, reserved=doors[0], now_s=now_s)
             told_s = retry_after_s(wait_s, jitter_share=wait.jitter_share, draw=0.3, longest_s=60.0)
-            assert door.header_s(lacking, doors[0], now_s, 0.3, since, waits) == told_s
+            assert door.header_s(lacking, charge, doors[0], now_s, 0.3, since, waits) == told_s
         drain.released(charge, held_s=now_s / 3, reserved=doors[0])
         door.release(0, now_s, now_s / 3, doors, since, ([charge], [], []), watch)
 

@@ -121,6 +121,27 @@ def test_a_larger_pool_recovers_no_later() -> None:
     assert times[-1] == pytest.approx(0.0, abs=1.0)
 
 
+def test_a_larger_ledger_serves_more_of_a_storm() -> None:
+    """Whatever is left of a ledger beside whole reservations (of 96 blocks: 44 of 1,100, 80 of 1,520), refused clients
+    are called back one by one, so every place more is used."""
+    text = STORM.format(blocks=2001, client="openai-python").replace("20m", "6m").replace("1/s", "4/s")
+    text = (
+        text.replace("_len: 1024", "_len: 8192").replace("tokens: 256", "tokens: 8192").replace(", off_share: 0.1", "")
+    )
+    text = (
+        text.replace("tokens: 100", "tokens: 512")
+        .replace("ns: 400", "ns: 150", 1)
+        .replace("tokens: 400", "tokens: 1024")
+    )
+    text = text.replace("on: 60s, off: 300s", "on: 20s, off: 60s")
+    done = []
+    for fraction in (0.55, 0.76):
+        traffic = parse_traffic(f"{text}admission: {{safety_fraction: {fraction}}}\n", file="t.yaml")
+        (result,) = simulate(traffic, strategies=["worst_case"], seeds=2, workers=1).strategies
+        done.append(result.requests.completed / result.requests.offered)
+    assert done[0] + 0.02 < done[1]
+
+
 def test_retries_are_a_load_of_their_own() -> None:
     """Two retries a request at most make at most three attempts; who never gives up makes many more."""
     amplification = {}

@@ -11,16 +11,17 @@ class DrainEstimate:
     a second. ``hold_s`` is a running mean over about one turnover of the ledger: the release of w out of R reserved
     moves it by w / R of the way to how long w was held. So it is right after the first release, and an idle hour
     changes nothing. A refused request that lacks ``missing`` waits for those that were told a time before it, and then
-    missing × hold_s / reserved; so of many refused at once each is told a later time than the one before it, instead
-    of all the same. Before any release nothing is known: ``unknown_s``.
+    missing × hold_s / reserved. Each of those will take its whole ``weight``, not only what it lacked, from a ledger
+    that is kept full: so of many refused at once each is told a time later by weight × hold_s / capacity (which is
+    reserved + weight − missing), and they come one by one. Before any release nothing is known: ``unknown_s``.
 
     >>> drain = DrainEstimate()
-    >>> drain.wait_s(missing=100, reserved=1_000, now_s=0.0)
+    >>> drain.wait_s(missing=50, weight=100, reserved=1_000, now_s=0.0)
     2.0
     >>> drain.released(50, held_s=20.0, reserved=1_000)
-    >>> [drain.wait_s(missing=100, reserved=1_000, now_s=300.0) for _ in range(3)]
-    [2.0, 4.0, 6.0]
-    >>> drain.wait_s(missing=0, reserved=1_000, now_s=305.0)
+    >>> [round(drain.wait_s(missing=50, weight=100, reserved=950, now_s=300.0), 1) for _ in range(3)]
+    [1.1, 3.1, 5.1]
+    >>> drain.wait_s(missing=0, weight=100, reserved=1_000, now_s=305.0)
     1.0
     """
 
@@ -39,19 +40,23 @@ class DrainEstimate:
             hold_s = held_s if self._hold_s is None else self._hold_s
             self._hold_s = hold_s + (held_s - hold_s) * weight / reserved
 
-    def wait_s(self, *, missing: int, reserved: int, now_s: float) -> float:
+    def wait_s(self, *, missing: int, weight: int, reserved: int, now_s: float) -> float:
         """Seconds until ``missing`` more should have been released beyond what others were told to wait for; at most
-        ``longest_s``. Telling it is a promise: the next one asked waits behind it."""
+        ``longest_s``. Telling it is a promise of ``weight``: the next one asked waits behind it."""
         with self._lock:
             if self._hold_s is None:
                 return self._unknown_s
             ahead_s = max(self._promised_until_s - now_s, 0.0)
-            needed = max(missing, 0) * self._hold_s
-            wait_s = self._longest_s
-            if needed < reserved * (self._longest_s - ahead_s):
-                wait_s = ahead_s + needed / reserved
-            self._promised_until_s = now_s + wait_s
+            wait_s = self._drained_s(ahead_s, max(missing, 0) * self._hold_s, reserved)
+            capacity = reserved + weight - max(missing, 0)
+            self._promised_until_s = now_s + self._drained_s(ahead_s, weight * self._hold_s, capacity)
             return wait_s
+
+    def _drained_s(self, ahead_s: float, held_unit_s: float, reserved: int) -> float:
+        """``ahead_s`` + ``held_unit_s`` / ``reserved``, at most ``longest_s``."""
+        if held_unit_s < reserved * (self._longest_s - ahead_s):
+            return ahead_s + held_unit_s / reserved
+        return self._longest_s
 
 
 def retry_after_s(wait_s: float, *, jitter_share: float, draw: float, longest_s: float = 60.0) -> float:

@@ -182,7 +182,9 @@ class Admission:
         promise = self.promise
         wait_s = promise.retry_after_constant_s
         if wait_s is None:
-            wait_s = self._drain.wait_s(missing=missing, reserved=self.ledger.reserved, now_s=self._clock())
+            wait_s = self._drain.wait_s(
+                missing=missing, weight=price.weight, reserved=self.ledger.reserved, now_s=self._clock()
+            )
         return Refusal(
             reason="server_at_capacity",
             message="the KV cache is fully reserved; this request would not be sure to finish",

@@ -107,20 +107,25 @@ def choose(turn: int, door: Ints, doors: list[Ints]) -> int:
     return best
 
 
-def header_s(lacking: int, reserved: int, now_s: float, draw: float, since: Reals, waits: Reals) -> float:
+def drained_s(ahead_s: float, held_unit_s: float, reserved: int, longest_s: float) -> float:
+    """``ahead_s`` + ``held_unit_s`` / ``reserved``, at most ``longest_s``."""
+    if held_unit_s < reserved * (longest_s - ahead_s):
+        return ahead_s + held_unit_s / reserved
+    return longest_s
+
+
+def header_s(lacking: int, charge: int, reserved: int, now_s: float, draw: float, since: Reals, waits: Reals) -> float:
     """A refusal's Retry-After: fixed, or when ``lacking`` more should have been released behind what others were told
-    to wait for; ≥ 1 s, spread upwards. Telling it is a promise."""
+    to wait for; ≥ 1 s, spread upwards. Telling it promises ``charge`` (``admission.DrainEstimate``)."""
     wait_s = waits[FIXED_S]
     if waits[DRAINS] > 0.0:
         if since[HOLD_S] < 0.0:
             wait_s = waits[UNKNOWN_S]
         else:
             ahead_s = max(since[PROMISED_S] - now_s, 0.0)
-            needed = lacking * since[HOLD_S]
-            wait_s = waits[LONGEST_S]
-            if needed < reserved * (waits[LONGEST_S] - ahead_s):
-                wait_s = ahead_s + needed / reserved
-            since[PROMISED_S] = now_s + wait_s
+            wait_s = drained_s(ahead_s, lacking * since[HOLD_S], reserved, waits[LONGEST_S])
+            capacity = reserved + charge - lacking
+            since[PROMISED_S] = now_s + drained_s(ahead_s, charge * since[HOLD_S], capacity, waits[LONGEST_S])
     return min(max(wait_s, 1.0), waits[LONGEST_S] / (1.0 + waits[JITTER])) * (1.0 + waits[JITTER] * draw)
 
 

@@ -253,7 +253,7 @@ def play(
         spread = (row[column[REFUSALS] + i] - 1) * GOLDEN
         lacking = max(0, doors[r][RESERVED] + charge[i] - door[CAPACITY])
         draw = fraction(server_draw[i] + spread)
-        told_s = header_s(lacking, doors[r][RESERVED], now_s, draw, since[r], waits)
+        told_s = header_s(lacking, charge[i], doors[r][RESERVED], now_s, draw, since[r], waits)
         draw = fraction(client_draw[i] + spread)
         place = int(client[i * of_client])
         again_s = next_try_s(i, told_s, now_s, place, rules, draw, away_s, waits[ROUND_TRIP_S], rows)
