@@ -181,3 +181,12 @@ def test_a_class_that_vllm_dropped_is_named() -> None:
     assert codes(fit(mpt, Deployment(kv_memory_bytes=10 * GIB))) == {"model-class-dropped": "warning"}
     older = Deployment(kv_memory_bytes=10 * GIB, engine=parse_engine("vllm@0.28"))
     assert "model-class-dropped" not in codes(fit(mpt, older))
+
+
+def test_an_encoder_decoder_without_a_class_is_named() -> None:
+    """vLLM 0.33, ``registry.py``: Whisper has a class, BART a plugin, T5 neither; BART had one in the first engine."""
+    bart, whisper = (read_model(name, offline=True) for name in ("facebook/bart-base", "openai/whisper-large-v3"))
+    asked = Deployment(kv_memory_bytes=10 * GIB)
+    assert codes(fit(bart, asked))["model-class-by-plugin"] == "warning"
+    assert "model-class-by-plugin" not in codes(fit(whisper, asked))
+    assert "model-class-by-plugin" not in codes(fit(bart, replace(asked, engine=parse_engine("vllm@0.9"))))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from kvplan.engines.base import OVER_STATE_BLOCKS, CacheLayout, Deployment, Finding, Settings
 from kvplan.engines.devices import DEFAULT_WINDOW
 from kvplan.engines.vllm.lora import check_rank
-from kvplan.engines.vllm.removed import last_release
+from kvplan.engines.vllm.removed import ENCODER_DECODERS, LAST_FIRST_ENGINE, last_release
 from kvplan.engines.vllm.settings import groups_windows, release_of
 from kvplan.errors import UnsupportedModelError
 from kvplan.layers import LatentAttention, RecurrentLayer, SlidingAttention
@@ -107,6 +107,14 @@ def _class_findings(model: ModelSpec, release: tuple[int, ...]) -> Iterator[Find
             message=f"vLLM has no class of its own for {model.architecture} since {last}: it starts only where its "
             "generic Transformers class can run the model",
             hint=f"--engine vllm@{last}",
+        )
+    if model.is_encoder_decoder and model.architecture not in ENCODER_DECODERS and release > LAST_FIRST_ENGINE:
+        yield Finding(
+            code="model-class-by-plugin",
+            severity="warning",
+            message=f"vLLM has no class of its own for {model.architecture}, and its generic Transformers class runs no "
+            "encoder-decoder: it starts only with a plugin that has one",
+            hint=f"price it without an engine: kvplan model {model.id}",
         )
 
 

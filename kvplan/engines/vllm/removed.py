@@ -39,6 +39,18 @@ LAST_RELEASE: dict[str, tuple[int, ...]] = {
     "StableLMEpochForCausalLM": (0, 28, 0),
 }
 
+LAST_FIRST_ENGINE = (0, 10, 2)
+ENCODER_DECODERS = frozenset(
+    {
+        "whisper",  # a config that does not name its class
+        "WhisperForConditionalGeneration",
+        "CohereAsrForConditionalGeneration",
+        "NemotronParseForConditionalGeneration",
+    }
+)
+"""The encoder-decoders that vLLM 0.33 has classes for; others need a plugin (BART's is named there), and its generic
+Transformers class runs none. The first engine, up to 0.10.2, had BART's."""
+
 
 def last_release(architecture: str, release: tuple[int, ...]) -> str | None:
     """The last release with a class of its own for ``architecture``, where ``release`` is newer.
