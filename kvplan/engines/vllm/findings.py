@@ -112,8 +112,8 @@ def _class_findings(model: ModelSpec, release: tuple[int, ...]) -> Iterator[Find
         yield Finding(
             code="model-class-by-plugin",
             severity="warning",
-            message=f"vLLM has no class of its own for {model.architecture}, and its generic Transformers class runs no "
-            "encoder-decoder: it starts only with a plugin that has one",
+            message=f"vLLM has no class of its own for {model.architecture}, and its generic Transformers class runs "
+            "no encoder-decoder: it starts only with a plugin that has one",
             hint=f"price it without an engine: kvplan model {model.id}",
         )
 
