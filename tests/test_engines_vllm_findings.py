@@ -184,7 +184,7 @@ def test_a_class_that_vllm_dropped_is_named() -> None:
 
 
 def test_an_encoder_decoder_without_a_class_is_named() -> None:
-    """By ``registry.py`` of vLLM 0.33 Whisper has a class, BART a plugin, T5 neither; BART had one in the first engine."""
+    """By vLLM 0.33 (``registry.py``) Whisper has a class, BART a plugin, T5 neither; the first engine had BART's."""
     bart, whisper = (read_model(name, offline=True) for name in ("facebook/bart-base", "openai/whisper-large-v3"))
     asked = Deployment(kv_memory_bytes=10 * GIB)
     assert codes(fit(bart, asked))["model-class-by-plugin"] == "warning"
