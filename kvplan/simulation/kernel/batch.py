@@ -8,6 +8,7 @@ from kvplan.simulation.kernel.admitting import admit, longest_chunk
 from kvplan.simulation.kernel.clock import clock, use
 from kvplan.simulation.kernel.identities import remember, take_blocks
 from kvplan.simulation.kernel.kept import evict
+from kvplan.simulation.kernel.keys import join
 from kvplan.simulation.kernel.leaving import preempt
 from kvplan.simulation.kernel.paging import blocks_taken, slid_now, taken_now
 from kvplan.simulation.kernel.places import (
@@ -49,7 +50,6 @@ from kvplan.simulation.kernel.places import (
     PROMPT,
     READ_HEAD,
     READ_LINK,
-    READ_TAIL,
     READING,
     READING_NOW,
     READING_SLOT,
@@ -199,12 +199,7 @@ def begin_to_write(st: Ints, ck: Reals, conf: Conf, slots: Slots, rows: Rows) ->
         if time[moment[FIRST] + i] < 0.0:
             time[moment[FIRST] + i] = ck[END_S]
             if conf[TRACKS]:
-                row[column[READ_LINK] + i] = -1
-                if st[READ_HEAD] >= 0:
-                    row[column[READ_LINK] + st[READ_TAIL]] = i
-                else:
-                    st[READ_HEAD] = i
-                st[READ_TAIL] = i
+                join(i, column[READ_LINK], READ_HEAD, st, row)
         s = slot[field[NEXT_FRESH] + s]
     st[FRESH] = -1
 

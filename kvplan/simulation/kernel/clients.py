@@ -3,6 +3,7 @@
 from math import ceil
 
 from kvplan.simulation.kernel.door import release
+from kvplan.simulation.kernel.keys import join
 from kvplan.simulation.kernel.places import (
     ADMITTED,
     ANSWER,
@@ -21,7 +22,6 @@ from kvplan.simulation.kernel.places import (
     IN_READING,
     LEFT_HEAD,
     LEFT_LINK,
-    LEFT_TAIL,
     MOST_S,
     ON_HEADER,
     OUTCOME,
@@ -101,7 +101,6 @@ def walk_away(
 ) -> None:
     """The client of ``i`` leaves: its reservation ends at once, its blocks when the engine next looks."""
     row, time, column, moment = rows
-    left_link = column[LEFT_LINK]
     if row[column[OUTCOME] + i] == COMPLETED:  # at a time that is still to come
         row[column[GENERATED] + i] = row[column[ANSWER] + i] - 1
     row[column[OUTCOME] + i] = outcome
@@ -110,12 +109,7 @@ def walk_away(
     if conf[TRACKS] and (time[moment[FIRST] + i] < 0.0 or time[moment[FIRST] + i] > now_s):
         doors[IN_READING] -= row[column[PROMPT] + i]
     if row[column[SLOT_OF] + i] != -2:
-        row[left_link + i] = -1
-        if st[LEFT_HEAD] >= 0:
-            row[left_link + st[LEFT_TAIL]] = i
-        else:
-            st[LEFT_HEAD] = i
-        st[LEFT_TAIL] = i
+        join(i, column[LEFT_LINK], LEFT_HEAD, st, row)
         ck[QUIET_S] = now_s
 
 

@@ -3,6 +3,7 @@
 from heapq import heappush
 from math import inf
 
+from kvplan.simulation.kernel.keys import join
 from kvplan.simulation.kernel.places import (
     ADMITTED,
     CAPACITY,
@@ -26,7 +27,6 @@ from kvplan.simulation.kernel.places import (
     PROMISED_S,
     PROMPT,
     QUEUE_HEAD,
-    QUEUE_TAIL,
     READ_HEAD,
     READ_LINK,
     REPLICA,
@@ -155,7 +155,6 @@ def let_in(
 ) -> None:
     """Request ``i`` is charged and joins the queue of replica ``r``, which it leaves at ``leave_s`` at the latest."""
     row, time, column, moment = rows
-    link = column[LINK]
     note_reserved(now_s, doors, since, watch)
     doors[RESERVED] += held[0][i]
     doors[INSIDE] += sequences
@@ -167,10 +166,5 @@ def let_in(
         time[moment[ADMITTED] + j] = now_s
         if leave_s < inf:
             heappush(leaves, (leave_s, j))
-        row[link + j] = -1
-        if st[QUEUE_HEAD] >= 0:
-            row[link + st[QUEUE_TAIL]] = j
-        else:
-            st[QUEUE_HEAD] = j
-        st[QUEUE_TAIL] = j
+        join(j, column[LINK], QUEUE_HEAD, st, row)
     st[WAITING] += sequences

@@ -2,7 +2,7 @@
 
 from kvplan.simulation.kernel.identities import remember, return_blocks
 from kvplan.simulation.kernel.kept import give_back, set_aside
-from kvplan.simulation.kernel.keys import next_key, pop_key, push_key
+from kvplan.simulation.kernel.keys import join, next_key, pop_key, push_key
 from kvplan.simulation.kernel.paging import blocks_taken
 from kvplan.simulation.kernel.places import (
     ANSWER,
@@ -15,7 +15,6 @@ from kvplan.simulation.kernel.places import (
     CERTAIN,
     COMPLETED,
     DONE_HEAD,
-    DONE_TAIL,
     END_AT,
     END_S,
     FINISH,
@@ -151,12 +150,7 @@ def see_end(s: int, end_s: float, st: Ints, heap: Ints, shape: Shape, slots: Slo
         row[column[OUTCOME] + i] = COMPLETED
         time[moment[FINISH] + i] = end_s
         row[column[GENERATED] + i] = answer
-        row[column[LINK] + i] = -1
-        if st[DONE_HEAD] >= 0:
-            row[column[LINK] + st[DONE_TAIL]] = i
-        else:
-            st[DONE_HEAD] = i
-        st[DONE_TAIL] = i
+        join(i, column[LINK], DONE_HEAD, st, row)
     else:
         row[column[GENERATED] + i] = answer - 1
     if shape[LAG] == 0:
