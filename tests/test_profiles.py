@@ -339,6 +339,11 @@ def test_a_part_of_a_device_is_found_where_gpus_are_listed() -> None:
         ("h100-mig-1g.10gb", "h100-80gb-mig-1g.10gb"),
         ("a100-mig-2g.10gb", "a100-40gb-mig-2g.10gb"),
         ("h100-mig-7g.80gb", "h100-80gb-sxm"),
+        ("NVIDIA H100 NVL MIG 1g.12gb", "h100-94gb-mig-1g.12gb"),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Server Edition MIG 1g.24gb",
+            "rtx-pro-6000-server-96gb-mig-1g.24gb",
+        ),
         ("GRID T4-8C", "t4-8c"),
     ],
 )
