@@ -17,6 +17,20 @@ def kinds_of_layers(base: type[Layer] = Layer) -> set[type[Layer]]:
 
 
 KINDS = {kind.kind: kind for kind in kinds_of_layers()}
+LLAMA_CONFIG: dict[str, Any] = {
+    # https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
 _STORED: dict[str, StoredType] = {stored.name: stored for stored in (BFLOAT16, FLOAT16, FLOAT32)}
 
 

@@ -12,8 +12,6 @@ import pytest
 
 import kvplan
 from kvplan.cli import app, main
-from kvplan.cli.output import write_file
-from kvplan.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -43,26 +41,6 @@ def test_the_worked_example_works(
     example = import_module(f"kvplan.cli.{name}").EXAMPLE.replace("\\\n", "")
     assert main([*shlex.split(example)[1:], "--offline"]) == 0
     assert capsys.readouterr().out or (tmp_path / "traffic.yaml").is_file()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["lst"], "No such command 'lst'. Did you mean 'list'?"),
-        (["explain", "--formt", "json"], "No such option: --formt"),
-        (["list", "gpu"], "'gpu' is not one of"),
-        (["model", "x", "--tp", "two"], "--tp"),
-    ],
-)
-def test_a_command_line_that_cannot_be_parsed_is_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert message in captured.err
-    assert "--help" in captured.err
-    assert "Traceback" not in captured.err
 
 
 def test_an_error_in_json_goes_to_both_streams(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,19 +113,6 @@ def test_colour_only_where_it_is_wanted(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setenv("NO_COLOR", "1")
     assert main(["explain", "mla"]) == 0
     assert "\x1b" not in capsys.readouterr().out
-
-
-def test_a_file_is_not_overwritten_unasked(tmp_path: Path) -> None:
-    path = tmp_path / "traffic.yaml"
-    write_file(path, "one\n", force=False)
-    with pytest.raises(InputError, match="exists") as caught:
-        write_file(path, "two\n", force=False)
-    assert "--force" in str(caught.value.hint)
-    assert path.read_text(encoding="utf-8") == "one\n"
-    write_file(path, "two\n", force=True)
-    assert path.read_text(encoding="utf-8") == "two\n"
-    with pytest.raises(InputError, match="is a folder"):
-        write_file(tmp_path, "three\n", force=True)
 
 
 def test_shell_completion_knows_commands_and_their_options(

@@ -15,23 +15,10 @@ from kvplan.layers import FullAttention, StoredType
 from kvplan.model import ModelSpec, Shape, Source, WeightPart, Weights
 from kvplan.sources import read_model
 from kvplan.units import GIB
+from tests.models import LLAMA_CONFIG as LLAMA_8B
 from tests.models import model_of
 from tests.pool_table import read_facts
 
-LLAMA_8B: dict[str, Any] = {
-    # https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
 MIXTRAL: dict[str, Any] = {
     # https://huggingface.co/mistralai/Mixtral-8x7B-v0.1/blob/main/config.json
     **LLAMA_8B,
