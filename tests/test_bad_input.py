@@ -6,7 +6,6 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -143,39 +142,29 @@ def test_values(arguments: list[str], code: int, words: tuple[str, ...], capsys:
     _fails(arguments, code, capsys, *words)
 
 
-def _without(key: str) -> Callable[[Path], object]:
-    return lambda path: path.write_text(
-        json.dumps({k: v for k, v in LLAMA_CONFIG.items() if k != key}), encoding="utf-8"
-    )
+def _config(*, without: str = "", **changes: object) -> str:
+    return json.dumps({name: value for name, value in (LLAMA_CONFIG | changes).items() if name != without})
 
 
-def _with(**changes: object) -> Callable[[Path], object]:
-    return _text(json.dumps({**LLAMA_CONFIG, **changes}))
-
-
-def _text(text: str) -> Callable[[Path], object]:
-    return lambda path: path.write_text(text, encoding="utf-8")
-
-
-CONFIGS: dict[str, tuple[Callable[[Path], object], int]] = {
-    "no layers": (_without("num_hidden_layers"), 5),
-    "no heads": (_without("num_attention_heads"), 5),
-    "null layers": (_with(num_hidden_layers=None), 5),
-    "negative heads": (_with(num_attention_heads=-32), 3),
-    "zero KV heads": (_with(num_key_value_heads=0), 3),
-    "text for a number": (_with(num_hidden_layers="many"), 3),
-    "a fraction of a head": (_with(num_key_value_heads=1.5), 3),
-    "an unknown layer type": (_with(layer_types=["quantum_attention"] * 32), 5),
-    "an empty object": (_text("{}"), 5),
-    "infinite": (_text('{"num_hidden_layers": Infinity}'), 5),
+CONFIGS: dict[str, tuple[str, int]] = {
+    "no layers": (_config(without="num_hidden_layers"), 5),
+    "no heads": (_config(without="num_attention_heads"), 5),
+    "null layers": (_config(num_hidden_layers=None), 5),
+    "negative heads": (_config(num_attention_heads=-32), 3),
+    "zero KV heads": (_config(num_key_value_heads=0), 3),
+    "text for a number": (_config(num_hidden_layers="many"), 3),
+    "a fraction of a head": (_config(num_key_value_heads=1.5), 3),
+    "an unknown layer type": (_config(layer_types=["quantum_attention"] * 32), 5),
+    "an empty object": ("{}", 5),
+    "infinite": ('{"num_hidden_layers": Infinity}', 5),
 }
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configs(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    write, code = CONFIGS[name]
+    text, code = CONFIGS[name]
     path = tmp_path / "config.json"
-    write(path)
+    path.write_text(text, encoding="utf-8")
     _fails(["model", str(path)], code, capsys)
 
 
@@ -264,7 +253,7 @@ def test_a_path_behind_a_closed_folder(
 
 
 def _write(path: Path, **changes: object) -> Path:
-    path.write_text(json.dumps({**LLAMA_CONFIG, **changes}), encoding="utf-8")
+    path.write_text(_config(**changes), encoding="utf-8")  # type: ignore[arg-type]
     return path
 
 
