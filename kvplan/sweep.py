@@ -59,7 +59,7 @@ def cluster_executor(address: str | None) -> Iterator[Executor | None]:
         import distributed
     except ModuleNotFoundError as error:
         raise InputError(
-            "--cluster needs Dask, which is not installed", hint="pip install 'kvplan[cluster]'", key="cluster"
+            "--cluster needs Dask, which is not installed", hint="pip install 'dask[distributed]'", key="cluster"
         ) from error
     try:
         connect: Any = distributed.Client  # not typed by its makers

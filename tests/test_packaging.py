@@ -105,6 +105,7 @@ def test_a_missing_extra_is_named(missing: str, tmp_path: Path) -> None:
     )
     assert done.returncode == InputError.exit_code, done.stderr
     assert "not installed\n  try: pip install " in done.stderr
+    assert "kvplan" not in done.stderr.partition("try: ")[2], "another project has that name on the package index"
 
 
 def test_without_numba_the_answer_is_the_same(tmp_path: Path) -> None:

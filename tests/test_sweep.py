@@ -168,4 +168,4 @@ def test_without_the_extra_the_way_to_install_it_is_said(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match="Dask, which is not installed") as caught:
         sweep(_square, [1, 2], cluster="tcp://127.0.0.1:8786")
-    assert caught.value.hint == "pip install 'kvplan[cluster]'"
+    assert caught.value.hint == "pip install 'dask[distributed]'"

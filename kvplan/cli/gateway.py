@@ -95,7 +95,8 @@ def run(
             return show_demo(options.parse_time(demo_time, "--demo-time"))
     except ModuleNotFoundError as error:
         raise InputError(
-            f"the gateway needs {error.name}, which is not installed", hint="pip install 'kvplan[gateway]'"
+            f"the gateway needs {error.name}, which is not installed",
+            hint="pip install aiohttp uvicorn prometheus-client httptools uvloop",
         ) from error
     if upstream is None or traffic is None:
         raise InputError(

@@ -93,9 +93,7 @@ def _check(wish: Wish) -> None:
             key="--upstream",
         )
     if wish.server == "granian" and importlib.util.find_spec("granian") is None:
-        raise InputError(
-            "granian is not installed", hint="pip install 'kvplan[granian]', or --server uvicorn", key="--server"
-        )
+        raise InputError("granian is not installed", hint="pip install granian, or --server uvicorn", key="--server")
     if wish.body_memory_bytes < wish.body_limit_bytes:
         raise InputError(
             f"--body-memory ({wish.body_memory_bytes:,} bytes) is less than one body of --body-limit "

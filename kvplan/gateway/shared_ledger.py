@@ -66,9 +66,7 @@ class SharedLedger:
         try:
             from redis.exceptions import AuthenticationError, RedisError
         except ModuleNotFoundError as error:
-            raise InputError(
-                "a shared ledger needs redis, which is not installed", hint="pip install 'kvplan[gateway,redis]'"
-            ) from error
+            raise InputError("a shared ledger needs redis, which is not installed", hint="pip install redis") from error
         try:
             client = _client(address)
         except (ValueError, TypeError) as error:

@@ -40,9 +40,7 @@ def check_drawable(path: Path) -> None:
     try:
         import matplotlib as mpl  # noqa: F401 - only whether it is there
     except ModuleNotFoundError as error:
-        raise InputError(
-            "--plot needs Matplotlib, which is not installed", hint="pip install 'kvplan[plot]'"
-        ) from error
+        raise InputError("--plot needs Matplotlib, which is not installed", hint="pip install matplotlib") from error
 
 
 def draw(result: Simulation, caps: Sequence[CapPoint], path: Path, *, kind: str) -> None:
