@@ -173,7 +173,6 @@ def weight_totals(elements: Mapping[str, int], file_bytes: int | None) -> tuple[
 def _folder_weights(folder: Path) -> tuple[int | None, int | None]:
     """Parameters and bytes from the shards' headers, or from the index where shards are missing."""
     index = folder / "model.safetensors.index.json"
-    listed: object = None
     if index.is_file():
         content = read_json_object(index)
         shard_of, metadata = content.get("weight_map"), content.get("metadata")
@@ -181,12 +180,25 @@ def _folder_weights(folder: Path) -> tuple[int | None, int | None]:
             files = {str(name) for name in shard_of.values()}
             if all((folder / name).is_file() for name in files):
                 return _header_totals([folder / name for name in sorted(files)])
-        listed = metadata.get("total_size") if isinstance(metadata, dict) else None
-        return None, listed if isinstance(listed, int) and listed > 0 else None
+        return None, _listed_total(metadata.get("total_size") if isinstance(metadata, dict) else None, index)
     files_here = weight_files(path.name for path in folder.iterdir() if path.is_file())
     if files_here and files_here[0].endswith(".safetensors"):
         return _header_totals([folder / name for name in files_here])
     return None, sum((folder / name).stat().st_size for name in files_here) or None
+
+
+def _listed_total(listed: object, index: Path) -> int | None:
+    """Bytes of all weights as the index says them; None where it does not. Some writers leave a float (1.6e10)."""
+    if listed is None:
+        return None
+    if isinstance(listed, int | float) and not isinstance(listed, bool) and 0 < listed < 2**63 and listed % 1 == 0:
+        return int(listed)
+    raise InputError(
+        f"metadata.total_size is {str(listed)[:80]}, which is no number of bytes",
+        hint="download it again, or give the path of config.json as MODEL and the weights as --weights-bytes 16GiB",
+        file=str(index),
+        key="metadata.total_size",
+    )
 
 
 def _header_totals(paths: Iterable[Path]) -> tuple[int | None, int | None]:

@@ -62,9 +62,15 @@ def _existing(reference: str) -> Path | None:
     """The file or folder that ``reference`` names, or None; a name that no file can have names none."""
     try:
         path = Path(reference).expanduser()
-        return path if path.exists() else None
+        if not path.is_symlink() or path.exists():
+            return path if path.exists() else None
     except (OSError, RuntimeError, ValueError):  # too long, a home that nobody has, a zero byte
         return None
+    try:
+        path.stat()
+    except OSError as error:  # a link that leads nowhere, or to itself
+        raise unreadable(path, error) from error
+    return path
 
 
 def split_reference(reference: str) -> tuple[str, str | None]:

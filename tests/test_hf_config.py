@@ -609,6 +609,29 @@ def test_a_damaged_config_is_answered_or_refused_by_name(published: Published) -
         assert error is None or (error.key is not None and error.message)
 
 
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [
+        (0, "0, not a width above zero"),
+        ([0] * 32, "not a width above zero"),
+        ([8], "it has 1 entries for 32 layers"),
+        ([], "it has 0 entries for 32 layers"),
+        ([8] * 31 + ["x"], "'x', not a whole number"),
+    ],
+)
+def test_an_mlp_without_a_width_is_refused(width: object, said: str) -> None:
+    with pytest.raises(KvplanError, match=f"intermediate_size is .*{said}") as caught:
+        read(with_keys(LLAMA, intermediate_size=width))
+    assert caught.value.key == "intermediate_size"
+    assert caught.value.exit_code in (3, 5)
+
+
+def test_only_a_model_of_experts_may_have_no_dense_width() -> None:
+    of_experts = with_keys(LLAMA, intermediate_size=0, num_local_experts=8, num_experts_per_tok=2)
+    assert read(of_experts).shape.intermediate is None
+    assert read(with_keys(LLAMA, intermediate_size=[8] * 31 + [9])).shape.intermediate == 9
+
+
 def test_a_config_must_be_an_object() -> None:
     with pytest.raises(InputError, match="not list"):
         read_config([], model_id="org/model", source=Source(name="a test"))  # type: ignore[arg-type]

@@ -148,6 +148,38 @@ def test_where_shards_are_missing_the_index_gives_the_bytes(tmp_path: Path) -> N
     assert read_folder(tmp_path) == Checkpoint(config=CONFIG, weight_bytes=12345)
 
 
+@pytest.mark.parametrize("total", ["-5", "1e999", "NaN", "0", "true", '"16 GB"', "12.5"])
+def test_an_index_whose_total_is_no_number_of_bytes(tmp_path: Path, total: str) -> None:
+    write_config(tmp_path)
+    index = f'{{"metadata": {{"total_size": {total}}}, "weight_map": {{"a": "model-00001-of-00001.safetensors"}}}}'
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(InputError, match=r"total_size is .*no number of bytes") as caught:
+        read_folder(tmp_path)
+    assert (caught.value.key, caught.value.file) == (
+        "metadata.total_size",
+        str(tmp_path / "model.safetensors.index.json"),
+    )
+
+
+@pytest.mark.parametrize(("total", "read"), [("12345.0", 12345), ("null", None)])
+def test_an_index_total_as_some_writers_leave_it(tmp_path: Path, total: str, read: int | None) -> None:
+    write_config(tmp_path)
+    index = f'{{"metadata": {{"total_size": {total}}}, "weight_map": {{"a": "model-00001-of-00001.safetensors"}}}}'
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    assert read_folder(tmp_path).weight_bytes == read
+
+
+@pytest.mark.parametrize(
+    ("target", "said"), [("model", "Too many levels of symbolic links"), ("gone", "No such file or directory")]
+)
+def test_a_link_that_leads_to_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model").symlink_to(target)
+    with pytest.raises(InputError, match=f"cannot be read: {said}") as caught:
+        read_model("model", offline=True)
+    assert caught.value.file == "model"
+
+
 def test_pickles_give_bytes_only(tmp_path: Path) -> None:
     write_config(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"x" * 77)

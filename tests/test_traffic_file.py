@@ -355,6 +355,13 @@ def test_overrides_are_validated_like_the_file() -> None:
         parse_traffic(MINIMAL, file="mix.yaml", overrides={"safety": 2.0})
 
 
+@pytest.mark.parametrize("name", ["traffic..seed", ".seed", "traffic.", "."])
+def test_an_override_names_every_part_of_its_path(name: str) -> None:
+    with pytest.raises(InputError, match="has an empty part") as caught:
+        parse_traffic(MINIMAL, file="mix.yaml", overrides={name: 5})
+    assert caught.value.key == name
+
+
 def test_an_override_stands_for_every_word_of_its_option() -> None:
     said = "deployment: {gpu_memory_utilization: 0.9, pp_layers: [3, 4]}\n" + MINIMAL
     given = {"mem_fraction_static": 0.8, "pp_layers": "5, 2", "kv_dtype": "bf16"}

@@ -24,11 +24,12 @@ def read_shape(model: Described) -> Shape:
     text, outer = model.text, model.outer
     listed = outer.texts("architectures") or [""]
     vision = outer.section("vision_config") if isinstance(outer.value("vision_config"), Mapping) else None
+    experts = _width(model, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     return Shape(
         hidden=text.optional_count(*HIDDEN_NAMES) or 0,
         vocabulary=text.optional_count("vocab_size", "padded_vocab_size", "n_vocab"),
-        intermediate=_width(model, "intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff"),
-        experts=_width(model, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+        intermediate=_dense_width(model, experts),
+        experts=experts,
         experts_per_token=_width(
             model, "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts"
         ),
@@ -43,13 +44,24 @@ def read_shape(model: Described) -> Shape:
     )
 
 
+def _dense_width(model: Described, experts: int | None) -> int | None:
+    """Width of the dense MLP; only a model whose every layer has experts may say 0 (Qwen3-Coder, MiniMax)."""
+    names = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff")
+    width = _width(model, *names)
+    if width is None and experts is None and model.text.says(*names):
+        name = next(name for name in names if model.text.says(name))
+        raise model.text.broken(name, model.text.value(name), "a width above zero, and the config names no experts")
+    return width
+
+
 def _width(model: Described, *names: str) -> int | None:
     """A width; the largest where the file lists one per layer; None where it says 0 or nothing."""
-    found = model.text.value(*names)
+    text = model.text
+    found = text.value(*names)
     if isinstance(found, Sequence) and not isinstance(found, str):
-        widths = [item for item in found if isinstance(item, int) and not isinstance(item, bool)]
-        return max(widths, default=None)
-    return model.text.size(*names, default=0) or None
+        name = next(name for name in names if text.value(name) == found)
+        return max(text.by_layer(name, text.counts(name, least=0) or [], model.layers)) or None
+    return text.size(*names, default=0) or None
 
 
 def query_head_counts(model: Described) -> tuple[int, ...]:

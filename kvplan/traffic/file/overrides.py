@@ -15,6 +15,10 @@ _SECTIONS = ("admission", "deployment", "traffic", "")
 def override(values: dict[str, Any], overrides: Mapping[str, object]) -> None:
     """Put each override in its place: a key named alone, or by its section (``traffic.classes.0.rate``)."""
     for name, value in overrides.items():
+        if "" in name.split("."):
+            raise InputError(
+                f"{name!r} has an empty part", hint="one dot stands between two keys: traffic.seed", key=name
+            )
         section, _, key = name.rpartition(".")
         if not section:
             places = (place for place in _SECTIONS if name in known_keys(FileShape, (place,) if place else ()))
@@ -22,7 +26,7 @@ def override(values: dict[str, Any], overrides: Mapping[str, object]) -> None:
             if section == "unknown":
                 raise _no_key(name)
         block: Any = values
-        for part in filter(None, section.split(".")):
+        for part in section.split(".") if section else ():
             block = _inside(block, part, name)
         if not isinstance(block, dict):
             raise _no_block(block, key, name)
