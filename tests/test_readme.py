@@ -3,11 +3,14 @@
 ``KVPLAN_UPDATE_GOLDEN=1 pytest tests/test_readme.py`` writes the outputs anew.
 """
 
+import contextlib
+import io
 import os
 import re
+import runpy
 import shlex
-import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -72,9 +75,15 @@ def test_the_measured_ratios_are_in_the_form_that_the_benchmarks_print() -> None
     assert all(re.search(r"\| [\d.]+ … [\d.]+ \|$", row) for row in rows)
 
 
+@cache
 def _printed(module: str, *options: str) -> str:
-    command = [sys.executable, "-m", f"tests.{module}", *options]
-    return subprocess.run(command, cwd=README.parent, capture_output=True, text=True, check=True).stdout
+    """What the script prints; run here, where what it imports is loaded already."""
+    script, out = README.parent / "tests" / f"{module}.py", io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.setattr(sys, "argv", [str(script), *options])
+        with contextlib.suppress(SystemExit):  # its code says no more than its text, which is compared
+            runpy.run_path(str(script), run_name="__main__")
+    return out.getvalue()
 
 
 def test_every_command_is_in_the_shown_help() -> None:

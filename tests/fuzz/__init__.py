@@ -15,6 +15,7 @@ CORPUS = Path(__file__).resolve().parents[1] / "fuzz_corpus"
 TIMES = int(os.environ.get("KVPLAN_FUZZ", "1"))
 PHASES = tuple(phase for phase in Phase if phase is not Phase.shrink or TIMES > 1)
 """Making a failing case small may take minutes: only when asked for more."""
+ODD_YAML = ("\t", "\x00", "&a ", "*a", "!!python/object:x ", "<<: ", ".nan", "1e999", "- ", "[", "{", "\n---\n")
 ANSWERS = (0, 1, 3, 4, 5)
 """Exit codes of an answer, or of an error that names its cause: not 70, a bug."""
 

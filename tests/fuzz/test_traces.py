@@ -18,24 +18,8 @@ from kvplan.traffic.traces.describe import describe_trace
 from kvplan.traffic.traces.written import traffic_text
 from tests.fuzz import CORPUS, answer, bounded
 
-ODD_FIGURES = [
-    "",
-    " ",
-    "-1",
-    "0",
-    "1.5",
-    "nan",
-    "inf",
-    "1e300",
-    "x",
-    "9" * 5000,
-    "٣",
-    "0x10",
-    "1_000",
-    "\x00",
-    '"',
-    "9e12",
-]
+ODD_FIGURES = ["", " ", "x", "9" * 5000, "٣", "\x00", '"']
+ODD_FIGURES += ["-1", "0", "1.5", "nan", "inf", "1e300", "0x10", "1_000", "9e12"]
 FIGURES = st.one_of(st.integers(0, 5000).map(str), st.sampled_from(ODD_FIGURES))
 ROWS = st.lists(st.tuples(FIGURES, FIGURES, FIGURES, FIGURES), min_size=1, max_size=12)
 
@@ -132,10 +116,14 @@ KEYS = {
 }
 
 
+ROWS_OF_ANY = [
+    st.lists(st.fixed_dictionaries(dict.fromkeys(keys, VALUES)), min_size=1, max_size=4) for keys in KEYS.values()
+]
+
+
 @bounded(150)
-@given(data=st.data(), form=st.sampled_from(sorted(KEYS)))
-def test_json_rows_of_any_values(folder: Path, data: st.DataObject, form: str) -> None:
-    rows = data.draw(st.lists(st.fixed_dictionaries(dict.fromkeys(KEYS[form], VALUES)), min_size=1, max_size=4))
+@given(rows=st.one_of(ROWS_OF_ANY))
+def test_json_rows_of_any_values(folder: Path, rows: list[dict[str, object]]) -> None:
     path = folder / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     for read in (load_trace, describe_trace):

@@ -16,7 +16,7 @@ from kvplan.simulation.run import simulate
 from kvplan.traffic.file.template import TEMPLATE
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import MOST_REQUESTS
-from tests.fuzz import CORPUS, answer, bounded
+from tests.fuzz import CORPUS, ODD_YAML, answer, bounded
 
 SMALL: dict[str, Any] = {
     "deployment": {
@@ -72,22 +72,7 @@ ODD_VALUES = [
     {"on_off": {"on": "1s", "off": "1s"}}, {"max": -1}, {"min": 2}, {"uniform": {"min": 1, "max": 4000}},
     {"unset": True}, {"estimate": "drain"}, {"seconds": 0.5},
 ]  # fmt: skip
-ODD_TEXT = [
-    "\t",
-    "\x00",
-    "&a ",
-    "*a",
-    "!!python/object:x ",
-    "<<: ",
-    ".nan",
-    "1e999",
-    "- ",
-    "[",
-    "{",
-    "? ",
-    "\n---\n",
-    "é",
-]
+ODD_TEXT = [*ODD_YAML, "? ", "é"]
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

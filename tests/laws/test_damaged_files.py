@@ -13,6 +13,7 @@ from kvplan.gguf.header import Reader
 from kvplan.profiles.codec import read_profile
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 from kvplan.profiles.loader import load_gpu, profile_folders
+from tests.fuzz import ODD_YAML
 from tests.gguf_files import gguf_bytes
 
 LLAMA: dict[str, object] = {
@@ -26,23 +27,7 @@ LLAMA: dict[str, object] = {
     "tokenizer.ggml.tokens": ["a", "bc"],
 }
 WHOLE = gguf_bytes(LLAMA, {"token_embd.weight": ((512, 1000), 1, 1_024_000)}, with_data=False)
-ODD = [
-    "? [a]\n: b\n",
-    ": ",
-    "- ",
-    "[",
-    "{",
-    "\t",
-    "\x00",
-    "&a ",
-    "*a",
-    "!!python/object:x ",
-    "<<: ",
-    ".nan",
-    "2026-99-99",
-    "1e999",
-    "\n---\n",
-]
+ODD = [*ODD_YAML, "? [a]\n: b\n", ": ", "2026-99-99"]
 KINDS = {"gpus": GpuProfile, "clients": ClientProfile, "models": BundledModel}
 
 
