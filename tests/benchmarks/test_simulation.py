@@ -157,7 +157,7 @@ def test_a_million_requests(benchmark: BenchmarkFixture) -> None:
     if benchmark.disabled:
         pytest.skip("measured with --benchmark-enable")
     pytest.importorskip("numba")
-    kernel(*worst_case(ONCE), compiled=True)  # compiled once for all; then it is loaded
+    alone(ONCE)  # compiles it, in a process of its own: children are told the peak of the process they come from
     figures = benchmark.pedantic(alone, args=(MILLION,), rounds=1)  # type: ignore[no-untyped-call]
     requests, door = worst_case(PLAIN)
     fewer, _ = worst_case(STEPPED)
