@@ -31,11 +31,10 @@ EXTRAS = {
     "uvicorn": ["gateway", "--demo"],
     "prometheus_client": ["gateway", "--demo"],
     "httptools": ["gateway", "--demo"],
-    "distributed": ["check", "traffic.yaml", "--cluster", "tcp://127.0.0.1:9"],
     "redis": [*GATEWAY, "--ledger", "redis://127.0.0.1:9"],
     "granian": [*GATEWAY, "--server", "granian"],
 }
-"""A package of an extra, and a command that needs it."""
+"""A package of an extra, and a command that needs it; tests/test_sweep.py has Dask."""
 TRAFFIC = """\
 deployment:
   max_model_len: 1024

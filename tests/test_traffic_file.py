@@ -21,9 +21,9 @@ from kvplan.traffic.file.template import TEMPLATE, written_for
 from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, StepCost, Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.prefixes import SharedPrefix
+from tests.models import LLAMA_CONFIG
 
 CLASS = "traffic.classes.0"
-PREFIX = f"{CLASS}.shared_prefix"
 MINIMAL = """\
 traffic:
   duration: 60s
@@ -141,112 +141,52 @@ limits:
 @pytest.mark.parametrize(
     ("old", "new", "line", "key", "message", "hint"),
     [
-        ("rate: 6/s", "rat: 6/s", 5, "traffic.classes.0.rat", "unknown key 'rat'", "did you mean 'rate'?"),
-        ("rate: 6/s", "rate: -6/s", 5, "traffic.classes.0.rate", "not a rate", "per unit of time"),
-        ("rate: 6/s", "rate: 0/s", 5, "traffic.classes.0.rate", "is zero", None),
-        ("rate: 6/s", "rate: 6", 5, "traffic.classes.0.rate", "6 has no unit", "unit: 6/s"),
-        ("rate: 6/s", "rate: .nan", 5, "traffic.classes.0.rate", ".nan is not a finite number", None),
-        ("p50: 1020", "p50: .inf", 6, "traffic.classes.0.prompt_tokens.lognormal.p50", "not a finite number", None),
-        (
-            "p50: 1020",
-            "p50: -3",
-            6,
-            "traffic.classes.0.prompt_tokens.lognormal.p50",
-            "greater than or equal to 1",
-            None,
-        ),
-        ("p50: 1020", "p50: 9000", 6, "traffic.classes.0.prompt_tokens.lognormal", "below p50", None),
-        ("p50: 1020, ", "", 6, "traffic.classes.0.prompt_tokens.lognormal.p50", "is missing", None),
-        ("{lognormal: {p50: 1020, p95: 4083}}", "{}", 6, "traffic.classes.0.prompt_tokens", "exactly one of", None),
-        ("output_tokens: 129", "output_tokens: 0", 7, "traffic.classes.0.output_tokens", "or equal to 1", None),
-        ("output_tokens: 129", "output_tokens: true", 7, "traffic.classes.0.output_tokens", "not true", None),
-        ("      output_tokens: 129\n", "", 4, "traffic.classes.0", "output_tokens missing", None),
+        ("rate: 6/s", "rat: 6/s", 5, CLASS + ".rat", "unknown key 'rat'", "did you mean 'rate'?"),
+        ("rate: 6/s", "rate: -6/s", 5, CLASS + ".rate", "not a rate", "per unit of time"),
+        ("rate: 6/s", "rate: 0/s", 5, CLASS + ".rate", "is zero", None),
+        ("rate: 6/s", "rate: 6", 5, CLASS + ".rate", "6 has no unit", "unit: 6/s"),
+        ("rate: 6/s", "rate: .nan", 5, CLASS + ".rate", ".nan is not a finite number", None),
+        ("p50: 1020", "p50: .inf", 6, CLASS + ".prompt_tokens.lognormal.p50", "not a finite number", None),
+        ("p50: 1020", "p50: -3", 6, CLASS + ".prompt_tokens.lognormal.p50", "greater than or equal to 1", None),
+        ("p50: 1020", "p50: 9000", 6, CLASS + ".prompt_tokens.lognormal", "below p50", None),
+        ("p50: 1020, ", "", 6, CLASS + ".prompt_tokens.lognormal.p50", "is missing", None),
+        ("{lognormal: {p50: 1020, p95: 4083}}", "{}", 6, CLASS + ".prompt_tokens", "exactly one of", None),
+        ("output_tokens: 129", "output_tokens: 0", 7, CLASS + ".output_tokens", "or equal to 1", None),
+        ("output_tokens: 129", "output_tokens: true", 7, CLASS + ".output_tokens", "not true", None),
+        ("      output_tokens: 129\n", "", 4, CLASS, "output_tokens missing", None),
         ("duration: 60s", "duration: 60", 2, "traffic.duration", "60 has no unit", "unit: 60s"),
         ("duration: 60s", "duration: 60 parsecs", 2, "traffic.duration", "not a duration", "250ms, 30s"),
         ("  duration: 60s\n", "", 1, "traffic", "'traffic.duration' is missing", "30m"),
-        (
-            "rate: 6/s",
-            "rate: 6/s\n      rate: 7/s",
-            6,
-            "traffic.classes.0.rate",
-            "stands twice (first on line 5)",
-            None,
-        ),
-        (
-            "rate: 6/s",
-            "rate: 6/s\n      client: no-such-client",
-            6,
-            "traffic.classes.0.client",
-            "not a known client",
-            "",
-        ),
-        ("rate: 6/s", "rate: 6/s\n      shared_prefix: {groups: 2}", 6, PREFIX + ".tokens", "is missing", None),
-        ("rate: 6/s", "rate: 6/s\n      shared_prefix: {tokens: 9, groups: 0}", 6, PREFIX + ".groups", "to 1", None),
-        (
-            "rate: 6/s",
-            "rate: 6/s\n      shared_prefix: {tokens: 9, lifetime: 0s}",
-            6,
-            PREFIX + ".lifetime",
-            "no time",
-            None,
-        ),
-        ("rate: 6/s", "rate: 6/s\n      shared_prefix: {token: 9}", 6, PREFIX + ".token", "unknown", "'tokens'"),
-        ("rate: 6/s", "rate: 6/s\n      length_correlation: 2", 6, CLASS + ".length_correlation", "equal to 1", None),
-        (
-            "rate: 6/s",
-            "rate: 6/s\n      arrivals: {recorded: {step: 1s, counts: [0, 0]}}",
-            6,
-            CLASS + ".arrivals.recorded",
-            "no arrival",
-            None,
-        ),
-        ("rate: 6/s", "rate: 6/s\n      trace: x.csv", 4, "traffic.classes.0", "brings its own rate", None),
-        ("traffic:", "deployment: {gpu: h1000}\ntraffic:", 1, "deployment.gpu", "not a known GPU", "nearest"),
-        ("traffic:", "admission: {safety_fraction: 1.5}\ntraffic:", 1, "admission.safety_fraction", "not 1.5", None),
-        (
-            "traffic:",
-            "limits: {refusd_share: {max: 1}}\ntraffic:",
-            1,
-            "limits.refusd_share",
-            "unknown",
-            "refused_share",
-        ),
-        ("traffic:", "limits: {refused_share: {}}\ntraffic:", 1, "limits.refused_share", "give min or max", None),
-        (
-            "traffic:",
-            "limits: {preemptions: {min: 5, max: 1}}\ntraffic:",
-            1,
-            "limits.preemptions",
-            "at least 5 and",
-            None,
-        ),
-        ("traffic:", "limits: {kv_pool_bytes: {min: 4}}\ntraffic:", 1, "limits.kv_pool_bytes", "no unit", "40GiB"),
-        (
-            "traffic:",
-            "limits: {ttft_p99_s: {class: x, max: 1}}\ntraffic:",
-            1,
-            "limits.ttft_p99_s",
-            "no class 'x'",
-            "chat",
-        ),
-        ("traffic:", "deployment: {engine: vlm}\ntraffic:", 1, "deployment.engine", "not an engine", "one of vllm"),
-        ("rate: 6/s", "rate: 6/s\n      arrivals: posson", 6, CLASS + ".arrivals", "'posson' is not", "'poisson'?"),
-        ("rate: 6/s", "rate: 6/s\n      arrivals: {gamma: 2}", 6, CLASS + ".arrivals.gamma", "keys, not 2", None),
-        ("rate: 6/s", "rate: 6/s\n      hash_block_tokens: 9", 4, CLASS, "belong to a trace", None),
-        (
-            "rate: 6/s",
-            "rate: 6/s\n      max_tokens: {choices: []}",
-            6,
-            CLASS + ".max_tokens.choices",
-            "1 or more",
-            None,
-        ),
-        ("traffic:", "trafic: 1\ntraffic:", 1, "trafic", "unknown key 'trafic'", "did you mean 'traffic'?"),
+        ("", "rate: 7/s", 6, CLASS + ".rate", "stands twice (first on line 5)", None),
+        ("", "client: no-such-client", 6, CLASS + ".client", "not a known client", ""),
+        ("", "shared_prefix: {groups: 2}", 6, CLASS + ".shared_prefix.tokens", "is missing", None),
+        ("", "shared_prefix: {tokens: 9, groups: 0}", 6, CLASS + ".shared_prefix.groups", "to 1", None),
+        ("", "shared_prefix: {tokens: 9, lifetime: 0s}", 6, CLASS + ".shared_prefix.lifetime", "no time", None),
+        ("", "shared_prefix: {token: 9}", 6, CLASS + ".shared_prefix.token", "unknown", "'tokens'"),
+        ("", "length_correlation: 2", 6, CLASS + ".length_correlation", "equal to 1", None),
+        ("", "arrivals: {recorded: {step: 1s, counts: [0, 0]}}", 6, CLASS + ".arrivals.recorded", "no arrival", None),
+        ("", "trace: x.csv", 4, CLASS, "brings its own rate", None),
+        ("traffic:", "deployment: {gpu: h1000}", 1, "deployment.gpu", "not a known GPU", "nearest"),
+        ("traffic:", "admission: {safety_fraction: 1.5}", 1, "admission.safety_fraction", "not 1.5", None),
+        ("traffic:", "limits: {refusd_share: {max: 1}}", 1, "limits.refusd_share", "unknown", "refused_share"),
+        ("traffic:", "limits: {refused_share: {}}", 1, "limits.refused_share", "give min or max", None),
+        ("traffic:", "limits: {preemptions: {min: 5, max: 1}}", 1, "limits.preemptions", "at least 5 and", None),
+        ("traffic:", "limits: {kv_pool_bytes: {min: 4}}", 1, "limits.kv_pool_bytes", "no unit", "40GiB"),
+        ("traffic:", "limits: {ttft_p99_s: {class: x, max: 1}}", 1, "limits.ttft_p99_s", "no class 'x'", "chat"),
+        ("traffic:", "deployment: {engine: vlm}", 1, "deployment.engine", "not an engine", "one of vllm"),
+        ("", "arrivals: posson", 6, CLASS + ".arrivals", "'posson' is not", "'poisson'?"),
+        ("", "arrivals: {gamma: 2}", 6, CLASS + ".arrivals.gamma", "keys, not 2", None),
+        ("", "hash_block_tokens: 9", 4, CLASS, "belong to a trace", None),
+        ("", "max_tokens: {choices: []}", 6, CLASS + ".max_tokens.choices", "1 or more", None),
+        ("traffic:", "trafic: 1", 1, "trafic", "unknown key 'trafic'", "did you mean 'traffic'?"),
     ],
 )
 def test_mistakes_are_answered_with_their_place(
     old: str, new: str, line: int, key: str, message: str, hint: str | None
 ) -> None:
+    """``new`` in the place of ``old``: behind the rate where that is empty, and above ``traffic:``."""
+    new = {"": f"rate: 6/s\n      {new}", "traffic:": f"{new}\ntraffic:"}.get(old, new)
+    old = old or "rate: 6/s"
     assert old in MINIMAL
     error = complaint(MINIMAL.replace(old, new, 1))
     assert (error.file, error.line, error.key) == ("mix.yaml", line, key)
@@ -492,11 +432,6 @@ def test_a_pool_is_given_once() -> None:
     assert "give one of them" in error.message
 
 
-def test_the_template_is_a_traffic_file() -> None:
-    traffic = parse(TEMPLATE)
-    assert traffic.model == "meta-llama/Llama-3.1-8B-Instruct"
-
-
 @pytest.mark.parametrize("name", list_names("traffic"))
 def test_bundled_mixes_load(name: str) -> None:
     traffic = load_traffic(name)
@@ -555,18 +490,7 @@ def test_a_template_for_an_unknown_gpu_or_engine_is_refused() -> None:
 def test_a_model_of_any_name_is_quoted_where_yaml_needs_it(tmp_path: Path) -> None:
     folder = tmp_path / "my model: #1"
     folder.mkdir()
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "num_hidden_layers": 2,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "hidden_size": 512,
-        "intermediate_size": 1024,
-        "vocab_size": 1000,
-        "max_position_embeddings": 4096,
-        "torch_dtype": "bfloat16",
-    }
+    config = LLAMA_CONFIG | {"num_hidden_layers": 2, "max_position_embeddings": 4096}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     traffic = parse_traffic(written_for(str(folder), "l4", None, offline=True), file="x")
     assert (traffic.model, traffic.deployment.max_model_len) == (str(folder), 4096)
