@@ -373,6 +373,24 @@ def test_the_recommended_cap_is_the_least_that_keeps_to_the_bound() -> None:
         assert mean_truncated(drawn, smaller) > 0.01
     assert answer.safety_fraction == 1.0
     assert [one.name for one in answer.per_class] == ["short"]
+    assert answer.reason.endswith("of all answers, and the only one played: kvplan recommend plays others too")
+
+
+def test_a_recommendation_keeps_the_bounds_of_the_file_and_says_that_its_cap_was_given() -> None:
+    strict = BUSY + "admission: {default_max_tokens: 128}\nlimits: {refused_share: {max: 0}}\n"
+    loose = strict.replace("max: 0}", "max: 0.99}")
+    reasons = []
+    for text in (strict, loose):
+        found = with_recommendation(simulate(parse(text), strategies=["worst_case_default_cap"], seeds=1))
+        assert found.recommendation is not None
+        assert found.recommendation.default_max_tokens == 128
+        reasons.append(found.recommendation.reason)
+    assert "more than 0%" in reasons[0]
+    assert "more than" not in reasons[1]
+    assert all(
+        reason.endswith("It was given, and the only one played: kvplan recommend plays others too")
+        for reason in reasons
+    )
 
 
 def test_a_short_run_s_cap_is_judged_by_all_of_its_seeds() -> None:

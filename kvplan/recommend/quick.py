@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from kvplan.recommend.bounds import constraints
 from kvplan.recommend.caps import mean_truncated, per_class
 from kvplan.recommend.results import Constraints
 from kvplan.recommend.safety import safety_fraction
@@ -13,23 +14,24 @@ from kvplan.simulation.results import Recommendation, Simulation
 from kvplan.traffic.kinds import Arrivals
 from kvplan.traffic.sample import enough, sample
 
-_DEFAULT = Constraints()
-
 
 def with_recommendation(
     simulation: Simulation,
     *,
-    max_truncated_share: float = _DEFAULT.max_truncated_share,
-    max_refused_share: float = _DEFAULT.max_refused_share,
+    max_truncated_share: float | None = None,
+    max_refused_share: float | None = None,
     count_error_share: float = 0.0,
 ) -> Simulation:
     """The simulation with the safety fraction and the default cap that its traffic asks for, and what binds each.
 
-    The cap is the one that was played. ``count_error_share``: how far whoever counts a prompt's tokens may be below the
+    The cap is the one that was played; a bound that is not given is the file's, as in ``recommend``, which plays other
+    caps too. ``count_error_share``: how far whoever counts a prompt's tokens may be below the
     engine; 0 when the engine counts.
     """
     inputs, window = simulation.inputs, simulation.plant.settings.max_model_len
-    limits = Constraints(max_truncated_share=max_truncated_share, max_refused_share=max_refused_share)
+    limits, _ = constraints(
+        simulation.traffic, {"truncated_share": max_truncated_share, "refused_share": max_refused_share}
+    )
     first = sample(simulation.traffic, inputs.seed, scale=inputs.scale)
     drawings = enough(simulation.traffic, first, seed=inputs.seed, seeds=inputs.seeds, scale=inputs.scale)
     fraction, terms, binds = safety_fraction(simulation.plant, count_error_share=count_error_share)
@@ -42,10 +44,18 @@ def with_recommendation(
         refused_share=refused,
         per_class=per_class(drawings, window, limits, cap)[0],
         binds=binds,
-        reason=_reason(drawings, cap, refused, limits, window),
+        reason=_reason(drawings, cap, refused, limits, window) + _only(drawings, inputs.default_max_tokens_source),
         terms=terms,
     )
     return replace(simulation, recommendation=answer)
+
+
+def _only(drawings: Sequence[Arrivals], source: str) -> str:
+    """That the cap was not searched, unlike ``recommend``'s; nothing where no cap is filled in."""
+    if not unset_share(drawings):
+        return ""
+    chosen = "was given" if source == "the traffic file" else f"is {source}"
+    return f". It {chosen}, and the only one played: kvplan recommend plays others too"
 
 
 def _reason(drawings: Sequence[Arrivals], cap: int, refused: float | None, limits: Constraints, window: int) -> str:

@@ -1,15 +1,15 @@
 """The search behind a recommendation: fraction against risk, then cap against truncation and refusal."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 
 from kvplan.admission import STRATEGIES
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.recommend.advice import charges, mean
+from kvplan.recommend.bounds import constraints
 from kvplan.recommend.caps import candidates, knee, mean_truncated
 from kvplan.recommend.curve import cap_points
 from kvplan.recommend.evidence import Found, advise
@@ -53,7 +53,7 @@ def recommend(
     policy is the file's, where it counts blocks, else worst case with a default cap. ``count_error_share``: how far
     whoever counts a prompt's tokens may be below the engine. ``observed``: a scrape of the running engine.
     """
-    limits, sources = _constraints(
+    limits, sources = constraints(
         traffic,
         {"truncated_share": max_truncated_share, "refused_share": max_refused_share, "e2e_p99_s": max_e2e_p99_s},
     )
@@ -101,25 +101,6 @@ def recommend(
         safety = lowered(safety, answer.fraction, answer.strategy)
     found = Found(answer=answer, final=final, points=points, chosen=chosen, safety=safety, observed=seen)
     return advise(found, limits, sources, drawings, player)
-
-
-def _constraints(traffic: Traffic, given: Mapping[str, float | None]) -> tuple[Constraints, dict[str, str]]:
-    """Each bound and where it comes from: the caller, the file's limits of the whole traffic, or the default."""
-    filed = {one.name: one.maximum for one in traffic.limits if one.class_name is None}
-    bounds, sources = {}, {}
-    for name, asked in given.items():
-        bound = filed.get(name) if asked is None else asked
-        sources[name] = "asked for" if asked is not None else "the default" if bound is None else "the file's limits"
-        if bound is not None:
-            bounds[f"max_{name}"] = bound
-    limits = Constraints(**bounds)
-    for key, share in (("max_truncated", limits.max_truncated_share), ("max_refused", limits.max_refused_share)):
-        if not 0 <= share <= 1:
-            raise InputError(f"{key} is a share between 0 and 1, not {share}", hint=f"{key}: 0.01 or 1%", key=key)
-    late_s = limits.max_e2e_p99_s
-    if late_s is not None and not (late_s > 0 and isfinite(late_s)):
-        raise InputError(f"max_e2e_p99 of {late_s:g} s is not above zero", hint="--max-e2e-p99 30s", key="max_e2e_p99")
-    return limits, sources
 
 
 def _observed(path: Path, start: Setting, arrivals: Arrivals, safety: SafetyAnswer, limits: Constraints) -> ObservedUse:

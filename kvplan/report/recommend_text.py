@@ -17,7 +17,7 @@ from kvplan.report.page import ACTION, BLANK, Part, answer, columns, labelled, n
 from kvplan.report.recommend_words import columns_said, next_commands, search
 from kvplan.report.simulation_text import plant_words
 
-CAPS = ("cap", "cuts off", "refused", "95%", "gave up", "p99 s", "")
+CAPS = ("cap", "cuts off", "refused", "95%", "gave up", "p99 s", "cut|limit  ref|limit ")
 FRACTIONS = ("fraction", "refused", "gave up", "preempts", "peak KV", "p99 s", "")
 SENSITIVITY = ("if this is off", "by", "cuts off", "refused", "p99 s", "keeps", "then set")
 PRICE = ("", "done tokens/s", "refused", "preempts", "KV", "p50 s", "p99 s")

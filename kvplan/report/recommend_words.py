@@ -40,7 +40,10 @@ def columns_said(advice: Advice) -> str:
     said = [f"cuts off: answers that the default ends, of all requests{also}", "refused: at least once"]
     if advice.caps:
         said[:0] = ["cap: the max_tokens default"]
-        said += ["95%: the interval of refused", "the curves are cuts off and refused, | is the limit"]
+        said += [
+            "95%: the interval of refused",
+            "cut and ref: the curves of cuts off and refused; past | the limit is broken",
+        ]
     said += [
         f"fractions are of the planned pool while the engine has {pool}",
         "overdrawn: more is promised than planned",
