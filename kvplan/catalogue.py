@@ -1,6 +1,5 @@
 """The catalogues as lists that can be searched: what is known by name, each with the figures that tell it apart."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -44,14 +43,11 @@ class Listing:
 def listing(sort: str, search: str = "", *, folder: Path | None = None) -> Listing:
     """The rows of catalogue ``sort`` that match ``search``: every word must be part of the name or of an alias. Of GPUs
     also the part of one that ``search`` is the name of (a vGPU type, a machine of some memory)."""
-    load: dict[str, Callable[[Path | None], tuple[Row, ...]]] = {
-        "gpus": _gpus,
-        "models": _models,
-        "clients": _clients,
-        "engines": lambda _: _engines(),
-        "traffic": _traffic,
-    }
-    rows = load[sort](folder)
+    if sort == "engines":
+        rows = _engines()
+    else:
+        names = list_names(sort, extra_folder=folder)
+        rows = tuple(row for name in names if (row := _row(sort, name, folder)) is not None)
     words = plain_name(search).split("-") if search else []
     found = tuple(row for row in rows if all(any(word in name for name in _names(row)) for word in words))
     if not found and sort == "gpus":
@@ -67,17 +63,16 @@ def _names(row: Row) -> tuple[str, ...]:
     return tuple(plain_name(each) for each in (name, *aliases))
 
 
-def _gpus(folder: Path | None) -> tuple[Row, ...]:
-    return tuple(load_gpu(name, extra_folder=folder) for name in list_names("gpus", extra_folder=folder))
-
-
-def _clients(folder: Path | None) -> tuple[Row, ...]:
-    return tuple(load_client(name, extra_folder=folder) for name in list_names("clients", extra_folder=folder))
-
-
-def _models(folder: Path | None) -> tuple[Row, ...]:
-    found = (load_model_facts(name, extra_folder=folder) for name in list_names("models", extra_folder=folder))
-    return tuple(model for model in found if model is not None)
+def _row(sort: str, name: str, folder: Path | None) -> Row | None:
+    """What a catalogue says of a name that it lists; None for a file that no name can ask for."""
+    if sort == "gpus":
+        return load_gpu(name, extra_folder=folder)
+    if sort == "clients":
+        return load_client(name, extra_folder=folder)
+    if sort == "models":
+        return load_model_facts(name, extra_folder=folder)
+    path = traffic_path(name, extra_folder=folder)
+    return None if path is None else TrafficRow(name=name, summary=_opening(path))
 
 
 def _engines() -> tuple[Row, ...]:
@@ -90,15 +85,6 @@ def _about(module: str) -> str:
     """The first paragraph of the module that states the engine."""
     text = import_module(module).__doc__ or ""
     return " ".join(text.strip().split("\n\n")[0].split())
-
-
-def _traffic(folder: Path | None) -> tuple[Row, ...]:
-    rows = []
-    for name in list_names("traffic", extra_folder=folder):
-        path = traffic_path(name, extra_folder=folder)
-        if path is not None:
-            rows.append(TrafficRow(name=name, summary=_opening(path)))
-    return tuple(rows)
 
 
 def _opening(path: Path) -> str:

@@ -3,14 +3,14 @@
 A sequence is priced piecewise (windows saturate, state is fixed); nothing here multiplies a rate by a length.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines import engine_of
 from kvplan.engines.base import Deployment
 from kvplan.engines.ranks import rank_stages, sequence_bytes
-from kvplan.layers import CrossAttention, FullAttention, HeadLayer, KvTypes, LatentAttention, Layer
+from kvplan.layers import CrossAttention, FullAttention, HeadLayer, KvTypes, LatentAttention, Layer, StoredType
 from kvplan.model import ModelSpec
 
 _DEFAULT_TOKENS = (2048, 8192, 32768, 131072)
@@ -63,18 +63,13 @@ class ModelPrice:
     notes: tuple[str, ...] = ()
 
 
-def price(
-    model: ModelSpec,
-    deployment: Deployment,
-    tokens: Sequence[int] = (),
-) -> ModelPrice:
+def price(model: ModelSpec, deployment: Deployment, tokens: Sequence[int] = ()) -> ModelPrice:
     """Price ``model`` as the deployment's engine stores it, for sequences of ``tokens`` tokens as well.
 
     A rank of decode-context parallelism keeps ``1 / context_parallel`` of what grows with tokens; data parallelism
     changes no rank's share.
     """
     kv_types = stored_types(model, deployment)
-    context_parallel = deployment.context_parallel
     held = rank_stages(model, deployment)
     lengths = tuple(tokens) or _lengths(deployment.max_model_len or model.max_context_tokens)
     return ModelPrice(
@@ -84,11 +79,13 @@ def price(
         tensor_parallel=deployment.tensor_parallel,
         pipeline_parallel=deployment.pipeline_parallel,
         data_parallel=deployment.data_parallel,
-        context_parallel=context_parallel,
+        context_parallel=deployment.context_parallel,
         bytes_per_token=model.growing_bytes_per_token(kv_types),
-        gpu_bytes_per_token=max(_total(stage, kv_types, _growing) for stage in held) / context_parallel,
+        gpu_bytes_per_token=max(_growing(stage, kv_types) for stage in held) / deployment.context_parallel,
         windowed_bytes_per_token=model.windowed_bytes_per_token(kv_types),
-        gpu_windowed_bytes_per_token=max(_total(stage, kv_types, _windowed) for stage in held),
+        gpu_windowed_bytes_per_token=max(
+            sum((layer.windowed_bytes_per_token(kv_types) for layer in stage), Fraction(0)) for stage in held
+        ),
         fixed_bytes=model.fixed_bytes(kv_types),
         gpu_fixed_bytes=max(sum(layer.fixed_bytes(kv_types) for layer in stage) for stage in held),
         layers=_layer_rows(model, kv_types),
@@ -96,7 +93,7 @@ def price(
             SequenceRow(
                 tokens=length,
                 sequence_bytes=model.sequence_bytes(length, kv_types),
-                gpu_bytes=sequence_bytes(held, length, kv_types, context_parallel),
+                gpu_bytes=sequence_bytes(held, length, kv_types, deployment.context_parallel),
             )
             for length in lengths
         ),
@@ -122,16 +119,8 @@ def _lengths(context: int | None) -> tuple[int, ...]:
     return (*shorter[-3:], context)
 
 
-def _growing(layer: Layer, kv: KvTypes) -> Fraction:
-    return layer.growing_bytes_per_token(kv)
-
-
-def _windowed(layer: Layer, kv: KvTypes) -> Fraction:
-    return layer.windowed_bytes_per_token(kv)
-
-
-def _total(layers: Sequence[Layer], kv: KvTypes, part: Callable[[Layer, KvTypes], Fraction]) -> Fraction:
-    return sum((part(layer, kv) for layer in layers), Fraction(0))
+def _growing(layers: Sequence[Layer], kv: KvTypes) -> Fraction:
+    return sum((layer.growing_bytes_per_token(kv) for layer in layers), Fraction(0))
 
 
 def _layer_rows(model: ModelSpec, kv: KvTypes) -> tuple[LayerRow, ...]:
@@ -146,11 +135,10 @@ def _layer_rows(model: ModelSpec, kv: KvTypes) -> tuple[LayerRow, ...]:
 def _layer_row(layer: Layer, count: int, kv: KvTypes) -> LayerRow:
     per_token = layer.growing_bytes_per_token(kv) + layer.windowed_bytes_per_token(kv)
     fixed = layer.fixed_bytes(kv)
-    heads = getattr(layer, "kv_heads", None)
     return LayerRow(
         kind=getattr(layer, "kind", "no KV"),
         layers=count,
-        kv_heads=heads,
+        kv_heads=getattr(layer, "kv_heads", None),
         head_dim=getattr(layer, "head_dim", None),
         value_head_dim=getattr(layer, "value_head_dim", None),
         window_tokens=layer.window_tokens,
@@ -162,10 +150,7 @@ def _layer_row(layer: Layer, count: int, kv: KvTypes) -> LayerRow:
 
 def _formula(layer: Layer, count: int, kv: KvTypes, per_token: Fraction, fixed: int) -> str:
     """The row's bytes as a person would write them down, in bytes."""
-    key, value = (
-        _width(kv.key.bytes_per_group, kv.key.elements_per_group),
-        _width(kv.value.bytes_per_group, kv.value.elements_per_group),
-    )
+    key, value = _width(kv.key), _width(kv.value)
     if isinstance(layer, LatentAttention) and kv.packed is None:
         return f"{count} × ({layer.latent_dim} + {layer.rope_dim}) × {key}"
     heads, head, other = (getattr(layer, name, None) for name in ("kv_heads", "head_dim", "value_head_dim"))
@@ -180,8 +165,9 @@ def _formula(layer: Layer, count: int, kv: KvTypes, per_token: Fraction, fixed: 
     return f"{count} × {_number(each)}" if each else ""
 
 
-def _width(bytes_per_group: int, elements: int) -> str:
-    return str(bytes_per_group) if elements == 1 else f"{bytes_per_group}/{elements}"
+def _width(stored: StoredType) -> str:
+    each = f"{stored.bytes_per_group}/{stored.elements_per_group}"
+    return each.removesuffix("/1")
 
 
 def _number(value: Fraction | int) -> str:
@@ -197,9 +183,9 @@ def _notes(model: ModelSpec) -> tuple[str, ...]:
         (shared,) = heads
         if shared < queries:
             kind = "MQA" if shared == 1 else "GQA"
-            noun = "head" if shared == 1 else "heads"
             times = _number(Fraction(queries, shared))
-            notes.append(f"{kind} shares {shared} KV {noun} among {queries} query heads: {times} × less than one each.")
+            held = f"{shared} KV head{'s' * (shared > 1)}"
+            notes.append(f"{kind} shares {held} among {queries} query heads: {times} × less than one each.")
     if any(isinstance(kept, LatentAttention) for layer in model.layers for kept in layer):
         notes.append("MLA keeps one latent per token, shared by all heads and copied on every tensor-parallel rank.")
     return tuple(notes)
@@ -210,7 +196,7 @@ def _rank_notes(model: ModelSpec, deployment: Deployment, kv: KvTypes) -> Iterat
     ranks = deployment.tensor_parallel
     heads = {kept.kv_heads for layer in model.layers for kept in layer if isinstance(kept, HeadLayer)}
     if ranks > 1 and heads and max(heads) < ranks:
-        held = max(_total(stage, kv, _growing) for stage in rank_stages(model, deployment))
+        held = max(_growing(stage, kv) for stage in rank_stages(model, deployment))
         yield (
             f"Each of {ranks} ranks keeps 1 KV head, one of {max(heads)} copied {ranks // max(heads)} times: "
             f"{_number(held)} bytes per token on one GPU, no less than at --tp {max(heads)}."

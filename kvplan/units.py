@@ -2,7 +2,6 @@
 
 import math
 import re
-from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
 from kvplan.errors import InputError
@@ -46,11 +45,7 @@ def parse_bytes(text: str) -> int:
         raise InputError(
             f"{text!r} is not an amount of memory", hint="write it with its unit: 10GiB, 512MiB, 80GB or 1234B"
         )
-    try:
-        amount = Decimal(match[1])
-    except InvalidOperation as error:  # pragma: no cover - the pattern admits decimal numbers only
-        raise InputError(f"{text!r} is not an amount of memory", hint="write it like 10GiB") from error
-    return int(amount * _BYTES_PER_UNIT[match[2]])
+    return int(Fraction(match[1]) * _BYTES_PER_UNIT[match[2]])
 
 
 def parse_seconds(text: str) -> float:
