@@ -16,11 +16,15 @@ FILE = "q4/llama-Q4_K_M.gguf"
 REFERENCE = f"org/llama-GGUF/{FILE}"
 
 
+@pytest.fixture(scope="module")
+def whole() -> bytes:
+    tokens = [f"token {number:06d} with some length" for number in range(320_000)]
+    return gguf_bytes({**LLAMA_8B, "tokenizer.ggml.tokens": tokens}, {"w": ((1 << 22,), 0, 1 << 24)})
+
+
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+def hub(whole: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
     with only_hub(monkeypatch, tmp_path) as server:
-        tokens = [f"token {number:06d} with some length" for number in range(320_000)]
-        whole = gguf_bytes({**LLAMA_8B, "tokenizer.ggml.tokens": tokens}, {"w": ((1 << 22,), 0, 1 << 24)})
         server.repositories["org/llama-GGUF"] = Repository(files={FILE: whole})
         yield server
 
