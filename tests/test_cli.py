@@ -1,7 +1,6 @@
 """The command line as a person and a script meet it: through ``main``, exit codes, errors, help, streams."""
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -90,20 +89,6 @@ def test_an_interrupt_is_130(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_a_reader_that_leaves_is_silent() -> None:
-    """``kvplan explain … | true``: the pipe is closed before anything is written."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; from kvplan.cli import main; sys.exit(main(['explain', 'budget']))"],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
 def test_colour_only_where_it_is_wanted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["explain", "mla"]) == 0
     assert "\x1b" not in capsys.readouterr().out
@@ -127,11 +112,10 @@ def test_shell_completion_knows_commands_and_their_options(
     assert {"--kv-dtype", "--pipeline-parallel", "--help-all"} <= set(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
-def test_what_a_light_command_does_not_import(arguments: list[str]) -> None:
+def test_what_a_light_command_does_not_import() -> None:
     """Start-up stays cheap because nothing heavy is imported for it."""
     code = (
-        f"import sys; from kvplan.cli import main; main({arguments!r}); "
+        "import sys; from kvplan.cli import main; main(['--version']); main(['--help']); "
         "print([name for name in ('rich', 'pydantic', 'numpy', 'yaml', 'kvplan.cli.model') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

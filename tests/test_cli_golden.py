@@ -85,13 +85,3 @@ def test_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err == ""
     assert json.loads(captured.out)["schema"].startswith("kvplan.")
     check_golden(f"cli/{name}.json", captured.out)
-
-
-@pytest.mark.parametrize("columns", ["60", "80", "120", "200"])
-def test_every_width_holds(columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    for name in ("model_gqa", "fit_pool", "fit_too_small", "explain_windows"):
-        arguments, code = CASES[name]
-        assert main([*arguments, "--offline"]) == code
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= max(80, int(columns))

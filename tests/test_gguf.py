@@ -1,6 +1,5 @@
 """GGUF headers: layers by feature against llama.cpp's own sizes, and every way in which a file can be damaged."""
 
-import random
 import struct
 from fractions import Fraction
 from pathlib import Path
@@ -314,21 +313,13 @@ def test_damaged_files_are_refused_with_their_name(tmp_path: Path, damage: bytes
     assert caught.value.file == str(path)
 
 
-def test_any_cut_and_any_flipped_byte_is_an_input_error_or_a_model(tmp_path: Path) -> None:
+def test_any_cut_is_an_input_error(tmp_path: Path) -> None:
+    """tests/laws/test_damaged_files.py changes bytes, too."""
     path = tmp_path / "cut.gguf"
     for cut in range(0, len(WHOLE), 7):
         path.write_bytes(WHOLE[:cut])
         with pytest.raises(InputError):
             read_gguf(path)
-    generator = random.Random(7)
-    for _ in range(300):
-        flipped = bytearray(WHOLE)
-        flipped[generator.randrange(len(WHOLE))] ^= 1 << generator.randrange(8)
-        path.write_bytes(flipped)
-        try:
-            read_gguf(path)
-        except (InputError, UnsupportedModelError):
-            continue
 
 
 def test_a_folder_and_a_missing_file_are_input_errors(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ What once broke is kept in ``tests/fuzz_corpus``. ``KVPLAN_FUZZ=20 pytest tests/
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,20 @@ def bounded(examples: int) -> settings:
         phases=PHASES,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )
+
+
+@contextmanager
+def shell_pipe(content: bytes) -> Iterator[Path]:
+    """``<(command)`` of a shell whose command prints ``content``: a pipe, which cannot be read twice."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, content)
+        os.close(writing)
+        if not Path(f"/dev/fd/{reading}").exists():
+            pytest.skip("this system has no /dev/fd")
+        yield Path(f"/dev/fd/{reading}")
+    finally:
+        os.close(reading)
 
 
 def answer(arguments: list[str], capsys: pytest.CaptureFixture[str], *, json: bool = False) -> tuple[int, str, str]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kvplan.engine_logs import read_log
 from kvplan.engine_logs.figures import Observation
 from kvplan.errors import InputError
-from tests.fuzz import CORPUS, answer, bounded
+from tests.fuzz import CORPUS, answer, bounded, shell_pipe
 
 LINES = (
     "INFO 01-01 00:00:00 [api_server.py:1] vLLM API server version 0.10.2",
@@ -111,14 +111,5 @@ def test_what_once_broke(path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_log_from_a_pipe_of_the_shell() -> None:
     """``kvplan calibrate <(kubectl logs POD)``: a pipe cannot be read twice."""
-    import os
-
-    reading, writing = os.pipe()
-    try:
-        os.write(writing, "\n".join(LINES[:6]).encode())
-        os.close(writing)
-        if not Path(f"/dev/fd/{reading}").exists():
-            pytest.skip("this system has no /dev/fd")
-        assert read_log(Path(f"/dev/fd/{reading}"))[0].kv_tokens == 446_160
-    finally:
-        os.close(reading)
+    with shell_pipe("\n".join(LINES[:6]).encode()) as pipe:
+        assert read_log(pipe)[0].kv_tokens == 446_160

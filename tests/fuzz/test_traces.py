@@ -16,7 +16,7 @@ from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.traces.columns import load_trace
 from kvplan.traffic.traces.describe import describe_trace
 from kvplan.traffic.traces.written import traffic_text
-from tests.fuzz import CORPUS, answer, bounded
+from tests.fuzz import CORPUS, answer, bounded, shell_pipe
 
 ODD_FIGURES = ["", " ", "x", "9" * 5000, "٣", "\x00", '"']
 ODD_FIGURES += ["-1", "0", "1.5", "nan", "inf", "1e300", "0x10", "1_000", "9e12"]
@@ -169,16 +169,7 @@ def test_a_line_without_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "that is no trace" in answer(["trace", str(path)], capsys)[2]
 
 
-def test_a_trace_from_a_pipe_of_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_from_a_pipe_of_the_shell() -> None:
     """``kvplan trace <(zcat old.gz)``: looking for gzip's magic number must not eat the first row."""
-    import os
-
-    reading, writing = os.pipe()
-    try:
-        os.write(writing, WHOLE)
-        os.close(writing)
-        if not Path(f"/dev/fd/{reading}").exists():
-            pytest.skip("this system has no /dev/fd")
-        assert describe_trace(f"/dev/fd/{reading}").requests == 200
-    finally:
-        os.close(reading)
+    with shell_pipe(WHOLE) as pipe:
+        assert describe_trace(pipe).requests == 200
