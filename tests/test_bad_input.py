@@ -121,7 +121,7 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     ([*POOL, "--tokens", "9" * 5000], 3, ("is not a whole number from 1 on",)),
     (["fit", LLAMA, "--kv-memory", "9" * 5000], 3, ("is not an amount of memory",)),
     (["fit", LLAMA, "--gpu-memory", " 80"], 3, ("--gpu-memory 80 is 80 bytes", "--gpu-memory 80GiB")),
-    (["compare", LLAMA, "--gpu", "h100", "--max-model-len", "32k"], 3, ("'32k' is not", "write it out in digits")),
+    (["compare", LLAMA, "--gpu", "h100", "--max-model-len", "32kB"], 3, ("'32kB' is not", "which is 32K; 32k is")),
     (["simulate", "chat", "--strategy", "hope"], 3, ("hope",)),
     (["simulate", "chat", "--scale", "0"], 3, ("scale",)),
     (["simulate", "chat", "--seeds", "0"], 3, ("--seeds 0",)),

@@ -2,12 +2,14 @@
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from kvplan.cli import main
+from kvplan.traffic.load import load_traffic
 
 POOL = ["fit", "Qwen/Qwen3-32B", "--kv-memory", "40GiB", "--offline"]
 
@@ -33,6 +35,30 @@ def test_next_token_layers_by_themselves(capsys: pytest.CaptureFixture[str]) -> 
     mtp = ["fit", "Qwen/Qwen3.5-9B", "--kv-memory", "40GiB", "--offline", "--speculative-tokens", "2"]
     plan = answer(mtp, capsys)
     assert json.loads(plan["flags"]["--speculative-config"]) == {"method": "mtp", "num_speculative_tokens": 2}
+
+
+@pytest.mark.parametrize(("written", "tokens"), [("16K", 16_384), ("16k", 16_000), ("25.6k", 25_600)])
+def test_tokens_are_written_as_vllm_takes_them(
+    written: str, tokens: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """VLLM 0.33, utils/argparse_utils.py: k is 1,000, K 1,024, and a fraction goes with k alone."""
+    asked = ["--max-model-len", written, "--max-num-batched-tokens", written]
+    flags = answer([*POOL, *asked], capsys)["flags"]
+    assert (flags["--max-model-len"], flags["--max-num-batched-tokens"]) == (tokens, tokens)
+    file = tmp_path / "traffic.yaml"
+    file.write_text(
+        f"model: Qwen/Qwen3-32B\ndeployment: {{kv_pool: {{memory: 40GiB}}, gpu: h100, max_model_len: {written}}}\n"
+        "traffic: {duration: 10s, classes: [{name: a, rate: 1/s, prompt_tokens: 9, output_tokens: 9}]}\n"
+    )
+    assert load_traffic(str(file)).deployment.max_model_len == tokens
+    found = answer(["compare", "Qwen/Qwen3-32B", "--gpu", "h200", "--max-model-len", written, "--offline"], capsys)
+    assert {plan["max_model_len"] for plan in found["candidates"]} == {tokens}
+
+
+@pytest.mark.parametrize("written", ["25.6K", "32kB", "auto", "0.0001k", "k", "٣٢k"])
+def test_a_window_that_is_no_number_of_tokens(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*POOL, "--max-model-len", written]) == 3
+    assert "--max-model-len 32768, which is 32K; 32k is 32,000" in capsys.readouterr().err
 
 
 def test_uneven_stages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from kvplan.cli import options
 from kvplan.cli.files import check_free
 from kvplan.cli.output import show_report
 from kvplan.cli.progress import progress_bar
-from kvplan.engines.forms import read_kv_type, read_share
+from kvplan.engines.forms import read_kv_type, read_share, read_tokens
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ def run(
     kinds = list({profile.name: profile for profile in (load_gpu(name, extra_folder=folder) for name in gpu)}.values())
     asked = {
         "tensor_parallel": options.counts_or_none(tensor_parallel, "--tensor-parallel"),
-        "windows": options.counts_or_none(max_model_len, "--max-model-len"),
+        "windows": tuple(
+            read_tokens(each, "--max-model-len") for each in (max_model_len or "").split(",") if max_model_len
+        ),
         "replicas": options.counts_or_none(replicas, "--replicas"),
     }
     prices = parse_prices(price or [], profiles_folder=folder)

@@ -19,6 +19,7 @@ from kvplan.engines.forms import (
     MODEL,
     RATIO,
     SWITCH,
+    TOKENS,
     TYPE,
     WORD,
     MemoryPart,
@@ -75,7 +76,7 @@ class Deployment:
         int, Option(form=COUNT, group="parallel", short=("--tp",), help="GPUs that share a layer.")
     ] = 1
     max_model_len: Annotated[
-        int | None, Option(form=COUNT, short=("--context",), help="The engine's window, in tokens.")
+        int | None, Option(form=TOKENS, short=("--context",), help="The engine's window, in tokens.")
     ] = None
     max_num_seqs: Annotated[int | None, Option(form=COUNT, help="Sequences at once.")] = None
     kv_dtype: Annotated[str, Option(form=KV_TYPE, help="auto, bfloat16, fp8, ... (its word).")] = "auto"
@@ -137,7 +138,7 @@ class Deployment:
             help="Whole experts on ranks.",
         ),
     ] = False
-    max_num_batched_tokens: Annotated[int | None, Option(form=COUNT, help="Tokens of one step.")] = None
+    max_num_batched_tokens: Annotated[int | None, Option(form=TOKENS, help="Tokens of one step.")] = None
     async_scheduling: Annotated[bool | None, Option(rare=True, form=SWITCH, help="Two batches in flight.")] = None
     prefix_caching: Annotated[bool | None, Option(rare=True, form=SWITCH, help="Keep the KV of finished prompts.")] = (
         None

@@ -95,6 +95,31 @@ def read_count(value: int, said: str) -> int:
     return value
 
 
+_SHORT = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?([kKmM])")
+
+
+def read_tokens(value: str | int, said: str) -> int:
+    """A number of tokens from 1 on, or vLLM's short forms of one: k is 1,000 and K 1,024, as m and M are their squares.
+
+    >>> [read_tokens(text, "--max-model-len") for text in ("32768", "32k", "32K", "25.6k")]
+    [32768, 32000, 32768, 25600]
+    """
+    if not isinstance(value, str):
+        return read_count(value, said)
+    text = value.strip()
+    if found := _SHORT.fullmatch(text):
+        whole, part, unit = found.groups()
+        tokens = Fraction(f"{whole}.{part or 0}") * (1000 if unit.islower() else 1024) ** (1 + (unit in "mM"))
+        if tokens >= 1 and (unit.islower() or part is None):
+            return int(tokens)
+    number = text.replace("_", "")
+    if not (number.removeprefix("-").isdecimal() and len(number) <= LONGEST_DIGITS):
+        raise InputError(
+            f"{said} {value!r} is not a whole number", hint=f"{said} 32768, which is 32K; 32k is 32,000", key=said
+        )
+    return read_count(int(number), said)
+
+
 def read_count_or_none(value: int, said: str) -> int:
     """A whole number from 0 on."""
     if not _is_whole(value, said) or value < 0:
@@ -270,6 +295,7 @@ def _write_bytes(value: int) -> str:
 
 SWITCH = Form(name="switch", typed=bool, metavar="", read=read_switch)
 COUNT = Form(name="count", typed=int, metavar="N", read=read_count)
+TOKENS = Form(name="tokens", typed=str, metavar="N", read=read_tokens)
 COUNT_OR_NONE = Form(name="count_or_none", typed=int, metavar="N", read=read_count_or_none)
 COUNTS = Form(name="counts", typed=str, metavar="N,N", read=read_counts, write=_write_several(str))
 WORD = Form(name="word", typed=str, metavar="NAME", read=read_word)

@@ -65,6 +65,7 @@ _Amount = Count | Bytes
 _WRITTEN: dict[str, Any] = {
     "switch": bool,
     "count": Count,
+    "tokens": Count | Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?[kKmM]$", examples=["32K", "32k"])],
     "count_or_none": CountOrNone,
     "counts": Annotated[list[Count], Field(min_length=1)] | Annotated[str, Field(pattern=r"^\d+( *, *\d+)*$")],
     "word": Annotated[str, Field(min_length=1)],
