@@ -15,8 +15,8 @@ from kvplan.profiles.loader import list_names
 from kvplan.simulation.deployment import plan_deployment
 from kvplan.traffic.arrivals import Diurnal, Gamma, OnOff, Poisson, Ramp, Recorded
 from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Quantiles
-from kvplan.traffic.file.json_schema import schema_text
 from kvplan.traffic.file.shapes.deployment import DeploymentShape, OwnShape
+from kvplan.traffic.file.shapes.whole import schema_text
 from kvplan.traffic.file.template import TEMPLATE, written_for
 from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, StepCost, Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic

@@ -48,17 +48,19 @@ def _translate(complaint: Any, shape: Any, values: Any, places: Places, others: 
     more = f" (and {others - 1} more)" if others > 1 else ""
     hint = None
     if kind == "extra_forbidden" or complaint["loc"][-1:] == ("[key]",):
-        known = known_keys(shape, path[:-1])
-        if complaint["loc"][-1:] == ("[key]",):
-            known = LIMIT_NAMES
-        elif path[-1] != complaint["loc"][-1]:  # a name that stands for a block: arrivals: posson
-            wrong, known = str(complaint["loc"][-1]), known_keys(shape, path)
-            near = get_close_matches(wrong, known, 1, 0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            return places.error(path, f"{name}: {wrong!r} is not known{more}", hint)
-        near = get_close_matches(str(path[-1]), known, 1, 0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-        message = f"unknown key {path[-1]!r}" + (f" in {name.rpartition('.')[0]}" if len(path) > 1 else "")
+        last = complaint["loc"][-1]
+        stands_for_a_block = last not in ("[key]", path[-1])  # arrivals: posson
+        wrong = str(last if stands_for_a_block else path[-1])
+        known = LIMIT_NAMES if last == "[key]" else known_keys(shape, path if stands_for_a_block else path[:-1])
+        near = get_close_matches(wrong, known, 1, 0.5)
+        hint = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else f"known{'' if stands_for_a_block else ' keys'}: {', '.join(known)}"
+        )
+        message = f"unknown key {wrong!r}" + (f" in {name.rpartition('.')[0]}" if len(path) > 1 else "")
+        if stands_for_a_block:
+            message = f"{name}: {wrong!r} is not known"
     elif kind == "missing":
         message = f"the key {name!r} is missing"
     elif kind == "value_error":

@@ -15,8 +15,8 @@ from kvplan.errors import InputError, unreadable
 
 LARGEST_FILE_BYTES = 4 * 2**20
 MOST_VALUES = 200_000
-_HOW = "kvplan init writes a file to begin with; kvplan explain traffic names every key"
 """Aliases of aliases make more out of a few lines than a memory holds; a file written by people has hundreds."""
+_HOW = "kvplan init writes a file to begin with; kvplan explain traffic names every key"
 KeyPath = tuple[str | int, ...]
 
 
@@ -95,54 +95,48 @@ _TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", 
 
 def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], file: str) -> Any:
     if node.tag not in _TAGS:
-        raise InputError(
-            f"the tag {node.tag} is not understood",
-            hint="write the value alone",
-            file=file,
-            line=node.start_mark.line + 1,
-        )
+        raise _wrong(f"the tag {node.tag} is not understood", node, file, hint="write the value alone")
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise InputError("a key must be a word", hint=_HOW, file=file, line=line)
+                raise _wrong("a key must be a word", key_node, file)
             key = str(key_node.value)
+            inner = (*path, key)
             if key in found:
-                raise InputError(
-                    f"the key {key!r} stands twice (first on line {lines[(*path, key)]})",
-                    hint="remove one of them",
-                    file=file,
-                    line=line,
-                    key=".".join(map(str, (*path, key))),
-                )
-            _place(lines, (*path, key), line, file)
-            found[key] = _construct(loader, value_node, (*path, key), lines, file)
+                twice = f"the key {key!r} stands twice (first on line {lines[inner]})"
+                raise _wrong(twice, key_node, file, inner, hint="remove one of them")
+            _place(lines, inner, key_node, file)
+            found[key] = _construct(loader, value_node, inner, lines, file)
         return found
     if isinstance(node, yaml.SequenceNode):
         entries = []
         for index, entry in enumerate(node.value):
-            _place(lines, (*path, index), entry.start_mark.line + 1, file)
+            _place(lines, (*path, index), entry, file)
             entries.append(_construct(loader, entry, (*path, index), lines, file))
         return entries
     try:
         # Whole numbers by Python's reading: PyYAML takes 010 for eight, and fails at 08.
         value = int(node.value) if node.tag.endswith(":int") else loader.construct_object(node)
     except ValueError as error:  # a tag that the text does not fit, or thousands of digits
-        key, shown = ".".join(map(str, path)), f"{node.value:.40}"
-        line = node.start_mark.line + 1
-        raise InputError(f"{key}: {shown} is not a number", hint=_HOW, file=file, line=line, key=key) from error
+        raise _wrong(f"{_key(path)}: {node.value:.40} is not a number", node, file, path) from error
     if isinstance(value, float) and not math.isfinite(value):
-        key = ".".join(map(str, path))
-        line = node.start_mark.line + 1
-        raise InputError(f"{key}: {node.value} is not a finite number", hint=_HOW, file=file, line=line, key=key)
+        raise _wrong(f"{_key(path)}: {node.value} is not a finite number", node, file, path)
     return value
 
 
-def _place(lines: dict[KeyPath, int], path: KeyPath, line: int, file: str) -> None:
+def _place(lines: dict[KeyPath, int], path: KeyPath, node: yaml.Node, file: str) -> None:
     if len(lines) == MOST_VALUES:
-        raise InputError(f"more than {MOST_VALUES:,} values: that is no traffic file", hint=_HOW, file=file, line=line)
-    lines[path] = line
+        raise _wrong(f"more than {MOST_VALUES:,} values: that is no traffic file", node, file)
+    lines[path] = node.start_mark.line + 1
+
+
+def _key(path: KeyPath) -> str:
+    return ".".join(map(str, path))
+
+
+def _wrong(message: str, node: yaml.Node, file: str, path: KeyPath = (), hint: str = _HOW) -> InputError:
+    return InputError(message, hint=hint, file=file, line=node.start_mark.line + 1, key=_key(path) or None)
 
 
 def _unreadable(error: yaml.YAMLError, text: str, file: str) -> InputError:

@@ -1,5 +1,6 @@
 """The whole file: what is asked of it, in front of what, and what must hold."""
 
+import json
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, model_validator
@@ -113,3 +114,10 @@ class FileShape(Section):
 
 
 LIMIT_NAMES: tuple[str, ...] = get_args(LimitName)
+
+
+def schema_text() -> str:
+    """The JSON Schema that editors use, as ``profiles/schema/traffic.json`` holds it."""
+    schema = FileShape.model_json_schema(by_alias=True, mode="validation")
+    schema |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "kvplan traffic file"}
+    return json.dumps(schema, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
