@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -94,16 +94,13 @@ def open_session(model_id: str, revision: str | None, *, offline: bool, token: s
     environment's.
     """
     endpoint = (os.environ.get("HF_ENDPOINT") or _PUBLIC_HUB).rstrip("/")
-
-    def asked(*, with_token: bool) -> Asked:
-        return Asked(model_id=model_id, revision=revision, endpoint=endpoint, with_token=with_token)
-
+    asked = Asked(model_id=model_id, revision=revision, endpoint=endpoint, with_token=token is not None)
     if offline or is_offline():
-        raise failures.offline(asked(with_token=False))
+        raise failures.offline(asked)
     timeout_s = _timeout_s()
-    _probe(asked(with_token=token is not None), timeout_s)
+    _probe(asked, timeout_s)
     held = token or _own_token()
-    return Session(asked=asked(with_token=held is not None), token=held, timeout_s=timeout_s)
+    return Session(asked=replace(asked, with_token=held is not None), token=held, timeout_s=timeout_s)
 
 
 def _own_token() -> str | None:

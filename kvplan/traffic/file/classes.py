@@ -1,5 +1,7 @@
 """From the shape of a class to the values inside: arrivals, lengths, and what is replayed."""
 
+from dataclasses import replace
+
 from kvplan.profiles.loader import AROUND
 from kvplan.traffic import arrivals as processes
 from kvplan.traffic import distributions as laws
@@ -14,46 +16,37 @@ from kvplan.units import parse_per_second, parse_seconds
 
 def traffic_class(entry: ClassShape, places: Places, path: KeyPath) -> TrafficClass:
     """One entry of ``traffic.classes``, which stands at ``path``."""
-    timeout_s = None if entry.timeout is None else places.seconds((*path, "timeout"), entry.timeout)
+    either = TrafficClass(
+        name=entry.name,
+        max_tokens=_cap(entry.max_tokens),
+        client=AROUND.join(entry.client) if isinstance(entry.client, list) else entry.client,
+        timeout_s=None if entry.timeout is None else places.seconds((*path, "timeout"), entry.timeout),
+        cancel_share=entry.cancel_share,
+    )
     if entry.trace is not None:
-        return TrafficClass(
-            name=entry.name,
-            max_tokens=_cap(entry.max_tokens),
-            client=_client(entry.client),
-            timeout_s=timeout_s,
-            cancel_share=entry.cancel_share,
-            trace=TraceFile(
-                path=places.beside((*path, "trace"), entry.trace, "trace"),
-                format=entry.format,
-                scale=entry.scale,
-                hash_block_tokens=entry.hash_block_tokens,
-            ),
+        trace = TraceFile(
+            path=places.beside((*path, "trace"), entry.trace, "trace"),
+            format=entry.format,
+            scale=entry.scale,
+            hash_block_tokens=entry.hash_block_tokens,
         )
+        return replace(either, trace=trace)
     assert entry.rate is not None
     assert entry.prompt_tokens is not None
     assert entry.output_tokens is not None
     rate_per_s = places.at((*path, "rate"), parse_per_second, entry.rate)
     if rate_per_s <= 0:
         raise places.error((*path, "rate"), f"the rate of class {entry.name!r} is zero", "leave the class out instead")
-    return TrafficClass(
-        name=entry.name,
+    return replace(
+        either,
         rate_per_s=rate_per_s * entry.scale,
         arrivals=_arrivals(entry.arrivals, places, (*path, "arrivals")),
         prompt_tokens=_length(entry.prompt_tokens),
         output_tokens=_length(entry.output_tokens),
         length_correlation=entry.length_correlation or 0.0,
-        max_tokens=_cap(entry.max_tokens),
         answers=_answers(entry.n),
         shared_prefix=_shared_prefix(entry.shared_prefix, places, (*path, "shared_prefix")),
-        client=_client(entry.client),
-        timeout_s=timeout_s,
-        cancel_share=entry.cancel_share,
     )
-
-
-def _client(named: str | list[str] | None) -> str | None:
-    """One client, or several whose retry loops run in one another."""
-    return AROUND.join(named) if isinstance(named, list) else named
 
 
 def _length(shape: LengthShape) -> laws.Distribution:
@@ -131,11 +124,14 @@ _MOST_PERIODS = 1_000_000
 def check_periods(classes: tuple[TrafficClass, ...], duration_s: float, places: Places) -> None:
     """Rates that change too often for their curve to be drawn are refused."""
     for index, entry in enumerate(classes):
-        law = entry.arrivals
-        period_s = law.on_s + law.off_s if isinstance(law, processes.OnOff) else None
-        period_s = law.period_s if isinstance(law, processes.Diurnal) else period_s
-        period_s = law.step_s if isinstance(law, processes.Recorded) else period_s
-        if period_s is not None and duration_s / period_s > _MOST_PERIODS:
+        match entry.arrivals:
+            case processes.OnOff(on_s=on_s, off_s=off_s):
+                period_s = on_s + off_s
+            case processes.Diurnal(period_s=period_s) | processes.Recorded(step_s=period_s):
+                pass
+            case _:
+                continue
+        if duration_s / period_s > _MOST_PERIODS:
             raise places.error(
                 ("traffic", "classes", index, "arrivals"),
                 f"class {entry.name!r}: {duration_s / period_s:,.0f} periods in one run are too many to draw",
