@@ -4,7 +4,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,9 @@ _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 16
 
 _ESCAPES = re.compile(r"\x1b?\[[0-9;]+m|\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f]")
+_RAW_ESCAPES = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f](?:(?<=\x1b)(?:\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_]))?")
+_RAW_COLOURS = re.compile(rb"\[[0-9;]+m")
+_COMMON = b"0123456789 .,:;-+/()\"'=%"
 _PREFIXES = re.compile(
     r"^(?:"
     r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) +(?:std(?:out|err) [FP] )?"  # Kubernetes CRI, --timestamps
@@ -52,8 +55,35 @@ class LogLine:
         return find_rank(self.text)
 
 
-def read_lines(path: Path) -> Iterator[LogLine]:
-    """The clean lines of a file, one after the other; gzip is unpacked.
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which lines are worth cleaning: those that may hold one of ``words``, and every line while ``all_now``."""
+
+    words: Collection[bytes]
+    all_now: Callable[[], bool]
+
+    def places(self, block: bytes) -> Iterator[int]:
+        r"""The lines of ``block``, counted from 0, that may hold a word once they are clean.
+
+        No word stands across an escape code, and JSON can hide one behind a \u alone. What stands in most lines is left
+        out of words and block alike, which hides no word and halves the search.
+        """
+        text = _RAW_COLOURS.sub(b"", _RAW_ESCAPES.sub(b"", block)).translate(None, _COMMON)
+        found = set()
+        for word in {word.translate(None, _COMMON) for word in (*self.words, b"\\u")}:
+            at = text.find(word)
+            while at >= 0:
+                found.add(text.rfind(b"\n", 0, at) + 1)
+                end = text.find(b"\n", at)
+                at = -1 if end < 0 else text.find(word, end)
+        line, last = 0, 0
+        for start in sorted(found):
+            line, last = line + text.count(b"\n", last, start), start
+            yield line
+
+
+def read_lines(path: Path, wanted: Wanted | None = None) -> Iterator[LogLine]:
+    """The clean lines of a file, one after the other, or those that are ``wanted``; gzip is unpacked.
 
     Memory stays at a few MiB: the file is read by chunks and a line beyond 64 KiB is cut. A carriage return ends
     a line, so a progress bar becomes many short ones under one number.
@@ -65,21 +95,28 @@ def read_lines(path: Path) -> Iterator[LogLine]:
         with path.open("rb") as raw:
             if raw.peek(2)[:2] == b"\x1f\x8b":  # a look ahead, not a read: the shell's pipes cannot go back
                 with gzip.open(raw) as unpacked:
-                    yield from clean_lines(unpacked)
+                    yield from clean_lines(unpacked, wanted)
             else:
-                yield from clean_lines(raw)
+                yield from clean_lines(raw, wanted)
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, error) from error
 
 
-def clean_lines(stream: _Stream) -> Iterator[LogLine]:
+def clean_lines(stream: _Stream, wanted: Wanted | None = None) -> Iterator[LogLine]:
     """As ``read_lines``, from an open binary stream."""
     number, rest = 1, b""
     while chunk := stream.read(_CHUNK_BYTES):
-        *whole, rest = (rest + chunk).split(b"\n")
-        for raw in whole:
-            yield from _pieces(raw, number)
-            number += 1
+        block, newline, rest = (rest + chunk).rpartition(b"\n")
+        whole = block.split(b"\n") if newline else []
+        places = iter(range(len(whole)) if wanted is None else wanted.places(block))
+        place = next(places, len(whole))
+        for at, raw in enumerate(whole):
+            if at == place:
+                place = next(places, len(whole))
+            elif wanted is not None and not wanted.all_now():
+                continue
+            yield from _pieces(raw, number + at)
+        number += len(whole)
         if len(rest) > _CHUNK_BYTES:
             rest = rest[:_LONGEST_LINE]
     if rest:

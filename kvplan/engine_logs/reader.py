@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvplan.engine_logs import llama_cpp, sglang, tensorrt_llm, tgi, vllm
 from kvplan.engine_logs.figures import EngineStart, Observation, Refusal
-from kvplan.engine_logs.lines import LogLine, read_lines
+from kvplan.engine_logs.lines import LogLine, Wanted, read_lines
 from kvplan.engine_logs.patterns import Wording, observe
 from kvplan.errors import InputError
 
@@ -17,6 +17,16 @@ WORDINGS: tuple[Wording, ...] = (
     llama_cpp.WORDING,
     tgi.WORDING,
 )
+
+_STEMS = """
+uffer|blocks|block size|cuda|CUDA|llama|load_|llm_load|build|oading|LLM API|LLM engine|T-LLM|rt_llm|KV Cache
+KV cache s|KV cache is|KV cache p|KV cache d|paged KV|KV self|n_slots|n_ctx|print_info|VRAM:|device|#tokens
+Args {|tual usage|Asynchronous|Chunked|emory|Graph cap|Mamba Cache|aximum conc|Namespace(|Num GPUs|OutOfMem
+SWA pool|Warming up|avail mem|larger than|max batch|max model|max_total_|model weights|non-default|rocm
+server_args|sglang|text_gen|top-k samp|█
+"""
+STEMS = tuple(stem.encode() for stem in _STEMS.strip().replace("\n", "|").split("|"))
+"""Every line that a wording's ``trigger`` finds holds one of them: bytes that are quick to look for in a long log."""
 
 # What several ranks print: pools are the smallest rank's, what is left free too; usage is the fullest rank's.
 _SMALLEST = {
@@ -68,7 +78,8 @@ def read_log(path: Path) -> list[EngineStart]:
 
     Raises InputError where the file cannot be read, or where no engine that kvplan knows wrote it.
     """
-    starts = read_starts(read_lines(path))
+    reading = _Reading()
+    starts = _starts(reading, read_lines(path, Wanted(words=STEMS, all_now=reading.is_within_arguments)))
     if not starts:
         known = ", ".join(wording.engine for wording in WORDINGS)
         raise InputError(
@@ -81,7 +92,10 @@ def read_log(path: Path) -> list[EngineStart]:
 
 def read_starts(lines: Iterable[LogLine]) -> list[EngineStart]:
     """As ``read_log``, from clean lines."""
-    reading = _Reading()
+    return _starts(_Reading(), lines)
+
+
+def _starts(reading: "_Reading", lines: Iterable[LogLine]) -> list[EngineStart]:
     for line in lines:
         reading.take(line)
     return [start for start in reading.starts() if start.observations or start.refusals]
@@ -94,6 +108,10 @@ class _Reading:
         self._finished: list[EngineStart] = []
         self._current: _Building | None = None
         self._arguments: tuple[Wording, list[str], LogLine] | None = None
+
+    def is_within_arguments(self) -> bool:
+        """Whether the next line goes on with a list of arguments, whatever it holds."""
+        return self._arguments is not None
 
     def starts(self) -> list[EngineStart]:
         """All of them, the last one ended with the file."""
