@@ -14,6 +14,7 @@ from kvplan.cli import main
 from tests.fuzz import shell_pipe
 from tests.gguf_files import ARRAY, STRING, gguf_bytes, text
 from tests.models import LLAMA_CONFIG
+from tests.small_pool import small_pool
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 TEXTS = text("tokens") + struct.pack("<IIQ", ARRAY, STRING, 2**29)
@@ -115,7 +116,7 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     (["fit", LLAMA, "h100"], 2, ("nothing takes the argument 'h100'", "kvplan fit --help")),
     (["check", "chat", "--max-model-len", "8192"], 2, ("No such option", "--set deployment.max_model_len=VALUE")),
     (["fit", LLAMA, "--gpus", "h100"], 2, ("No such option: --gpus. Did you mean '--gpu'?",)),
-    (["init", "--tp", "4"], 2, ("error: No such option: --tp\n",)),  # as near to --output as two dashes make it
+    (["init", "--dp", "4"], 2, ("error: No such option: --dp\n",)),  # as near to --output as two dashes make it
     ([*POOL, "--prompt", "4000", "--prompt", "4k"], 2, ("--prompt '4k' is not a whole number",)),
     ([*POOL, "--tokens", "9" * 5000], 3, ("is not a whole number from 1 on",)),
     (["fit", LLAMA, "--kv-memory", "9" * 5000], 3, ("is not an amount of memory",)),
@@ -162,24 +163,11 @@ def test_configs(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     _fails(["model", str(path)], code, capsys)
 
 
-TRAFFIC = """\
-deployment: {kv_pool: {blocks: 2000, block_tokens: 16}, max_model_len: 8192,
-  service: {base_s: 0.01, prefill_token_s: 1.0e-5, decode_sequence_s: 1.0e-5, kv_token_s: 1.0e-8}}
-traffic:
-  duration: 60s
-  classes:
-    - name: chat
-      rate: 1/s
-      prompt_tokens: 100
-      output_tokens: 10
-"""
-
-
 def test_a_mistake_in_a_traffic_file_is_said_with_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """tests/test_traffic_file.py has the mistakes one by one."""
-    (tmp_path / "traffic.yaml").write_text(TRAFFIC.replace("rate:", "rates:"), encoding="utf-8")
-    _fails(["simulate", "traffic.yaml"], 3, capsys, "error: traffic.yaml:7: ", "'rates'", "did you mean 'rate'?")
-    (tmp_path / "traffic.yaml").write_text(TRAFFIC.partition("  classes")[0], encoding="utf-8")
+    (tmp_path / "traffic.yaml").write_text(small_pool().replace("rate:", "rates:"), encoding="utf-8")
+    _fails(["simulate", "traffic.yaml"], 3, capsys, "error: traffic.yaml:13: ", "'rates'", "did you mean 'rate'?")
+    (tmp_path / "traffic.yaml").write_text(small_pool().partition("  classes")[0], encoding="utf-8")
     _fails(["simulate", "traffic.yaml"], 3, capsys, "traffic.classes")
 
 

@@ -24,36 +24,14 @@ from kvplan.report.page import render
 from kvplan.report.recommend_text import text as recommend_text
 from kvplan.traffic.load import parse_traffic
 from tests.log_lines import vllm_log
+from tests.small_pool import small_pool
+from tests.test_cli_golden import LOG, TRACE
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
-TRAFFIC = """\
-deployment:
-  max_model_len: 2048
-  max_num_seqs: 32
-  kv_pool: {blocks: 400, block_tokens: 16}
-  service: {base_s: 0.008, prefill_token_s: 2.5e-5, decode_sequence_s: 4.0e-5, kv_token_s: 4.0e-8}
-admission: {policy: worst_case_default_cap, default_max_tokens: 256}
-traffic:
-  duration: 30s
-  classes:
-    - name: chat
-      rate: 4/s
-      prompt_tokens: {lognormal: {p50: 60, p95: 200}}
-      output_tokens: {lognormal: {p50: 20, p95: 60}}
-      max_tokens: {choices: [{unset: true, share: 0.5}, {value: 512, share: 0.5}]}
-limits: {refused_share: {max: 0.9}, ttft_p99_s: {max: 60}}
+TRAFFIC = f"""\
+{small_pool(admission="{policy: worst_case_default_cap, default_max_tokens: 256}", duration="30s")}\
+limits: {{refused_share: {{max: 0.9}}, ttft_p99_s: {{max: 60}}}}
 """
-TRACE = "arrival_s,prompt_tokens,output_tokens,max_tokens\n" + "".join(
-    f"{i},{i % 97 * 31 + 1},{i % 53 * 7 + 1},{1024 if i % 3 else ''}\n" for i in range(300)
-)
-LOG = {
-    "model": LLAMA,
-    "engine_version": "0.11.0",
-    "model_load_gib": 14.99,
-    "available_kv_gib": 18.2,
-    "gpu_memory_utilization": 0.9,
-    "max_model_len": 8192,
-}
 PLANS = {
     "model": ["model", LLAMA],
     "model windows": ["model", "google/gemma-3-27b-it", "--tokens", "1024,999999"],
@@ -91,7 +69,7 @@ def _files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     Path("traffic.yaml").write_text(TRAFFIC, encoding="utf-8")
     Path("trace.csv").write_text(TRACE, encoding="utf-8")
-    Path("server.log").write_text(vllm_log(LOG), encoding="utf-8")
+    Path("server.log").write_text(vllm_log(LOG | {"available_kv_gib": 18.2}), encoding="utf-8")
 
 
 def _shown(name: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:

@@ -18,6 +18,7 @@ import pytest
 import kvplan
 from kvplan.cli import main
 from kvplan.errors import InputError
+from tests.small_pool import small_pool
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -35,18 +36,7 @@ EXTRAS = {
     "granian": [*GATEWAY, "--server", "granian"],
 }
 """A package of an extra, and a command that needs it; tests/test_sweep.py has Dask."""
-TRAFFIC = """\
-deployment:
-  max_model_len: 1024
-  max_num_seqs: 16
-  kv_pool: {blocks: 200, block_tokens: 16}
-  service: {base_s: 0.01, prefill_token_s: 1.0e-5, decode_sequence_s: 1.0e-5, kv_token_s: 1.0e-9}
-traffic:
-  duration: 5s
-  classes:
-    - {name: a, rate: 2/s, prompt_tokens: {value: 50}, output_tokens: {value: 5}, max_tokens: {value: 64}}
-limits: {refused_share: {max: 0.5}}
-"""
+TRAFFIC = small_pool(duration="5s") + "limits: {refused_share: {max: 0.5}}\n"
 
 
 def _run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
