@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -34,6 +36,21 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     shown = _run(capsys)
     assert max(map(len, shown.splitlines())) <= 80
     check_golden("cli/simulate.txt", shown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "said"),
+    [
+        ("simulate - --seeds 2 --workers 1 --format json", TRAFFIC, '"blocks": 400'),
+        ("trace - --format json", "arrival_s,prompt_tokens,output_tokens\n0,5,6\n1,7,8\n", '"requests": 2'),
+        ("recommend - --write", TRAFFIC, "--write needs the traffic file itself"),
+    ],
+)
+def test_a_file_may_come_by_standard_input(arguments: str, given: str, said: str) -> None:
+    command = [sys.executable, "-m", "kvplan", *arguments.split(), "--offline"]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
+    assert said in done.stdout + done.stderr
+    assert done.returncode == (3 if said.startswith("--write") else 0), done.stderr
 
 
 def test_json_has_every_key_and_the_books_balance(capsys: pytest.CaptureFixture[str]) -> None:

@@ -453,6 +453,18 @@ def test_periods_too_short_to_draw_are_refused() -> None:
     assert complaint(text).line == 6
 
 
+def test_the_template_is_written_for_ranks_and_a_window() -> None:
+    deployment = parse_traffic(
+        written_for(
+            "meta-llama/Llama-3.1-70B-Instruct", "h200", None, tensor_parallel=4, max_model_len="16k", offline=True
+        ),
+        file="x",
+    ).deployment
+    assert (deployment.tensor_parallel, deployment.max_model_len) == (4, 16_000)
+    alone = parse_traffic(written_for(None, None, None, tensor_parallel=2, offline=True), file="x").deployment
+    assert (alone.tensor_parallel, alone.gpu_name, alone.max_model_len) == (2, "h100", 32_768)
+
+
 @pytest.mark.parametrize(
     ("given", "found"),
     [

@@ -12,7 +12,7 @@ NEEDS_ARGUMENTS = False
 EXAMPLE = "kvplan init --model Qwen/Qwen3-32B --gpu l40s --output traffic.yaml"
 
 
-@takes_deployment("gpu", "engine")
+@takes_deployment("gpu", "engine", "tensor_parallel", "max_model_len")
 def run(
     asked: dict[str, Any],
     model: Annotated[

@@ -66,6 +66,8 @@ def run(
 
     if output is not None and not write:
         raise InputError("--output is where --write puts the traffic file", hint="add --write", key="output")
+    if write and traffic == "-":
+        raise InputError("--write needs the traffic file itself, not standard input", hint="give its path", key="write")
     if output is not None:
         check_free(output, force=force)
     folder = options.profiles_folder(profiles)

@@ -37,7 +37,7 @@ def run(
 
     if output is not None:
         check_free(output, force=force)
-    description = describe_trace(file, format=kind)
+    description = describe_trace(Path("/dev/stdin") if file == Path("-") else file, format=kind)
     text = traffic_text(description, name=name) if description.rate_per_s > 0 or output is not None else None
     if output is not None and text is not None:
         write_file(output, text, force=force)

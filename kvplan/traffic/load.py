@@ -14,13 +14,14 @@ from kvplan.traffic.kinds import Traffic
 def load_traffic(
     reference: str | Path, *, profiles_folder: str | Path | None = None, overrides: Mapping[str, object] | None = None
 ) -> Traffic:
-    """The traffic file at a path, or the bundled mix of that name.
+    """The traffic file at a path, on standard input (``-``), or the bundled mix of that name.
 
     ``overrides`` replaces keys, named alone (``safety_fraction``) or by their section (``traffic.seed``); they are
     validated as if they stood in the file. Raises InputError with file, line, key and the nearest known key.
     """
-    path = _find(str(reference), profiles_folder)
-    return parse_traffic(read_text(path), file=str(path), profiles_folder=profiles_folder, overrides=overrides)
+    path = Path("-") if str(reference) == "-" else _find(str(reference), profiles_folder)
+    text = read_text(Path("/dev/stdin") if path == Path("-") else path)
+    return parse_traffic(text, file=str(path), profiles_folder=profiles_folder, overrides=overrides)
 
 
 def parse_traffic(

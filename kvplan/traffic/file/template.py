@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from kvplan.capacity import FITS, fit
 from kvplan.engines import parse_engine
+from kvplan.engines.asked import read_options
 from kvplan.engines.base import Deployment
 from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec
@@ -80,22 +81,28 @@ def written_for(
     gpu: str | None,
     engine: str | None,
     *,
+    tensor_parallel: int | None = None,
+    max_model_len: int | str | None = None,
     offline: bool = False,
     profiles_folder: str | Path | None = None,
 ) -> str:
     """The template for a model, a GPU and an engine, each the template's own where it is None.
 
-    As many GPUs, or as short a window, as it takes to fit; an engine other than vLLM keeps its own batch.
+    As many GPUs, or as short a window, as it takes to fit, unless they are given; an engine other than vLLM keeps its
+    own batch.
     """
+    sizes = read_options({"tensor_parallel": tensor_parallel, "max_model_len": max_model_len})
+    ranks, given_window = sizes.get("tensor_parallel"), sizes.get("max_model_len")
     wanted = {"model": model, "gpu": gpu, "engine": engine}
     given = {key: value for key, value in wanted.items() if value is not None}
-    if not given:
+    if not given and not sizes:
         return TEMPLATE
     said = {key: given.get(key, _value(key)) for key in wanted}
-    window = int(_value("max_model_len"))
+    window = given_window or int(_value("max_model_len"))
     asked = Deployment(
         engine=parse_engine(said["engine"]),
         gpu=load_gpu(said["gpu"], extra_folder=profiles_folder),
+        tensor_parallel=ranks or 1,
         max_model_len=window,
         max_num_seqs=int(_value("max_num_seqs")),
         max_num_batched_tokens=int(_value("max_num_batched_tokens")),
@@ -105,24 +112,24 @@ def written_for(
         asked = replace(asked, max_num_seqs=None, max_num_batched_tokens=None)
         text = re.sub(r"^  (max_num_\w+: \d+)$", r"  # \1", text, flags=re.MULTILINE)
     spec = read_model(said["model"], offline=offline, profiles_folder=profiles_folder)
-    if spec.max_context_tokens is not None and spec.max_context_tokens < window:
+    if given_window is None and spec.max_context_tokens is not None and spec.max_context_tokens < window:
         asked = replace(asked, max_model_len=spec.max_context_tokens)
-    planned = _carried(spec, asked)
+    planned = _carried(spec, asked, (ranks,) if ranks else _TENSOR_PARALLEL, keeps_window=given_window is not None)
     found = {name: str(getattr(planned, name)) for name in ("max_model_len", "tensor_parallel")}
     plain = {key: value if _PLAIN.fullmatch(value) else json.dumps(value) for key, value in given.items()}
     return _filled(text, plain | found)
 
 
-def _carried(model: ModelSpec, asked: Deployment) -> Deployment:
-    """``asked`` with as many GPUs as it takes, or with half of the window and more; as it is where nothing helps."""
-    for ranks in _TENSOR_PARALLEL:
+def _carried(model: ModelSpec, asked: Deployment, choices: Sequence[int], *, keeps_window: bool) -> Deployment:
+    """``asked`` with as many GPUs of ``choices`` as it takes, or half of the window and more; else as it is."""
+    for ranks in choices:
         try:
             found = fit(model, replace(asked, tensor_parallel=ranks))
         except KvplanError:  # ranks that this model cannot be split over; what is wrong at all, the file's user is told
             continue
         if found.verdict == FITS:
             return found.deployment
-        if found.longest_window_tokens * 2 >= found.max_model_len:
+        if not keeps_window and found.longest_window_tokens * 2 >= found.max_model_len:
             return replace(found.deployment, max_model_len=found.longest_window_tokens)
     return asked
 
