@@ -38,7 +38,8 @@ from kvplan.profiles.kinds import GpuProfile
 from kvplan.units import GIB, MIB
 from tests import budget_table
 from tests.budget_table import gib
-from tests.test_weights import DEEPSEEK_V3, LLAMA_8B, spec
+from tests.models import LLAMA_CONFIG
+from tests.test_weights import DEEPSEEK_V3, spec
 
 H100 = GpuProfile(
     name="h100",
@@ -327,7 +328,7 @@ def answer_for(config: dict[str, Any], **changes: Any) -> Budget:
 
 
 def test_llama_on_an_h100() -> None:
-    answer = answer_for(LLAMA_8B)
+    answer = answer_for(LLAMA_CONFIG)
     by_name = {term.name: term for term in answer.terms}
     assert answer.requested_bytes == -(-gib("79.2") * 92 // 100)
     assert by_name["weights"].bytes == 8_030_261_248 * 2
@@ -345,18 +346,18 @@ def test_llama_on_an_h100() -> None:
 
 
 def test_weights_given_for_all_ranks() -> None:
-    answer = answer_for(LLAMA_8B, tensor_parallel=2, weight_bytes=10 * GIB)
+    answer = answer_for(LLAMA_CONFIG, tensor_parallel=2, weight_bytes=10 * GIB)
     assert next(term.bytes for term in answer.terms if term.name == "weights") == 5 * GIB
 
 
 def test_the_smallest_device_decides() -> None:
-    answer = answer_for(LLAMA_8B, tensor_parallel=2, gpu_memory_bytes=(gib(80), gib(60)))
+    answer = answer_for(LLAMA_CONFIG, tensor_parallel=2, gpu_memory_bytes=(gib(80), gib(60)))
     assert (answer.rank, answer.total_bytes) == (1, gib(60))
 
 
 def test_the_last_pipeline_stage_samples() -> None:
     """Two equal stages: the last one samples, and holds a head as large as the first one's embedding."""
-    answer = answer_for(LLAMA_8B, pipeline_parallel=2)
+    answer = answer_for(LLAMA_CONFIG, pipeline_parallel=2)
     assert answer.rank == 1
     assert any(term.name == "activation_sampler" for term in answer.terms)
 
@@ -364,7 +365,7 @@ def test_the_last_pipeline_stage_samples() -> None:
 def test_lora_slots_by_hand() -> None:
     """Rank 16 at TP 2: A over the whole input of q, k, v, gate and up, B over half their outputs; o and down the other
     way round. Per layer 16 × 2 B × (7 × hidden + (q + 2 kv + o + 3 MLP widths) / 2); embedding and head are whole."""
-    model = spec(LLAMA_8B)
+    model = spec(LLAMA_CONFIG)
     by_hand = 32 * 16 * 2 * (7 * 4096 + (4096 + 2 * 1024 + 4096 + 3 * 14336) // 2) + 16 * 2 * 2 * (128256 + 4096)
     assert lora_bytes(model.weights.parts, 4096, tensor_parallel=2, slots=1, rank=16) == by_hand
     assert lora_bytes(model.weights.parts, 4096, tensor_parallel=2, slots=4, rank=64) == 16 * by_hand
@@ -388,7 +389,7 @@ def test_every_expert_has_adapters_of_its_own() -> None:
 
 
 def test_adapters_take_from_the_pool() -> None:
-    model, deployment = spec(LLAMA_8B), Deployment(gpu=H100)
+    model, deployment = spec(LLAMA_CONFIG), Deployment(gpu=H100)
     settings = resolve_settings(model, deployment)
     (plain,) = stage_budgets(model, deployment, settings)
     (more,) = stage_budgets(model, deployment, settings, lora_slots=2)
@@ -416,8 +417,8 @@ def test_memory_is_given_per_rank_or_once() -> None:
 
 
 def test_a_mig_slice_is_a_device_of_its_own_size() -> None:
-    whole = answer_for(LLAMA_8B)
-    part = answer_for(LLAMA_8B, gpu_memory_bytes=(gib("39.5"),))
+    whole = answer_for(LLAMA_CONFIG)
+    part = answer_for(LLAMA_CONFIG, gpu_memory_bytes=(gib("39.5"),))
     assert part.total_bytes == gib("39.5")
     assert part.kv_bytes < whole.kv_bytes
 

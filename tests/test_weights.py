@@ -15,13 +15,13 @@ from kvplan.layers import FullAttention, StoredType
 from kvplan.model import ModelSpec, Shape, Source, WeightPart, Weights
 from kvplan.sources import read_model
 from kvplan.units import GIB
-from tests.models import LLAMA_CONFIG as LLAMA_8B
+from tests.models import LLAMA_CONFIG
 from tests.models import model_of
 from tests.pool_table import read_facts
 
 MIXTRAL: dict[str, Any] = {
     # https://huggingface.co/mistralai/Mixtral-8x7B-v0.1/blob/main/config.json
-    **LLAMA_8B,
+    **LLAMA_CONFIG,
     "architectures": ["MixtralForCausalLM"],
     "model_type": "mixtral",
     "vocab_size": 32000,
@@ -72,7 +72,7 @@ def test_llama_by_hand() -> None:
     layer = 4096 * 4096 * 2 + 4096 * 1024 * 2 + 3 * 4096 * 14336 + 2 * 4096
     by_hand = 2 * 128256 * 4096 + 32 * layer + 4096
     assert by_hand == 8_030_261_248  # also the Hub's safetensors total
-    assert total(weights_of(LLAMA_8B)) == by_hand
+    assert total(weights_of(LLAMA_CONFIG)) == by_hand
 
 
 def test_mixtral_by_hand() -> None:
@@ -137,7 +137,7 @@ def test_mxfp4_experts_are_padded() -> None:
 
 def test_llama_rank_bytes() -> None:
     """Split parts are divided by 8, norms are copied."""
-    model = spec(LLAMA_8B)
+    model = spec(LLAMA_CONFIG)
     norms = 65 * 4096 * 2
     whole = 8_030_261_248 * 2
     assert rank_weights(model, tensor_parallel=1).bytes == whole
@@ -172,7 +172,7 @@ def test_matrices_take_their_quantised_bytes(quantization: dict[str, Any], bytes
     """Matrices of layers are converted; embedding, head and norms stay 16-bit."""
     matrices = 32 * (4096 * 4096 * 2 + 4096 * 1024 * 2 + 3 * 4096 * 14336)
     others = 8_030_261_248 - matrices
-    weights = weights_of(LLAMA_8B, quantization=quantization)
+    weights = weights_of(LLAMA_CONFIG, quantization=quantization)
     model = model_of(
         [[FullAttention(kv_heads=8, head_dim=128, value_head_dim=128)]] * 32,
         weights=weights,
@@ -187,7 +187,7 @@ def test_modules_named_by_the_config_stay_16_bit() -> None:
         "weight_block_size": [128, 128],
         "modules_to_not_convert": ["model.layers.0.self_attn.q_proj", "mlp"],
     }
-    weights = weights_of(LLAMA_8B, quantization=quantization)
+    weights = weights_of(LLAMA_CONFIG, quantization=quantization)
     stored = {(part.name, part.layer): part.stored is not None for part in weights.parts}
     assert not stored[("self_attn.q_proj", 0)]
     assert stored[("self_attn.q_proj", 1)]
@@ -195,19 +195,19 @@ def test_modules_named_by_the_config_stay_16_bit() -> None:
 
 
 def test_an_unknown_method_leaves_no_arithmetic() -> None:
-    weights = weights_of(LLAMA_8B, quantization={"quant_method": "a_new_one"})
+    weights = weights_of(LLAMA_CONFIG, quantization={"quant_method": "a_new_one"})
     assert (weights.parts, weights.quantization) == ((), "a_new_one")
 
 
 def test_an_unknown_class_has_parts_only_when_the_published_total_confirms_them() -> None:
-    config = {key: value for key, value in LLAMA_8B.items() if key != "architectures"} | {"model_type": "a_new_one"}
+    config = {key: value for key, value in LLAMA_CONFIG.items() if key != "architectures"} | {"model_type": "a_new_one"}
     assert weights_of(config).parts == ()
     assert weights_of(config, parameters=9_000_000_000).parts == ()
     assert total(weights_of(config, parameters=8_030_261_248)) == 8_030_261_248
 
 
 def test_the_published_total_tells_tied_tables_where_no_key_does() -> None:
-    config = {key: value for key, value in LLAMA_8B.items() if key != "tie_word_embeddings"}
+    config = {key: value for key, value in LLAMA_CONFIG.items() if key != "tie_word_embeddings"}
     tied = 8_030_261_248 - 128256 * 4096
     assert total(weights_of(config)) == 8_030_261_248
     assert total(weights_of(config, parameters=tied)) == tied
@@ -225,7 +225,7 @@ def test_bytes_without_parts() -> None:
 
 
 def test_given_bytes_are_shared_out_by_the_parts() -> None:
-    model = spec(LLAMA_8B)
+    model = spec(LLAMA_CONFIG)
     assert rank_weights(model, tensor_parallel=4, given_bytes=16 * GIB).bytes == 4 * GIB
     stages = [
         rank_weights(model, tensor_parallel=1, pipeline_parallel=2, stage=stage, given_bytes=16 * GIB).bytes
@@ -236,20 +236,20 @@ def test_given_bytes_are_shared_out_by_the_parts() -> None:
 
 def test_file_sizes_are_used_for_quantised_checkpoints_only() -> None:
     quantization = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    quantised = spec({**LLAMA_8B, "quantization_config": quantization}, weight_bytes=9 * GIB)
+    quantised = spec({**LLAMA_CONFIG, "quantization_config": quantization}, weight_bytes=9 * GIB)
     assert 9 * GIB - 1 <= rank_weights(quantised, tensor_parallel=1).bytes <= 9 * GIB
-    assert rank_weights(spec(LLAMA_8B, weight_bytes=32 * GIB), tensor_parallel=1).bytes == 8_030_261_248 * 2
+    assert rank_weights(spec(LLAMA_CONFIG, weight_bytes=32 * GIB), tensor_parallel=1).bytes == 8_030_261_248 * 2
 
 
 def test_pipeline_stages_hold_every_part_once() -> None:
-    weights = weights_of(LLAMA_8B)
+    weights = weights_of(LLAMA_CONFIG)
     for stages in (1, 2, 3, 5):
         held = [part for stage in range(stages) for part in stage_parts(weights.parts, 32, stages, stage)]
         assert sorted(map(repr, held)) == sorted(map(repr, weights.parts))
 
 
 def test_a_tied_embedding_is_on_the_first_and_the_last_stage() -> None:
-    tied = {**LLAMA_8B, "tie_word_embeddings": True}
+    tied = {**LLAMA_CONFIG, "tie_word_embeddings": True}
     weights = weights_of(tied)
     for stage in (0, 2):
         assert any(part.name == "embed_tokens" for part in stage_parts(weights.parts, 32, 3, stage))
