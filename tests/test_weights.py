@@ -15,8 +15,7 @@ from kvplan.layers import FullAttention, StoredType
 from kvplan.model import ModelSpec, Shape, Source, WeightPart, Weights
 from kvplan.sources import read_model
 from kvplan.units import GIB
-from tests.models import LLAMA_CONFIG
-from tests.models import model_of
+from tests.models import LLAMA_CONFIG, model_of
 from tests.pool_table import read_facts
 
 MIXTRAL: dict[str, Any] = {
