@@ -92,6 +92,17 @@ def test_a_run_whose_first_requests_take_long_says_so(monkeypatch: pytest.Monkey
     assert minutes == pytest.approx(100 * (1200 - 300) / 300 / 60, rel=0.2)
 
 
+def test_how_long_the_kernel_loads_is_not_taken_for_its_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes forward a hundred seconds with the first piece, and not at all after it."""
+    clock = itertools.chain([0.0], itertools.repeat(100.0))
+    monkeypatch.setattr(engine, "_PILOT_ROWS", 300)
+    monkeypatch.setattr(time, "process_time", lambda: next(clock))
+    events: list[str] = []
+    traffic = parse_traffic(TRAFFIC, file="t.yaml")
+    simulate(traffic, strategies=["none"], seeds=1, compiled=False, say=events.append)
+    assert events == []
+
+
 def test_a_run_whose_first_requests_take_long_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the start, with the same answer."""
     traffic = parse_traffic(TRAFFIC, file="t.yaml")

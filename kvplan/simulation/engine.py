@@ -94,11 +94,17 @@ class _Pilot:
 
     def __init__(self, count: int, expect: Expect | None, *, may_give_up: bool) -> None:
         self.count, self.expect, self.may_give_up = count, expect, may_give_up
-        self.started_s = time.process_time()
+        self.timed_rows, self.started_s = 0, time.process_time()
 
     def gives_up(self, done: int) -> bool:
-        """Whether the compiled kernel, from the start, is quicker than the rest of this run, after ``done`` rows."""
-        left_s = (time.process_time() - self.started_s) * (self.count - done) / max(done, 1)
+        """Whether the compiled kernel, from the start, is quicker than the rest of this run, after ``done`` rows.
+
+        A run that cannot give up may be the compiled one: its first piece also loads the kernel, and tells nothing.
+        """
+        if not self.may_give_up and self.timed_rows == 0:
+            self.timed_rows, self.started_s = done, time.process_time()
+            return False
+        left_s = (time.process_time() - self.started_s) * (self.count - done) / max(done - self.timed_rows, 1)
         if self.may_give_up and compiling_pays(left_s):
             return True
         if self.expect is not None:
