@@ -112,6 +112,15 @@ def test_shell_completion_knows_commands_and_their_options(
     assert {"--kv-dtype", "--pipeline-parallel", "--help-all"} <= set(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_a_shell_is_shown_though_help_does_not_name_it(
+    shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    assert main(["--show-completion", shell]) == 0
+    assert f"complete_{shell}" in capsys.readouterr().out
+
+
 def test_what_a_light_command_does_not_import() -> None:
     """Start-up stays cheap because nothing heavy is imported for it."""
     code = (

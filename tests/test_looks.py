@@ -173,18 +173,18 @@ def test_help_at_every_width(command: str, monkeypatch: pytest.MonkeyPatch, caps
         assert [shlex.split(line) for line in shown.splitlines() if line] == list(map(shlex.split, example.split("\n")))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_fits_a_screen_and_ends_with_an_example(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert main([command, "--help"]) == 0
+    assert main([*filter(None, [command]), "--help"]) == 0
     lines = capsys.readouterr().out.rstrip("\n").split("\n")
     assert max(map(len, lines)) <= 80
     assert len(lines) <= MOST_HELP_LINES
     assert "\n".join(lines).isascii(), "Typer prints it, in UTF-8 even where the terminal knows ASCII alone"
     example = next(place for place, line in enumerate(lines) if line.strip() == "Example:")
-    assert lines[example + 1].startswith(f"    kvplan {command} ")
+    assert lines[example + 1].startswith(f"    kvplan {command or 'fit'} ")
     assert len(lines) - example <= 3, "the example ends the help"
 
 

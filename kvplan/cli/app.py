@@ -39,7 +39,9 @@ EVERYDAY: dict[str, str] = {
 }
 """The options of which ``--help`` tells, so that it fits a screen; ``--help-all`` tells of all. Without a line: all."""
 
-HELP = "How much work can this model take on these GPUs, and what happens when more arrives?"
+HELP = "How much work fits on these GPUs, and what happens when more arrives?"
+_COMPLETION = frozenset({"--install-completion", "--show-completion"})
+"""Typer's options of the shell's completion: understood, but not among the few that the help shows."""
 EXAMPLE = "kvplan fit meta-llama/Llama-3.1-8B-Instruct --gpu h100"
 
 
@@ -52,6 +54,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        add_completion=arguments is None or not _COMPLETION.isdisjoint(arguments),
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
