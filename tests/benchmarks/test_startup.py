@@ -122,6 +122,17 @@ def test_starting_costs_little_more_than_an_empty_app(
     )
 
 
+@pytest.mark.timeout(600)
+def test_importing_costs_less_than_importing_typer(benchmark: BenchmarkFixture) -> None:
+    """Names are loaded when the first of them is used."""
+    commands = {name: (sys.executable, "-c", f"import {name}; print({name}.__name__)") for name in ("typer", "kvplan")}
+    assert run(commands["kvplan"]) == "kvplan\n"
+    benchmark.pedantic(run, args=(commands["kvplan"],), rounds=1)  # type: ignore[no-untyped-call]
+    if benchmark.enabled:
+        spent = measure({name: partial(run, command) for name, command in commands.items()})
+        compare(benchmark, "`import kvplan`", "import typer", "ms of CPU", spent["kvplan"], spent["typer"])
+
+
 @pytest.mark.opt_in
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("rival", RIVALS)
