@@ -10,6 +10,7 @@ import pytest
 
 from kvplan.engines.base import Budget, Deployment
 from kvplan.engines.devices import device_memories
+from kvplan.engines.lora import ExpertSlots, lora_bytes
 from kvplan.engines.vllm.budget import rank_facts, stage_budgets
 from kvplan.engines.vllm.budget_terms import (
     communication_bytes,
@@ -19,7 +20,6 @@ from kvplan.engines.vllm.budget_terms import (
     workspace_bytes,
 )
 from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes
-from kvplan.engines.vllm.lora import ExpertSlots, lora_bytes
 from kvplan.engines.vllm.peaks import (
     RankFacts,
     compile_bytes,

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from kvplan.engines.base import OVER_STATE_BLOCKS, CacheLayout, Deployment, Finding, Settings
 from kvplan.engines.devices import DEFAULT_WINDOW
-from kvplan.engines.vllm.lora import check_rank
 from kvplan.engines.vllm.removed import ENCODER_DECODERS, LAST_FIRST_ENGINE, last_release
 from kvplan.engines.vllm.settings import groups_windows, release_of
-from kvplan.errors import UnsupportedModelError
+from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import LatentAttention, RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
 from kvplan.units import format_bytes
@@ -36,13 +35,20 @@ _LARGE_BLOCK = 256
 _EVEN = 0.95
 """Stages whose pools differ by less are even: one layer of many."""
 
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The ranks that vLLM 0.33 takes (``config/lora.py``)."""
+
 _CHECKED_CAPABILITIES = frozenset({(8, 0), (8, 6), (8, 9), (9, 0)})
 
 
 def check_asked(model: ModelSpec, deployment: Deployment) -> None:
     """Raises for what vLLM refuses whatever the pool: InputError for an option, UnsupportedModelError for a model."""
-    if deployment.lora_slots:
-        check_rank(deployment.lora_rank)
+    if deployment.lora_slots and deployment.lora_rank not in _LORA_RANKS:
+        raise InputError(
+            f"vLLM has no adapters of rank {deployment.lora_rank}",
+            hint=f"--max-lora-rank is one of {', '.join(map(str, _LORA_RANKS))}",
+            key="lora_rank",
+        )
     if release_of(deployment)[:2] < _FIRST_LATENTS and model.keeps(LatentAttention):
         raise UnsupportedModelError(
             f"vLLM before 0.7 stores keys and values of every head of {model.id}, padded, in place of MLA's latents, "

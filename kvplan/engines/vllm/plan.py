@@ -6,6 +6,7 @@ from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Set
 from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import capability_of
 from kvplan.engines.drafting import Drafter
+from kvplan.engines.lora import adapters_are_priced
 from kvplan.engines.sharing import others_term
 from kvplan.engines.vllm.budget import stage_budgets
 from kvplan.engines.vllm.drafting import (
@@ -16,7 +17,6 @@ from kvplan.engines.vllm.drafting import (
     with_drafter,
 )
 from kvplan.engines.vllm.findings import check_asked, layout_findings, uneven_finding
-from kvplan.engines.vllm.lora import adapters_are_priced
 from kvplan.engines.vllm.media import loads_encoder, media_findings, without_encoder
 from kvplan.engines.vllm.memory_findings import budget_findings, step_findings
 from kvplan.engines.vllm.pages import stage_layouts

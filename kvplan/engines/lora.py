@@ -1,16 +1,13 @@
-"""LoRA slots: what vLLM sets aside on a rank for adapters, whether or not any is loaded."""
+"""LoRA slots: what an engine sets aside on a rank for adapters, whether or not any is loaded."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvplan.engines.base import Deployment
-from kvplan.errors import InputError
 from kvplan.layers import LatentAttention, RecurrentLayer
 from kvplan.model import ModelSpec, WeightPart
 
 ADAPTER_BYTES = 2
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The ranks that vLLM 0.33 takes (``config/lora.py``)."""
 _MLP_MATRICES = 3
 _TABLES = frozenset({"embed_tokens", "lm_head"})
 _JOINED = frozenset(
@@ -30,16 +27,6 @@ def adapters_are_priced(model: ModelSpec) -> bool:
     own = model.keeps(RecurrentLayer) or (bool(model.shape.experts) and model.keeps(LatentAttention))
     has_matrices = any(part.name.endswith("proj") for part in model.weights.parts)
     return not own and has_matrices and bool(model.shape.hidden)
-
-
-def check_rank(rank: int) -> None:
-    """Refuse a rank that vLLM refuses."""
-    if rank not in RANKS:
-        raise InputError(
-            f"vLLM has no adapters of rank {rank}",
-            hint=f"--max-lora-rank is one of {', '.join(map(str, RANKS))}",
-            key="lora_rank",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
