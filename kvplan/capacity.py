@@ -6,7 +6,6 @@ from fractions import Fraction
 
 from kvplan.engines import engine_plan
 from kvplan.engines.base import CacheLayout, Deployment, EnginePlan, Finding, Settings
-from kvplan.engines.graphs import budget_findings
 from kvplan.engines.ranks import rank_stages, sequence_bytes
 from kvplan.errors import InputError
 from kvplan.layers import KvTypes
@@ -165,7 +164,6 @@ def fit(
     reservations = tuple(_reserve(model, deployment, plan, shape, safety_fraction) for shape in capped)
     findings = (
         *plan.findings,
-        *(() if plan.budget is None else budget_findings(plan.budget)),
         *_window_findings(window, longest, charge, usable),
         *_shape_findings(reservations, usable),
         *_step_findings(reservations, plan.settings),

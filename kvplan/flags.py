@@ -6,7 +6,7 @@ from dataclasses import replace
 from kvplan.capacity import FITS, Fit
 from kvplan.engines import engine_of
 from kvplan.engines.base import OVER_STATE_BLOCKS
-from kvplan.engines.statement import Served
+from kvplan.engines.flag_values import Served
 
 
 def _served(fit: Fit) -> Served:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from kvplan.capacity import DOES_NOT_FIT, FITS, Fit, fit
 from kvplan.engines.base import Deployment
-from kvplan.engines.sharing import TOO_LITTLE_FREE, most_at_start
+from kvplan.engines.memory_share import TOO_LITTLE_FREE, most_at_start
 from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec
 

@@ -64,7 +64,7 @@ def test_a_deployment_takes_every_key_of_a_traffic_file() -> None:
         ({"tensor_paralel": 2}, "did you mean 'tensor_parallel'?"),
         ({"tensor_parallel": "two"}, "tensor_parallel 8"),
         ({"prefix_caching": "no"}, "give prefix_caching true or false"),
-        ({"kv_memory": "40"}, "say its unit: kv_memory 40GiB"),
+        ({"kv_memory": "40"}, "add the unit: kv_memory 40GiB"),
         ({"gpu_memory_utilization": 90}, "a share, not a percentage: 0.9"),
         ({"gpu_memory_utilization": 0.8, "mem_fraction_static": 0.8}, "give one of them"),
     ):

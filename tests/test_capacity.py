@@ -18,7 +18,7 @@ from kvplan.capacity import (
 )
 from kvplan.engines import parse_engine
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment
-from kvplan.engines.stages import stage_layers
+from kvplan.engines.ranks import stage_layers
 from kvplan.errors import InputError
 from kvplan.layers import BFLOAT16, FullAttention, KvTypes, Mamba2State, SlidingAttention
 from kvplan.units import GIB

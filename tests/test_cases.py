@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from kvplan.cli import main
-from kvplan.engines.graphs import outside_finding
+from kvplan.engines.base import Budget, BudgetTerm, Deployment, Finding
+from kvplan.engines.memory_share import share_findings
 from kvplan.engines.sglang.findings import window_pool_finding
 from kvplan.engines.sglang.rules import smallest_fraction, window_pool_tokens
 from kvplan.engines.vllm.budget_terms import requested_bytes
@@ -125,10 +126,23 @@ def test_graphs_beside_the_fraction_of_a_4090() -> None:
     requested = requested_bytes(24_564 * MIB, Fraction(9, 10))
     assert abs(requested / MIB - 22_107.6) <= 1
     assert abs((requested + 2464 * MIB) / MIB - 24_571.6) <= 1
-    finding = outside_finding(24_564 * MIB, requested, 2464 * MIB)
-    assert finding is not None
+
+    def found(graphs: int) -> list[Finding]:
+        term = BudgetTerm(name="cuda_graphs", bytes=graphs, formula="", inside_fraction=False)
+        budget = Budget(
+            rank=0,
+            total_bytes=24_564 * MIB,
+            requested_bytes=requested,
+            terms=(term,),
+            kv_bytes=0,
+            kv_bytes_low=0,
+            kv_bytes_high=0,
+        )
+        return list(share_findings(Deployment(), budget))
+
+    (finding,) = found(2464 * MIB)
     assert "budget plus graphs exceeds the card" in finding.message
-    assert outside_finding(24_564 * MIB, requested, 2400 * MIB) is None
+    assert found(2400 * MIB) == []
 
 
 def test_the_sampler_over_1024_sequences() -> None:

@@ -2,29 +2,28 @@
 
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, BudgetTerm, MediaLimit
-from kvplan.engines.graphs import inside_finding, share_for_same_pool
+from kvplan.engines.base import Budget, BudgetTerm, Finding, MediaLimit
 from kvplan.engines.vllm.findings import uneven_finding
 from kvplan.engines.vllm.media import worst_case_tokens
-from kvplan.engines.vllm.memory_findings import prompt_logits_finding
+from kvplan.engines.vllm.memory_findings import graphs_inside_findings, prompt_logits_finding
 from kvplan.units import GIB, MIB
 
 
 def test_the_share_that_keeps_the_pool_when_graphs_count() -> None:
     """0.58 GiB of graphs on a card of 23.56 GiB at 0.935: 0.9596. Source: github.com/wtdcode/vllm-backport/issues/34"""
     total, graphs = round(23.56 * GIB), round(0.58 * GIB)
-    assert abs(float(share_for_same_pool(total, Fraction(935, 1000), graphs)) - 0.9596) <= 0.001
 
-    def answer(*, inside: bool, size: int = graphs) -> object:
+    def answer(*, inside: bool, size: int = graphs) -> list[Finding]:
         term = BudgetTerm(name="cuda_graphs", bytes=size, formula="", inside_fraction=inside)
         budget = Budget(
             rank=0, total_bytes=total, requested_bytes=0, terms=(term,), kv_bytes=0, kv_bytes_low=0, kv_bytes_high=0
         )
-        return inside_finding(budget, Fraction(935, 1000))
+        return list(graphs_inside_findings(budget, Fraction(935, 1000)))
 
-    assert "a share of 0.9596" in getattr(answer(inside=True), "message", "")
-    assert answer(inside=False) is None
-    assert answer(inside=True, size=2 * GIB) is None, "no share above 1"
+    (found,) = answer(inside=True)
+    assert "a share of 0.9596" in found.message
+    assert answer(inside=False) == []
+    assert answer(inside=True, size=2 * GIB) == [], "no share above 1"
 
 
 def test_prompt_log_probabilities_beside_a_tight_pool() -> None:

@@ -9,7 +9,7 @@ import pytest
 from kvplan.capacity import Fit, RequestShape, fit
 from kvplan.engines import ENGINES, engine_of, engine_plan, parse_engine
 from kvplan.engines.base import Deployment, EnginePlan, MediaLimit
-from kvplan.engines.corrections import corrected
+from kvplan.engines.flag_values import Served
 from kvplan.engines.ggml_types import CACHE_TYPES, cache_types
 from kvplan.engines.llama_cpp.devices import device_layers, device_weights
 from kvplan.engines.llama_cpp.slots import divide_context, scratch_bytes, window_cells
@@ -17,7 +17,6 @@ from kvplan.engines.sglang.budget import before_loading_bytes
 from kvplan.engines.sglang.classes import has_window_pool
 from kvplan.engines.sglang.reserve import captured_sizes, default_fraction, static_fraction, tier_of
 from kvplan.engines.sglang.rules import kv_memory, share_out, window_pool_tokens
-from kvplan.engines.statement import Served
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     CompressedKv,
@@ -138,7 +137,7 @@ def test_corrections_move_the_pool_by_their_sum(engine: str) -> None:
     assert moved.budget.requested_bytes == moved.budget.kv_bytes + sum(
         term.bytes for term in moved.budget.terms if term.inside_fraction
     )
-    assert corrected(plain.budget, ()) is plain.budget
+    assert plain.budget.corrected(()) is plain.budget
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 from kvplan.cli import main
 from kvplan.engines import ENGINES
 from kvplan.engines.base import Deployment
-from kvplan.engines.forms import MEMORY_SHARE, MemoryPart
-from kvplan.engines.sharing import utilization_of_free, utilization_of_total
+from kvplan.engines.memory_share import utilization_of_free, utilization_of_total
+from kvplan.engines.option_types import MEMORY_SHARE, MemoryPart
 from kvplan.errors import InputError
 from kvplan.units import GIB
 
@@ -97,8 +97,8 @@ def test_an_amount_is_not_a_share_of_what_is_free() -> None:
     part = MemoryPart(limit_bytes=30 * GIB)
     with pytest.raises(InputError, match="SGLang takes a share of what is free, not an amount") as caught:
         utilization_of_free(Deployment(memory_utilization=part), "SGLang")
-    assert caught.value.hint == "say the KV pool itself: --kv-memory 30GiB"
-    with pytest.raises(InputError, match=r"30 GiB, and the device has 20 GiB"):
+    assert caught.value.hint == "give the KV pool itself: --kv-memory 30GiB"
+    with pytest.raises(InputError, match=r"30 GiB, but the device has 20 GiB"):
         utilization_of_total(Deployment(gpu_memory_bytes=(20 * GIB,), memory_utilization=part))
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from kvplan.capacity import fit
 from kvplan.engines.base import Deployment
-from kvplan.engines.stages import stage_layers
+from kvplan.engines.ranks import stage_layers
 from kvplan.engines.vllm.pages import stage_layouts
 from kvplan.engines.vllm.plan import plan as plan_of
 from kvplan.errors import InputError
@@ -60,5 +60,5 @@ def test_a_budget_of_each_stage_decides_with_its_own_pages() -> None:
 
 @pytest.mark.parametrize("sizes", [(30, 34, 0), (64,), (32, 31), (65, -1)])
 def test_stages_must_share_out_the_layers(sizes: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="do not share out 64 layers over 2 stages"):
+    with pytest.raises(InputError, match="do not divide 64 layers into 2 stages"):
         stage_layers(64, 2, sizes)

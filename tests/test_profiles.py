@@ -309,7 +309,7 @@ def test_engines_run_on_what_they_were_made_for() -> None:
     on_a_mac = deploy("m3-max-64gb", engine="llama.cpp", max_model_len=8192)
     assert fit(model, on_a_mac).verdict == "fits"
     for engine, gpu in (("vllm", "m3-max-64gb"), ("sglang", "m4"), ("tensorrt-llm", "mi300x")):
-        with pytest.raises(InputError, match=f"{engine} does not run on a GPU of"):
+        with pytest.raises(InputError, match=f"{engine} does not run on"):
             fit(model, deploy(gpu, engine=engine, max_model_len=8192))
 
 

@@ -7,16 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from kvplan.traffic.file.shapes.deployment import DeploymentShape, OwnShape
+from kvplan.traffic.file.shapes.whole import schema_text
 
-from kvplan.engines.asked import rows
 from kvplan.engines.base import Deployment, EngineVersion, MediaLimit
+from kvplan.engines.options import rows
 from kvplan.errors import InputError
 from kvplan.profiles.loader import list_names
 from kvplan.simulation.deployment import plan_deployment
 from kvplan.traffic.arrivals import Diurnal, Gamma, OnOff, Poisson, Ramp, Recorded
 from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Quantiles
-from kvplan.traffic.file.shapes.deployment import DeploymentShape, OwnShape
-from kvplan.traffic.file.shapes.whole import schema_text
 from kvplan.traffic.file.template import TEMPLATE, written_for
 from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, StepCost, Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
@@ -391,9 +391,9 @@ deployment:
         ("kv_pool: 12GiB", "kv_pool", "must be a block of keys, not '12GiB'", None),
         ("mem_fraction_static: 1.5", "mem_fraction_static", "must be less than or equal to 1, not 1.5", None),
         ("gpu_memory_utilization: 90 %", "gpu_memory_utilization", "90 % is not a share", "not a percentage: 0.9"),
-        ("other_processes: 12", "other_processes", "12 is 12 bytes", "say its unit: other_processes: 12GiB"),
+        ("other_processes: 12", "other_processes", "12 is 12 bytes", "add the unit: other_processes: 12GiB"),
         ("gpu_memory: [80GiB, 81]", "gpu_memory", "81 is 81 bytes", "gpu_memory: 81GiB"),
-        ("{weights_bytes: 1GiB, weight_bytes: 1GiB}", "weight_bytes", "two words for one option", "one of them"),
+        ("{weights_bytes: 1GiB, weight_bytes: 1GiB}", "weight_bytes", "set the same option", "one of them"),
     ],
 )
 def test_a_wrong_value_is_told_as_the_file_would_say_it(said: str, key: str, message: str, hint: str | None) -> None:

@@ -10,7 +10,7 @@ from kvplan.calibration.refusals import nothing_measured, way_out
 from kvplan.capacity import Fit, fit
 from kvplan.engine_logs import EngineStart
 from kvplan.engines.base import Budget, Deployment, Finding
-from kvplan.engines.graphs import GRAPHS_DO_NOT_FIT
+from kvplan.engines.memory_share import GRAPHS_DO_NOT_FIT
 from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec

@@ -9,8 +9,8 @@ from typing import Any
 from kvplan.check.judge import read
 from kvplan.check.measures import MEASURES
 from kvplan.check.results import Change, Measured, Setting
-from kvplan.engines.asked import rows
 from kvplan.engines.base import EngineVersion
+from kvplan.engines.options import rows
 from kvplan.traffic.kinds import Traffic
 
 

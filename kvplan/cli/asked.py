@@ -6,8 +6,8 @@ from functools import wraps
 from typing import Annotated, Any
 
 from kvplan.cli.grouped import grouped
-from kvplan.engines.asked import Row, rows
-from kvplan.engines.forms import SWITCH
+from kvplan.engines.option_types import SWITCH
+from kvplan.engines.options import Row, rows
 from kvplan.errors import InputError
 
 Command = Callable[..., int]
@@ -56,10 +56,10 @@ def _as_said(key: str | None, said: Collection[str]) -> str | None:
 
 def _parameters(row: Row) -> Iterator[inspect.Parameter]:
     """One for each word of an option, so that a mistake is told by the word that was used."""
-    option, metavar = row.option, {} if row.option.form is SWITCH else {"metavar": row.option.form.metavar}
+    option, metavar = row.option, {} if row.option.type is SWITCH else {"metavar": row.option.type.metavar}
     for key in row.keys:
         flag, is_first = flag_of(key), key == row.key
-        turned_off = f"/--no-{flag[2:]}" if option.form is SWITCH and row.default is not False else ""
+        turned_off = f"/--no-{flag[2:]}" if option.type is SWITCH and row.default is not False else ""
         note = grouped(
             option.group,
             f"{flag}{turned_off}",
@@ -71,5 +71,5 @@ def _parameters(row: Row) -> Iterator[inspect.Parameter]:
             key,
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
             default=None,
-            annotation=Annotated[option.form.typed | None, note],
+            annotation=Annotated[option.type.cli_type | None, note],
         )

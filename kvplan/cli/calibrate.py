@@ -10,7 +10,7 @@ from kvplan.cli import options, overrides
 from kvplan.cli.asked import takes_deployment
 from kvplan.cli.files import check_free
 from kvplan.cli.output import show_report, talk, write_file
-from kvplan.engines.forms import read_amount
+from kvplan.engines.option_types import read_amount
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from kvplan.cli import options
 from kvplan.cli.files import check_free
 from kvplan.cli.output import show_report
 from kvplan.cli.progress import progress_bar
-from kvplan.engines.forms import read_kv_type, read_share, read_tokens
+from kvplan.engines.option_types import read_kv_type, read_share, read_tokens
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:

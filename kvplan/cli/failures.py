@@ -74,7 +74,7 @@ def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
 
 def _key_of_the_file(option: str) -> str | None:
     """How ``check`` is told what is a key of the file's deployment and no option of its own."""
-    from kvplan.engines.asked import rows
+    from kvplan.engines.options import rows
 
     key = option.replace("-", "_")
     return f"--set deployment.{key}=VALUE" if any(key in row.keys for row in rows()) else None

@@ -54,8 +54,8 @@ def run(
 ) -> int:
     """Where the GPU's memory goes and how many requests fit. Exit 1: it does not."""
     from kvplan.calibration_file import load_calibration
-    from kvplan.engines.asked import read_options
-    from kvplan.engines.forms import read_share
+    from kvplan.engines.option_types import read_share
+    from kvplan.engines.options import read_options
 
     folder = options.profiles_folder(profiles)
     prompts, caps = prompt or [], max_tokens or []
@@ -109,7 +109,7 @@ def _fit(
 ) -> "Fit":
     from kvplan.calibration_file import apply_calibration
     from kvplan.capacity import fit
-    from kvplan.engines.asked import deployment_of
+    from kvplan.engines.options import deployment_of
     from kvplan.sources import read_model
 
     deployment = deployment_of(wanted, offline=offline, profiles_folder=folder)

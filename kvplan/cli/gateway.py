@@ -7,7 +7,7 @@ import typer
 from kvplan.cli import options, overrides
 from kvplan.cli.grouped import Grouped, grouped
 from kvplan.cli.output import talk
-from kvplan.engines.forms import read_count
+from kvplan.engines.option_types import read_count
 from kvplan.errors import InputError
 
 SERVER, COUNTS, LEDGER, DEMO = "server", "counts", "ledger", "demo"

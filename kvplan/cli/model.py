@@ -30,7 +30,7 @@ def run(
     profiles: options.Profiles = None,
 ) -> int:
     """What one token and one sequence of a model cost, layer kind by layer kind."""
-    from kvplan.engines.asked import deployment_of, read_options
+    from kvplan.engines.options import deployment_of, read_options
     from kvplan.pricing import price
     from kvplan.sources import read_model
 

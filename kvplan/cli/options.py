@@ -70,14 +70,14 @@ def profiles_folder(folder: Path | None) -> Path | None:
 
 def positive_or_none(value: int | None, option: str) -> int | None:
     """``value``, if it counts something or was not given."""
-    from kvplan.engines.forms import read_count  # not before: with it come the engines
+    from kvplan.engines.option_types import read_count  # not before: with it come the engines
 
     return None if value is None else read_count(value, option)
 
 
 def counts_or_none(text: str | None, option: str) -> tuple[int, ...]:
     """Whole numbers separated by commas, none where the option was not given."""
-    from kvplan.engines.forms import read_counts
+    from kvplan.engines.option_types import read_counts
 
     return () if text is None else read_counts(text, option)
 

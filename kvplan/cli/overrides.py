@@ -7,7 +7,7 @@ import typer
 
 from kvplan.cli.grouped import grouped
 from kvplan.cli.options import FILE
-from kvplan.engines.asked import rows
+from kvplan.engines.options import rows
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What an engine makes of layers and a GPU: pages, pools, budgets. One file or folder per engine."""
+"""How engines turn layers and a GPU into pages, pools and budgets: one file or folder per engine."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -6,9 +6,9 @@ from dataclasses import replace
 from importlib import import_module
 
 from kvplan.engines.base import Deployment, EnginePlan, EngineVersion
-from kvplan.engines.options import check_belongs, check_options, unpriced_options
-from kvplan.engines.sharing import sharing_findings
-from kvplan.engines.statement import Engine
+from kvplan.engines.engine import Engine
+from kvplan.engines.memory_share import share_findings
+from kvplan.engines.options import check_options, unpriced_options
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 
@@ -20,7 +20,7 @@ ENGINES: Mapping[str, str] = {
     "tgi": "kvplan.engines.tgi",
     "ollama": "kvplan.engines.ollama",
 }
-"""Name → the module that states the engine, as ``ENGINE``; it is imported only when it is asked for."""
+"""Name → the module whose ``ENGINE`` declares it, imported when the engine is first used."""
 
 _ALIASES = {
     **dict.fromkeys(("tensorrt", "trt", "trtllm", "trt-llm"), "tensorrt-llm"),
@@ -31,9 +31,9 @@ _VERSION = re.compile(r"[vb]?([0-9]+(?:\.[0-9]+)*)(?:[.+\-]?[A-Za-z].*)?")
 
 
 def parse_engine(text: str) -> EngineVersion:
-    """The engine and release named by ``text``: ``vllm``, or ``vllm@0.20``.
+    """The engine and release that ``text`` names: ``vllm`` or ``vllm@0.20``.
 
-    Raises InputError for an engine that is not in the table and for a release that is not numbers.
+    Raises InputError for an unknown engine, and for a release that is not made of numbers.
 
     >>> parse_engine("vllm@0.20").release, parse_engine("vllm").release, parse_engine("llama_cpp").name
     ((0, 20), None, 'llama.cpp')
@@ -58,24 +58,23 @@ def _check_name(name: str) -> None:
 
 
 def engine_of(name: str) -> Engine:
-    """What the engine ``name`` states of itself. Raises InputError for one that is not in the table."""
+    """The declaration of the engine ``name``. Raises InputError for an unknown one."""
     _check_name(name)
     engine: Engine = import_module(ENGINES[name]).ENGINE
     return engine
 
 
 def every_engine() -> Iterator[Engine]:
-    """All of them, each imported as it is reached."""
+    """All engines, each imported as it is reached."""
     return map(engine_of, ENGINES)
 
 
 def engine_plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
-    """What the engine of ``deployment`` makes of ``model``."""
+    """The plan of the deployment's engine for ``model``."""
     engine = engine_of(deployment.engine.name)
     check_options(deployment, engine, every_engine())
-    check_belongs(deployment)
     plan = engine.plan(model, deployment)
-    shared = () if plan.budget is None else sharing_findings(deployment, plan.budget)
+    shared = () if plan.budget is None else share_findings(deployment, plan.budget)
     return replace(
         plan, findings=(*plan.findings, *shared), unpriced=(*unpriced_options(deployment, engine), *plan.unpriced)
     )

@@ -1,9 +1,10 @@
-"""The types between a model, an engine and a plan: what is asked (``Deployment``) and what an engine answers
-(``EnginePlan``)."""
+"""What an engine answers: the settings, pages, budget and findings of a plan (``EnginePlan``)."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
+from typing import Self
 
 from kvplan.engines.deployment import Deployment, EngineVersion, MediaLimit
 from kvplan.layers import KvTypes
@@ -24,14 +25,16 @@ __all__ = [
     "term_sort",
 ]
 
-
 OVER_STATE_BLOCKS = "max-num-seqs-above-state-blocks"
-"""The code of a finding: more sequences than the plan has blocks, of which each that runs needs one for its state."""
+"""Code of the finding that max_num_seqs exceeds the blocks, though every running sequence needs one for its state."""
+
+LOG_ROUNDING_BYTES = 1 << 23
+"""Half width of the band after a correction: engines print GiB with two digits, and no two starts are the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something the reader should know: a stable code, a severity (info, warning, error), and what to do."""
+    """Something the user should know: a stable code, a severity (info, warning or error), and what to do about it."""
 
     code: str
     severity: str
@@ -41,8 +44,8 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Unpriced:
-    """An option that was asked for and that the plan is made without. ``word`` is its flag, ``takes`` says what it
-    would take; ``only_takes`` that it can only take memory: then "does not fit" stays true with it."""
+    """An option that was asked for but that the plan does not price. ``word`` is its flag; ``takes`` says what it would
+    use. ``only_takes``: it can only use more memory, so a plan that does not fit without it does not fit with it."""
 
     option: str
     word: str
@@ -51,7 +54,7 @@ class Unpriced:
 
     @property
     def finding(self) -> Finding:
-        """What the reader is told."""
+        """What the user is told."""
         return Finding(
             code=f"{self.word}-not-modelled",
             severity="error",
@@ -62,7 +65,7 @@ class Unpriced:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The engine's settings, its defaults filled in. Without ``chunked_prefill`` a step must hold a whole prompt."""
+    """The engine's settings, defaults filled in. Without ``chunked_prefill`` a step must hold a whole prompt."""
 
     max_model_len: int
     max_num_seqs: int
@@ -83,10 +86,10 @@ class CacheGroup:
     - ``chunked``: ceil(min(chunk + in_flight, L) / block)
     - ``fixed``: ``fixed_blocks``, whatever L (recurrent state, cross attention)
     - ``paired``: ceil(max(L, min(window + block, L) / pool_ratio) / block): a second pool holds ``pool_ratio`` window
-      tokens for each of its own, and either can be the first to run out (SGLang)
+      tokens per token of this one, and either can run out first (SGLang)
 
-    ``page_bytes`` is one block of all the group's layers on one rank. ``token_shards``: ranks to which decode context
-    parallelism deals a sequence's tokens; one rank then holds ceil(L / shards) of them.
+    ``page_bytes`` is one block of all the group's layers on one rank. ``token_shards``: ranks that share a sequence's
+    tokens under decode context parallelism; each holds ceil(L / shards) of them.
     """
 
     kind: str
@@ -101,7 +104,7 @@ class CacheGroup:
     pool_ratio: Fraction = Fraction(1)
 
     def request_blocks(self, tokens: int, in_flight_tokens: int) -> int:
-        """Blocks that the engine sets aside for a request of ``tokens`` tokens in this group."""
+        """Blocks charged for a request of ``tokens`` tokens in this group."""
         if self.rule == "fixed":
             return self.fixed_blocks
         held, extra = -(-tokens // self.token_shards), 0
@@ -119,7 +122,7 @@ class CacheGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheLayout:
-    """How an engine pages a model on one rank. All groups draw on one pool of blocks of ``bytes_per_block``."""
+    """How an engine pages a model on one rank. All groups share one pool of blocks of ``bytes_per_block``."""
 
     block_tokens: int
     bytes_per_block: int
@@ -133,7 +136,7 @@ class CacheLayout:
 
 
 def term_sort(name: str) -> str:
-    """What a budget's term is one of: weight, activation, non_torch, graph or other.
+    """The kind of a budget term: weight, activation, non_torch, graph or other.
 
     >>> [term_sort(name) for name in ("weights", "activation_encoder", "cuda_graphs", "left_free")]
     ['weight', 'activation', 'graph', 'other']
@@ -144,7 +147,7 @@ def term_sort(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetTerm:
-    """One line of a rank's memory. ``inside_fraction``: booked within the utilisation the user set."""
+    """One line of a rank's memory. ``inside_fraction``: it counts within the memory utilisation."""
 
     name: str
     bytes: int
@@ -153,7 +156,7 @@ class BudgetTerm:
 
     @property
     def sort(self) -> str:
-        """What it is one of, whatever the engine calls it."""
+        """Its kind, whatever the engine calls it."""
         return term_sort(self.name)
 
 
@@ -172,15 +175,39 @@ class Budget:
     kv_bytes_low: int
     kv_bytes_high: int
 
+    def corrected(self, corrections: Sequence[tuple[str, int]]) -> Self:
+        """This budget with each named term changed by the bytes that a log adds to it; a new name becomes a term.
+
+        ``kv_bytes`` changes by the sum of what lies inside the fraction, so the law still holds.
+        """
+        if not corrections:
+            return self
+        added = dict(corrections)
+        terms = [
+            replace(term, bytes=term.bytes + added.pop(term.name), formula=f"{term.formula}; corrected by a log")
+            if term.name in added
+            else term
+            for term in self.terms
+        ]
+        terms += [BudgetTerm(name=name, bytes=amount, formula="from a log") for name, amount in added.items()]
+        before = sum(term.bytes for term in self.terms if term.inside_fraction)
+        left = self.kv_bytes + before - sum(term.bytes for term in terms if term.inside_fraction)
+        return replace(
+            self,
+            terms=tuple(terms),
+            kv_bytes=left,
+            kv_bytes_low=left - LOG_ROUNDING_BYTES,
+            kv_bytes_high=left + LOG_ROUNDING_BYTES,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class EnginePlan:
-    """An engine's answer. ``budget`` is None when the pool's memory was given; ``kv_bytes`` is that of one rank.
+    """An engine's answer. ``budget`` is None where the pool's memory was given; ``kv_bytes`` is the pool of one rank.
 
-    ``blocks`` includes the reserved ones. ``tokens`` is the figure that the engine prints for the pool where that is
-    not the concurrency × window of the plan (older releases); null means it is. ``unpriced`` are options that were
-    asked for and that the plan is made without. ``loaded`` is the model with a drafter's caches on it, where one
-    guesses ahead.
+    ``blocks`` includes the reserved ones. ``tokens`` is the pool size that the engine prints, where that is not
+    concurrency × window (older releases), else None. ``unpriced`` are options asked for that the plan does not price.
+    ``loaded`` is the model with a drafter's caches added, None without speculative decoding.
     """
 
     settings: Settings
@@ -196,5 +223,5 @@ class EnginePlan:
 
     @property
     def starts(self) -> bool:
-        """Whether no finding says that the engine refuses to start, or breaks once it has."""
+        """Whether no finding is an error: the engine starts and keeps running."""
         return all(finding.severity != "error" for finding in self.findings)

@@ -1,10 +1,10 @@
-"""What is asked of an engine: every option of a deployment, once."""
+"""What the user asks of an engine: every option of a deployment is declared here, once."""
 
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated
 
-from kvplan.engines.forms import (
+from kvplan.engines.option_types import (
     AMOUNT,
     AMOUNT_OR_NONE,
     AMOUNTS,
@@ -23,10 +23,28 @@ from kvplan.engines.forms import (
     TYPE,
     WORD,
     MemoryPart,
-    Option,
+    OptionType,
 )
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """How one option of a deployment is given.
+
+    ``key`` is its name in a traffic file and, with dashes, on the command line; by default the field's name without
+    its unit. ``short`` are further flags; ``aliases`` are other engines' names for it, valid as keys and as flags.
+    ``rare``: only engines that list it in ``Engine.has`` have it; every engine has the other options.
+    """
+
+    type: OptionType
+    help: str
+    group: str = "engine"
+    key: str = ""
+    short: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    rare: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,47 +74,47 @@ class MediaLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """What the user asks for; None means "the engine's default". Beside each option stands how it is asked for: a new
-    one is a line here, and in the engines that have it.
+    """What the user asks for; None means the engine's default. A new option is one field here, and an entry in
+    ``Engine.has`` where not every engine has it.
 
-    ``gpu_memory_bytes`` replaces the profile's figure, one per rank or one for all; ``other_processes_bytes`` are held
-    on each GPU by others; ``kv_memory_bytes`` is the KV pool of one GPU and skips the budget; ``weight_bytes`` are
-    those of all ranks together. llama.cpp: ``max_num_seqs`` are its slots. SGLang: ``window_pool_ratio`` is the window
-    pool's tokens per token of the full pool, ``state_pool_ratio`` the state pool's memory per byte of KV.
-    ``pipeline_layers`` are the decoder layers of each stage where they are not even. ``speculative_method``: ngram,
-    mtp, draft_model or eagle, the last two with ``draft_model``. ``corrections`` are bytes by which a start-up log's
-    terms differ from the budget's (calibration).
+    ``gpu_memory_bytes`` replaces the profile's figure: one value per rank, or one for all. ``other_processes_bytes``
+    are held on each GPU by other processes. ``kv_memory_bytes`` is the KV pool of one GPU and replaces the budget.
+    ``weight_bytes`` are the weights of all ranks together. ``max_num_seqs`` are llama.cpp's slots.
+    ``window_pool_ratio`` (SGLang): the window pool's tokens per token of the full pool; ``state_pool_ratio``: the state
+    pool's memory per byte of KV. ``pipeline_layers``: decoder layers of each stage where stages are uneven.
+    ``speculative_method``: ngram, mtp, draft_model or eagle; the last two need ``draft_model``. ``corrections``: bytes
+    by which the terms of a start-up log differ from the budget's, from a calibration.
     """
 
-    gpu: Annotated[GpuProfile | None, Option(form=GPU, help="The kind of GPU (kvplan list gpus).")] = None
-    engine: Annotated[EngineVersion, Option(form=ENGINE, help="vllm, sglang, ... (kvplan list engines).")] = field(
+    gpu: Annotated[GpuProfile | None, Option(type=GPU, help="The kind of GPU (kvplan list gpus).")] = None
+    engine: Annotated[EngineVersion, Option(type=ENGINE, help="vllm, sglang, ... (kvplan list engines).")] = field(
         default_factory=EngineVersion
     )
     tensor_parallel: Annotated[
-        int, Option(form=COUNT, group="parallel", short=("--tp",), help="GPUs that share a layer.")
+        int, Option(type=COUNT, group="parallel", short=("--tp",), help="GPUs that share a layer.")
     ] = 1
     max_model_len: Annotated[
-        int | None, Option(form=TOKENS, short=("--context",), help="The engine's window, in tokens.")
+        int | None, Option(type=TOKENS, short=("--context",), help="The engine's window, in tokens.")
     ] = None
-    max_num_seqs: Annotated[int | None, Option(form=COUNT, help="Sequences at once.")] = None
-    kv_dtype: Annotated[str, Option(form=KV_TYPE, help="auto, bfloat16, fp8, ... (its word).")] = "auto"
+    max_num_seqs: Annotated[int | None, Option(type=COUNT, help="Sequences at once.")] = None
+    kv_dtype: Annotated[str, Option(type=KV_TYPE, help="auto, bfloat16, fp8, ... (its word).")] = "auto"
     kv_memory_bytes: Annotated[
-        int | None, Option(form=AMOUNT_OR_NONE, group="memory", help="The KV pool of one GPU: no budget.")
+        int | None, Option(type=AMOUNT_OR_NONE, group="memory", help="The KV pool of one GPU: no budget.")
     ] = None
     gpu_memory_bytes: Annotated[
-        tuple[int, ...] | None, Option(form=AMOUNTS, group="memory", help="As the driver says, for all or per rank.")
+        tuple[int, ...] | None, Option(type=AMOUNTS, group="memory", help="As the driver says, for all or per rank.")
     ] = None
     other_processes_bytes: Annotated[
-        int, Option(form=AMOUNT_OR_NONE, group="memory", help="Held on each GPU by others.")
+        int, Option(type=AMOUNT_OR_NONE, group="memory", help="Held on each GPU by others.")
     ] = 0
     memory_utilization: Annotated[
         Fraction | MemoryPart | None,
         Option(
             rare=True,
-            form=MEMORY_SHARE,
+            type=MEMORY_SHARE,
             group="memory",
             key="gpu_memory_utilization",
-            words=(
+            aliases=(
                 "mem_fraction_static",
                 "free_gpu_memory_fraction",
                 "kv_cache_free_gpu_memory_fraction",
@@ -108,82 +126,82 @@ class Deployment:
     weight_bytes: Annotated[
         int | None,
         Option(
-            form=AMOUNT,
+            type=AMOUNT,
             group="memory",
             key="weights_bytes",
-            words=("weight_bytes",),
+            aliases=("weight_bytes",),
             help="The weights, all ranks together.",
         ),
     ] = None
     pipeline_parallel: Annotated[
-        int, Option(form=COUNT, group="parallel", short=("--pp",), help="Stages that share the layers.")
+        int, Option(type=COUNT, group="parallel", short=("--pp",), help="Stages that share the layers.")
     ] = 1
     pipeline_layers: Annotated[
         tuple[int, ...] | None,
-        Option(rare=True, form=COUNTS, group="parallel", key="pp_layers", help="Layers of each pipeline stage."),
+        Option(rare=True, type=COUNTS, group="parallel", key="pp_layers", help="Layers of each pipeline stage."),
     ] = None
     data_parallel: Annotated[
-        int, Option(form=COUNT, group="parallel", short=("--dp",), help="Attention replicas, each with a KV pool.")
+        int, Option(type=COUNT, group="parallel", short=("--dp",), help="Attention replicas, each with a KV pool.")
     ] = 1
     context_parallel: Annotated[
-        int, Option(form=COUNT, group="parallel", short=("--dcp",), help="Ranks that share a sequence's tokens.")
+        int, Option(type=COUNT, group="parallel", short=("--dcp",), help="Ranks that share a sequence's tokens.")
     ] = 1
     expert_parallel: Annotated[
         bool,
         Option(
             rare=True,
-            form=SWITCH,
+            type=SWITCH,
             group="parallel",
             short=("--enable-expert-parallel",),
             help="Whole experts on ranks.",
         ),
     ] = False
-    max_num_batched_tokens: Annotated[int | None, Option(form=TOKENS, help="Tokens of one step.")] = None
-    async_scheduling: Annotated[bool | None, Option(rare=True, form=SWITCH, help="Two batches in flight.")] = None
-    prefix_caching: Annotated[bool | None, Option(rare=True, form=SWITCH, help="Keep the KV of finished prompts.")] = (
+    max_num_batched_tokens: Annotated[int | None, Option(type=TOKENS, help="Tokens of one step.")] = None
+    async_scheduling: Annotated[bool | None, Option(rare=True, type=SWITCH, help="Two batches in flight.")] = None
+    prefix_caching: Annotated[bool | None, Option(rare=True, type=SWITCH, help="Keep the KV of finished prompts.")] = (
         None
     )
-    chunked_prefill: Annotated[bool | None, Option(rare=True, form=SWITCH, help="Prompts in several steps.")] = None
-    hybrid_kv_cache_manager: Annotated[bool, Option(rare=True, form=SWITCH, help="Page windows and states apart.")] = (
+    chunked_prefill: Annotated[bool | None, Option(rare=True, type=SWITCH, help="Prompts in several steps.")] = None
+    hybrid_kv_cache_manager: Annotated[bool, Option(rare=True, type=SWITCH, help="Page windows and states apart.")] = (
         True
     )
-    block_size: Annotated[int | None, Option(rare=True, form=COUNT, help="Tokens of a block.")] = None
-    enforce_eager: Annotated[bool, Option(form=SWITCH, help="No CUDA graphs.")] = False
-    kv_offload_bytes: Annotated[int | None, Option(rare=True, form=AMOUNT, help="KV in the host's memory.")] = None
-    speculative_tokens: Annotated[int, Option(form=COUNT_OR_NONE, group="load", help="Tokens guessed ahead.")] = 0
+    block_size: Annotated[int | None, Option(rare=True, type=COUNT, help="Tokens of a block.")] = None
+    enforce_eager: Annotated[bool, Option(type=SWITCH, help="No CUDA graphs.")] = False
+    kv_offload_bytes: Annotated[int | None, Option(rare=True, type=AMOUNT, help="KV in the host's memory.")] = None
+    speculative_tokens: Annotated[int, Option(type=COUNT_OR_NONE, group="load", help="Tokens guessed ahead.")] = 0
     speculative_method: Annotated[
-        str | None, Option(form=WORD, group="load", help="How: ngram, mtp, draft_model or eagle.")
+        str | None, Option(type=WORD, group="load", help="How: ngram, mtp, draft_model or eagle.")
     ] = None
-    draft_model: Annotated[ModelSpec | None, Option(form=MODEL, group="load", help="The model that guesses ahead.")] = (
+    draft_model: Annotated[ModelSpec | None, Option(type=MODEL, group="load", help="The model that guesses ahead.")] = (
         None
     )
     lora_slots: Annotated[
-        int, Option(form=COUNT_OR_NONE, group="load", key="max_loras", help="LoRA adapters loaded at once.")
+        int, Option(type=COUNT_OR_NONE, group="load", key="max_loras", help="LoRA adapters loaded at once.")
     ] = 0
     lora_rank: Annotated[
-        int, Option(form=COUNT, group="load", key="max_lora_rank", help="The largest rank of an adapter.")
+        int, Option(type=COUNT, group="load", key="max_lora_rank", help="The largest rank of an adapter.")
     ] = 16
     media_limits: Annotated[
         tuple[MediaLimit, ...] | None,
         Option(
             rare=True,
-            form=MEDIA,
+            type=MEDIA,
             group="load",
             key="limit_mm_per_prompt",
             help='Most items: {"image": 2}; 0 leaves them out.',
         ),
     ] = None
-    cache_type_k: Annotated[str | None, Option(rare=True, form=TYPE, group="llama", help="Type of the keys.")] = None
-    cache_type_v: Annotated[str | None, Option(rare=True, form=TYPE, group="llama", help="Type of the values.")] = None
+    cache_type_k: Annotated[str | None, Option(rare=True, type=TYPE, group="llama", help="Type of the keys.")] = None
+    cache_type_v: Annotated[str | None, Option(rare=True, type=TYPE, group="llama", help="Type of the values.")] = None
     kv_unified: Annotated[
-        bool | None, Option(rare=True, form=SWITCH, group="llama", help="One KV buffer for all slots.")
+        bool | None, Option(rare=True, type=SWITCH, group="llama", help="One KV buffer for all slots.")
     ] = None
-    swa_full: Annotated[bool, Option(rare=True, form=SWITCH, group="llama", help="Windows at full size.")] = False
+    swa_full: Annotated[bool, Option(rare=True, type=SWITCH, group="llama", help="Windows at full size.")] = False
     window_pool_ratio: Annotated[
         Fraction | None,
         Option(
             rare=True,
-            form=RATIO,
+            type=RATIO,
             group="sglang",
             key="swa_full_tokens_ratio",
             help="Window pool's tokens per full token.",
@@ -191,7 +209,7 @@ class Deployment:
     ] = None
     state_pool_ratio: Annotated[
         Fraction | None,
-        Option(rare=True, form=RATIO, group="sglang", key="mamba_full_memory_ratio", help="State pool per byte of KV."),
+        Option(rare=True, type=RATIO, group="sglang", key="mamba_full_memory_ratio", help="State pool per byte of KV."),
     ] = None
     corrections: tuple[tuple[str, int], ...] = ()
 

@@ -1,4 +1,4 @@
-"""The devices and the window of a deployment, where it says them and where it does not: the same for every engine."""
+"""A deployment's devices and window, with the defaults that every engine shares."""
 
 from kvplan.engines.base import Deployment
 from kvplan.errors import InputError
@@ -6,12 +6,12 @@ from kvplan.model import ModelSpec
 from kvplan.units import format_bytes
 
 DEFAULT_WINDOW = 2048
-"""Tokens that vLLM assumes where neither the config nor the user says a length (Mamba)."""
+"""Tokens that vLLM assumes where neither the config nor the user gives a length (Mamba)."""
 
 H100_BYTES = 85_041_610_752  # 79.2 GiB, what the driver reports for an H100-80
 H100_CAPABILITY = (9, 0)
 ROCM_CAPABILITY = (9, 4)
-"""What an MI300 reports in its place: no rule of a CUDA kernel asks for it."""
+"""What an MI300 reports as its capability: no rule of a CUDA kernel asks for it."""
 
 
 def device_bytes(deployment: Deployment) -> int:
@@ -22,19 +22,19 @@ def device_bytes(deployment: Deployment) -> int:
 
 
 def check_pool(deployment: Deployment) -> None:
-    """InputError where the KV pool that was given is more than the device that was named has."""
+    """Raises InputError where the KV pool given is larger than the device named."""
     pool, named = deployment.kv_memory_bytes, deployment.gpu is not None or bool(deployment.gpu_memory_bytes)
     if pool is not None and named and pool > device_bytes(deployment):
         raise InputError(
             f"a KV pool of {format_bytes(pool)} is more than the device has: {format_bytes(device_bytes(deployment))}",
-            hint="leave the pool out, and it is what the budget leaves",
+            hint="leave the pool out: it is then what the budget leaves",
             key="kv_memory",
         )
 
 
 def capability_of(deployment: Deployment) -> tuple[int, int]:
-    """CUDA's compute capability of the device; an H100's where no GPU was named or an NVIDIA one has none, and no CUDA
-    device's on others."""
+    """CUDA's compute capability of the device: an H100's where no GPU was named or an NVIDIA one has none, and
+    ``ROCM_CAPABILITY`` on other vendors' GPUs."""
     gpu = deployment.gpu
     if gpu is not None and gpu.compute_capability is None and gpu.vendor.lower() != "nvidia":
         return ROCM_CAPABILITY
@@ -49,7 +49,7 @@ def device_memories(deployment: Deployment) -> tuple[int, ...]:
         if deployment.gpu is None:
             raise InputError(
                 "a memory budget needs a GPU",
-                hint="name one (--gpu h100), say its memory (--gpu-memory 79.2GiB), or the pool (--kv-memory 40GiB)",
+                hint="name one (--gpu h100), or give its memory (--gpu-memory 79.2GiB) or the pool (--kv-memory 40GiB)",
                 key="gpu",
             )
         return (deployment.gpu.memory_bytes,) * ranks
@@ -61,14 +61,12 @@ def device_memories(deployment: Deployment) -> tuple[int, ...]:
             hint="give one for all, or one per rank",
             key="gpu_memory_bytes",
         )
-    if len(given) == ranks:
-        return given
-    # with attention data parallelism every group of ranks holds the same: the smallest device at each place decides
+    # every data-parallel replica holds the same, so the smallest device at each place decides
     return tuple(min(given[place::ranks]) for place in range(ranks))
 
 
 def window_of(model: ModelSpec, deployment: Deployment) -> int:
-    """The window asked for, or the model's own, or 2,048 where its config does not say; InputError beyond the model's.
+    """The window asked for, else the model's own, else 2,048; InputError where it exceeds the model's.
 
     Source: vLLM 0.33, ``_get_and_verify_max_len``.
     """

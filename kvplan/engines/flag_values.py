@@ -1,14 +1,35 @@
-"""Values that flags of several engines share, read from a plan's settings."""
+"""Values of the flags that several engines share, read from a plan."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.base import Deployment
-from kvplan.engines.statement import FlagValue, Served
+from kvplan.engines.base import Deployment, Settings
+from kvplan.model import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """What flags are written from: the plan's settings, and how long its requests may become.
+
+    ``window_tokens`` is the window asked for, or the longest that fits; ``largest_cap_tokens`` is the largest output
+    cap of any request; ``pool_tokens`` is None where the pool's memory was not given.
+    """
+
+    model: ModelSpec
+    deployment: Deployment
+    settings: Settings
+    window_tokens: int
+    largest_cap_tokens: int | None = None
+    pool_tokens: int | None = None
+
+
+FlagValue = Callable[[Served], object]
+"""The value of a flag: None omits the flag, True is a flag without a value."""
 
 
 def decimal(share: Fraction | None) -> str | None:
-    """A share as a command line takes it; None where there is none.
+    """A share in decimal notation; None where there is none.
 
     >>> decimal(Fraction(9, 10)), decimal(None)
     ('0.9', None)
@@ -17,12 +38,12 @@ def decimal(share: Fraction | None) -> str | None:
 
 
 def asked(option: str) -> FlagValue:
-    """The option as asked for."""
+    """The option as the user gave it."""
     return lambda served: getattr(served.deployment, option)
 
 
 def unless(default: object, value: FlagValue) -> FlagValue:
-    """``value``, or None where it is ``default``: the engine does that by itself."""
+    """``value``, or None where it equals ``default``, which the engine uses by itself."""
 
     def read(served: Served) -> object:
         found = value(served)
@@ -32,12 +53,12 @@ def unless(default: object, value: FlagValue) -> FlagValue:
 
 
 def if_so(condition: Callable[[Deployment], bool]) -> FlagValue:
-    """A flag without a value, where ``condition`` holds."""
+    """A flag without a value, set where ``condition`` holds."""
     return lambda served: condition(served.deployment) or None
 
 
 def kv_word(words: Mapping[str, str | None]) -> FlagValue:
-    """The KV type asked for, in the engine's spelling where ``words`` has one; None there: it has no word for it."""
+    """The KV type asked for, in the engine's spelling where ``words`` has one; None there means it has no word."""
 
     def read(served: Served) -> object:
         word = served.deployment.kv_dtype
@@ -47,32 +68,32 @@ def kv_word(words: Mapping[str, str | None]) -> FlagValue:
 
 
 def attention_ranks(served: Served) -> int:
-    """GPUs over which attention's replicas and their tensor parallelism spread."""
+    """GPUs that attention runs on: tensor parallelism × its data-parallel replicas."""
     return served.deployment.tensor_parallel * served.deployment.data_parallel
 
 
 def window(served: Served) -> int:
-    """The window to serve."""
+    """The window to serve, in tokens."""
     return served.window_tokens
 
 
 def sequences(served: Served) -> int:
-    """Sequences at once."""
+    """The largest number of concurrent sequences."""
     return served.settings.max_num_seqs
 
 
 def step_tokens(served: Served) -> int:
-    """Tokens of a step."""
+    """The largest number of tokens in a step."""
     return served.settings.max_num_batched_tokens
 
 
 def pool_tokens(served: Served) -> int | None:
-    """Tokens of the pool; None where its memory was not given."""
+    """Tokens of the pool, where its memory was given."""
     return served.pool_tokens
 
 
 def memory_share(served: Served) -> str | None:
-    """The share of memory; None where the pool was given."""
+    """The share of memory; None where the pool's memory was given."""
     return None if served.deployment.kv_memory_bytes else decimal(served.settings.memory_utilization)
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from kvplan.engines.base import Deployment, EnginePlan, EngineVersion, Finding
 from kvplan.engines.devices import device_bytes
+from kvplan.engines.engine import EAGER, Engine, EngineMetrics
+from kvplan.engines.flag_values import Served
 from kvplan.engines.ggml_types import cache_word
 from kvplan.engines.llama_cpp import ENGINE as LLAMA_CPP
-from kvplan.engines.options import EAGER
-from kvplan.engines.statement import Engine, EngineMetrics, Served
 from kvplan.model import ModelSpec
 from kvplan.units import GIB
 

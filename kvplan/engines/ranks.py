@@ -1,12 +1,11 @@
-"""What one rank keeps, stage by stage: of one sequence, and sorted by how it grows; and what is refused for it."""
+"""What one rank keeps of a sequence: the layers of its pipeline stage, sorted by how they grow, and their bytes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.base import Deployment
-from kvplan.engines.stages import stage_layers
-from kvplan.errors import UnsupportedModelError
+from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     ChunkedAttention,
     FullAttention,
@@ -21,15 +20,15 @@ from kvplan.layers import (
 from kvplan.model import ModelSpec
 
 PRICED = (FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, IndexKeys, RecurrentLayer, SharedKv)
-"""The kinds that engines other than vLLM are priced with."""
+"""The layer kinds that kvplan can price on engines other than vLLM."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Bytes on one rank: per token of layers that grow, per token of window layers, and of state per sequence.
+    """Bytes on one rank: per token in layers that grow, per token in window layers, and per sequence of state.
 
-    ``counts`` are layers: growing (index keys are part of one), window, state. ``window_tokens`` is the longest window,
-    None without one.
+    ``counts`` are numbers of layers: growing (index keys belong to another layer), window, state. ``window_tokens`` is
+    the longest window, None without one.
     """
 
     growing_per_token: Fraction
@@ -40,12 +39,12 @@ class Kept:
 
     @property
     def token_bytes(self) -> Fraction:
-        """Bytes of one token where windows are not yet full, or are kept whole."""
+        """Bytes of one token while windows are not full, or where they keep every token."""
         return self.growing_per_token + self.windowed_per_token
 
 
 def refuse_other_kinds(model: ModelSpec, engine: str, *, but: tuple[type[Layer], ...] = PRICED) -> None:
-    """Raises UnsupportedModelError for a model that keeps something whose place in ``engine``'s pools is not known."""
+    """Raises UnsupportedModelError for a model with a layer kind that kvplan cannot price on ``engine``."""
     for kept in model.caches:
         if not isinstance(kept, but):
             raise UnsupportedModelError(
@@ -71,7 +70,7 @@ def keep(layers: Iterable[Layer], kv: KvTypes) -> Kept:
 
 
 def refuse_options(engine: str, *options: tuple[bool, str]) -> None:
-    """Raises UnsupportedModelError for the first of ``options`` (whether it is asked for, what it is) that is asked."""
+    """Raises UnsupportedModelError for the first of ``options``, pairs of (is it asked for, its description)."""
     for asked, what in options:
         if asked:
             raise UnsupportedModelError(
@@ -82,19 +81,50 @@ def refuse_options(engine: str, *options: tuple[bool, str]) -> None:
 
 
 def sequence_bytes(stages: Iterable[Sequence[Layer]], tokens: int, kv: KvTypes, context_parallel: int) -> int:
-    """Bytes that a sequence of ``tokens`` tokens stores on one rank, of the stage with the most, before pages.
+    """Bytes that a sequence of ``tokens`` tokens stores on one rank of the largest stage, before paging.
 
-    Context parallelism deals a sequence's growing part to its ranks; windows and states are whole on each.
+    Context parallelism splits the tokens of growing layers over its ranks; windows and states are whole on each.
     """
-    dealt = -(-tokens // context_parallel)
+    share = -(-tokens // context_parallel)
     return max(
-        sum(layer.bytes_for(dealt if layer.window_tokens is None else tokens, kv) for layer in stage)
+        sum(layer.bytes_for(share if layer.window_tokens is None else tokens, kv) for layer in stage)
         for stage in stages
     )
 
 
+def stage_layers(layers: int, stages: int, sizes: Sequence[int] | None = None) -> tuple[range, ...]:
+    """The decoder layers of each pipeline stage: ``sizes`` where given, else equal shares.
+
+    The remainder goes one layer each to the stages just before the last, which also holds the final norm and the head.
+    Source: vLLM 0.33, ``get_pp_indices`` (sizes: ``VLLM_PP_LAYER_PARTITION``).
+
+    >>> [len(stage) for stage in stage_layers(34, 4)]
+    [8, 9, 9, 8]
+    >>> stage_layers(64, 2, (56, 8))
+    (range(0, 56), range(56, 64))
+    """
+    if stages > layers:
+        raise InputError(
+            f"pipeline parallelism {stages} exceeds the model's {layers} layers",
+            hint=f"every stage needs a layer: {layers} stages at most",
+            key="pipeline_parallel",
+        )
+    if sizes is None:
+        sizes = [layers // stages] * stages
+        for place in range(2, layers % stages + 2):
+            sizes[-place] += 1
+    elif len(sizes) != stages or sum(sizes) != layers or min(sizes) < 1:
+        raise InputError(
+            f"stages of {', '.join(map(str, sizes))} layers do not divide {layers} layers into {stages} stages",
+            hint="give one number of layers per stage; together they are all layers",
+            key="pipeline_layers",
+        )
+    starts = [sum(sizes[:stage]) for stage in range(stages)]
+    return tuple(range(start, start + size) for start, size in zip(starts, sizes, strict=True))
+
+
 def rank_stages(model: ModelSpec, deployment: Deployment) -> tuple[tuple[Layer, ...], ...]:
-    """What a tensor-parallel rank of each pipeline stage keeps."""
+    """What a tensor-parallel rank of each pipeline stage keeps, layer by layer."""
     rank = model.rank_layers(deployment.tensor_parallel)
     stages = stage_layers(len(rank), deployment.pipeline_parallel, deployment.pipeline_layers)
     return tuple(tuple(kept for index in stage for kept in rank[index]) for stage in stages)

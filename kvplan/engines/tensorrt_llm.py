@@ -9,8 +9,8 @@ import shlex
 from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm, Deployment, EnginePlan, Finding, Settings
-from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import window_of
+from kvplan.engines.engine import ADAPTERS, CHUNKS, EAGER, EXPERTS, OFFLOAD, Engine, EngineMetrics
 from kvplan.engines.flag_values import (
     EXPERT_RANKS,
     STAGES,
@@ -23,10 +23,8 @@ from kvplan.engines.flag_values import (
     unless,
     window,
 )
-from kvplan.engines.options import ADAPTERS, CHUNKS, EAGER, EXPERTS, OFFLOAD
+from kvplan.engines.memory_share import others_term, utilization_of_free
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
-from kvplan.engines.sharing import others_term, utilization_of_free
-from kvplan.engines.statement import Engine, EngineMetrics
 from kvplan.engines.token_pool import (
     CONTEXT,
     free_memory_estimated,
@@ -184,7 +182,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage:
         kv_bytes_low=kv - half,
         kv_bytes_high=kv + half,
     )
-    return corrected(answer, deployment.corrections)
+    return answer.corrected(deployment.corrections)
 
 
 def logits_and_step_bytes(model: ModelSpec, step_tokens: int, sequences: int, tensor_parallel: int) -> int:

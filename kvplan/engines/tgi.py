@@ -8,13 +8,21 @@ import shlex
 from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm, Deployment, EnginePlan, Finding, Settings
-from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import window_of
-from kvplan.engines.flag_values import TENSOR, asked, kv_word, memory_share, pool_tokens, step_tokens, unless, window
-from kvplan.engines.options import ADAPTERS, EAGER
+from kvplan.engines.engine import ADAPTERS, EAGER, Engine, EngineMetrics
+from kvplan.engines.flag_values import (
+    TENSOR,
+    Served,
+    asked,
+    kv_word,
+    memory_share,
+    pool_tokens,
+    step_tokens,
+    unless,
+    window,
+)
+from kvplan.engines.memory_share import others_term, utilization_of_total
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
-from kvplan.engines.sharing import others_term, utilization_of_total
-from kvplan.engines.statement import Engine, EngineMetrics, Served
 from kvplan.engines.token_pool import (
     CONTEXT,
     free_memory_estimated,
@@ -186,7 +194,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Bud
         kv_bytes_low=kv - below,
         kv_bytes_high=kv + half,
     )
-    return corrected(answer, deployment.corrections)
+    return answer.corrected(deployment.corrections)
 
 
 def prefill_bytes(model: ModelSpec, prefill_tokens: int, tensor_parallel: int, *, prompt_logprobs: bool) -> int:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from kvplan.engines.base import Deployment
 from kvplan.engines.devices import device_memories
-from kvplan.engines.stages import stage_layers
+from kvplan.engines.ranks import stage_layers
 from kvplan.errors import UnsupportedModelError
 from kvplan.model import ModelSpec, WeightPart
 from kvplan.units import GIB

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvplan.engines import engine_of, parse_engine
-from kvplan.engines.statement import EngineMetrics
+from kvplan.engines.engine import EngineMetrics
 from kvplan.recommend.player import Setting
 from kvplan.recommend.results import EngineAdvice, Played, Price, RetryAdvice, ScalingRule
 from kvplan.simulation.bounds import quantile_of

@@ -5,7 +5,7 @@ from shlex import join, quote
 
 from kvplan.check.measures import judged
 from kvplan.check.results import Change, Check, Difference, LimitResult
-from kvplan.engines.asked import flag_words
+from kvplan.engines.options import flag_words
 from kvplan.report.check_words import UNSURE, bound, failure, interval, measured, message, summary, title
 from kvplan.report.numbers import figure_beside
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph

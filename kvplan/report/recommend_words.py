@@ -3,7 +3,7 @@
 from dataclasses import replace
 from shlex import join, quote
 
-from kvplan.engines.asked import flag_words
+from kvplan.engines.options import flag_words
 from kvplan.recommend.results import Advice
 from kvplan.report.numbers import percent, seconds
 from kvplan.report.traffic_file import file_name, write_step

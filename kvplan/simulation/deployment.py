@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from kvplan.calibration_file import apply_calibration, load_calibration
-from kvplan.engines.asked import deployment_of
 from kvplan.engines.base import Deployment
+from kvplan.engines.options import deployment_of
 from kvplan.model import ModelSpec
 from kvplan.profiles.loader import load_gpu
 from kvplan.traffic.kinds import PlannedDeployment

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from kvplan.engines.lora import adapters_are_priced as matrices_are_known
 from kvplan.engines.lora import lora_bytes
-from kvplan.engines.stages import stage_layers
+from kvplan.engines.ranks import stage_layers
 from kvplan.engines.weights import RankWeights, part_bytes, rank_weights
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec, WeightPart, Weights

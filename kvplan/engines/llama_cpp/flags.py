@@ -4,10 +4,9 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from kvplan.engines.flag_values import asked, if_so, sequences
+from kvplan.engines.flag_values import FlagValue, Served, asked, if_so, sequences
 from kvplan.engines.ggml_types import cache_word
 from kvplan.engines.llama_cpp.slots import FIRST_AUTO_SLOTS, is_before
-from kvplan.engines.statement import FlagValue, Served
 
 ALL_LAYERS = 999
 """More layers than any model has. It says what the plan takes for granted: every layer is on the GPUs, whatever

@@ -17,8 +17,8 @@ from kvplan.engines.base import (
     EnginePlan,
     Settings,
 )
-from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import device_memories
+from kvplan.engines.engine import ADAPTERS
 from kvplan.engines.ggml_types import cache_types
 from kvplan.engines.llama_cpp.devices import adapter_bytes, adapters_are_priced, device_layers, device_weights
 from kvplan.engines.llama_cpp.findings import (
@@ -44,9 +44,8 @@ from kvplan.engines.llama_cpp.slots import (
     logits_bytes,
     served_tokens,
 )
-from kvplan.engines.options import ADAPTERS
+from kvplan.engines.memory_share import others_term
 from kvplan.engines.ranks import Kept, refuse_options, refuse_other_kinds
-from kvplan.engines.sharing import others_term
 from kvplan.engines.token_pool import CONTEXT, model_notes, pool_bytes, windows_kept_whole
 from kvplan.engines.weights import RankWeights
 from kvplan.errors import InputError
@@ -238,4 +237,4 @@ def _budget(
         kv_bytes_low=left - half,
         kv_bytes_high=left + half + spare_bytes,
     )
-    return corrected(answer, deployment.corrections)
+    return answer.corrected(deployment.corrections)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from kvplan.engines.base import Deployment, EnginePlan
 from kvplan.engines.devices import capability_of
-from kvplan.engines.statement import Engine, EngineMetrics, FlagValue, Served
+from kvplan.engines.engine import Engine, EngineMetrics
+from kvplan.engines.flag_values import FlagValue, Served
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
 

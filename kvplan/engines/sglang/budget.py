@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 from kvplan.engines.base import Budget, BudgetTerm, Deployment
-from kvplan.engines.corrections import corrected
 from kvplan.engines.lora import adapters_are_priced as matrices_are_known
 from kvplan.engines.lora import lora_bytes
+from kvplan.engines.memory_share import others_term
+from kvplan.engines.ranks import stage_layers
 from kvplan.engines.sglang.drafting import draft_term
 from kvplan.engines.sglang.reserve import serves_vision, static_fraction
 from kvplan.engines.sglang.rules import Pools, kv_memory
-from kvplan.engines.sharing import others_term
-from kvplan.engines.stages import stage_layers
 from kvplan.engines.weights import load_rank
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
@@ -96,7 +95,7 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
         kv_bytes_low=left - half,
         kv_bytes_high=left + half,
     )
-    return corrected(answer, deployment.corrections)
+    return answer.corrected(deployment.corrections)
 
 
 def adapters_are_priced(model: ModelSpec) -> bool:

@@ -11,6 +11,8 @@ from kvplan.engines.flag_values import (
     ONE_POOL,
     REPLICAS,
     STAGES,
+    FlagValue,
+    Served,
     asked,
     attention_ranks,
     decimal,
@@ -23,7 +25,6 @@ from kvplan.engines.flag_values import (
 )
 from kvplan.engines.sglang.drafting import algorithm_of, drafter_of
 from kvplan.engines.sglang.findings import host_bytes
-from kvplan.engines.statement import FlagValue, Served
 
 
 def _of_draft(value: Callable[[Drafter], object], *, drafted: bool = False) -> FlagValue:

@@ -15,7 +15,7 @@ from kvplan.engines.base import (
     Settings,
 )
 from kvplan.engines.devices import capability_of, device_bytes, window_of
-from kvplan.engines.options import ADAPTERS
+from kvplan.engines.engine import ADAPTERS
 from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.sglang.budget import adapters_are_priced, rank_budget, with_states
 from kvplan.engines.sglang.classes import has_window_pool

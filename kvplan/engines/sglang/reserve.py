@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from kvplan.engines.base import Deployment
 from kvplan.engines.devices import device_bytes
+from kvplan.engines.memory_share import utilization_of_free
 from kvplan.engines.sglang.classes import (
     KDA_WITH_PREFILL_GRAPHS,
     SERVED_AS_TEXT,
@@ -16,7 +17,6 @@ from kvplan.engines.sglang.classes import (
     Release,
     is_since,
 )
-from kvplan.engines.sharing import utilization_of_free
 from kvplan.layers import KdaState, LatentAttention
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB

@@ -5,7 +5,7 @@ from dataclasses import replace
 from kvplan.engines.base import Budget, Deployment, Settings
 from kvplan.engines.drafting import EAGLE, MTP, Drafter, draft_weights
 from kvplan.engines.lora import expert_slots, lora_bytes
-from kvplan.engines.stages import stage_layers
+from kvplan.engines.ranks import stage_layers
 from kvplan.engines.vllm.budget_constants import PLAIN_ENCODER
 from kvplan.engines.vllm.budget_terms import rank_budget
 from kvplan.engines.vllm.peaks import RankFacts, delta_width

@@ -11,6 +11,8 @@ from kvplan.engines.flag_values import (
     REPLICAS,
     STAGES,
     TENSOR,
+    FlagValue,
+    Served,
     asked,
     decimal,
     if_so,
@@ -20,7 +22,6 @@ from kvplan.engines.flag_values import (
     unless,
     window,
 )
-from kvplan.engines.statement import FlagValue, Served
 from kvplan.engines.vllm.drafting import drafter_of
 from kvplan.units import GIB
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
 from kvplan.engines.devices import capability_of
 from kvplan.engines.drafting import Drafter
-from kvplan.engines.stages import stage_layers
+from kvplan.engines.ranks import stage_layers
 from kvplan.engines.vllm.blocks import (
     DEFAULT_BLOCK,
     attention_block,

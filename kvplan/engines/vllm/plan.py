@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Settings, Unpriced
-from kvplan.engines.corrections import corrected
 from kvplan.engines.devices import capability_of
 from kvplan.engines.drafting import Drafter
 from kvplan.engines.lora import adapters_are_priced
-from kvplan.engines.sharing import others_term
+from kvplan.engines.memory_share import others_term
 from kvplan.engines.vllm.budget import stage_budgets
 from kvplan.engines.vllm.drafting import (
     check_lookahead,
@@ -84,7 +83,7 @@ def _budgets(
     slots = deployment.lora_slots if adapters_are_priced(model) else 0
     stages = stage_budgets(model, deployment, settings, lora_slots=slots, drafter=drafter)
     others = others_term(deployment, inside_fraction=False)
-    return tuple(corrected(replace(each, terms=(*each.terms, *others)), deployment.corrections) for each in stages)
+    return tuple(replace(each, terms=(*each.terms, *others)).corrected(deployment.corrections) for each in stages)
 
 
 def _printed_tokens(deployment: Deployment, settings: Settings, layout: CacheLayout, blocks: int) -> int:

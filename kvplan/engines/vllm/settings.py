@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from kvplan.engines.base import Deployment, Finding, Settings
 from kvplan.engines.devices import capability_of, device_bytes, window_of
-from kvplan.engines.sharing import utilization_of_total
+from kvplan.engines.memory_share import utilization_of_total
 from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.errors import InputError
 from kvplan.layers import LatentAttention

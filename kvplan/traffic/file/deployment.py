@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvplan.engines.asked import read_options, rows
+from kvplan.engines.options import read_options, rows
 from kvplan.errors import InputError
 from kvplan.traffic.file.places import Places
 from kvplan.traffic.file.shapes.deployment import OwnShape

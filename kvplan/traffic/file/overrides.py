@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from kvplan.engines.asked import rows
+from kvplan.engines.options import rows
 from kvplan.errors import InputError
 from kvplan.traffic.file.complaints import known_keys
 from kvplan.traffic.file.shapes.whole import FileShape

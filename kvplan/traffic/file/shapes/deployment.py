@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+from kvplan.traffic.file.shapes.base import Bytes, Count, CountOrNone, NotNegative, Positive, Section
 from pydantic import Field, create_model, model_validator
 
-from kvplan.engines.asked import Row, rows
-from kvplan.traffic.file.shapes.base import Bytes, Count, CountOrNone, NotNegative, Positive, Section
+from kvplan.engines.options import Row, rows
 from kvplan.traffic.kinds import MOST_REPLICAS
 
 
@@ -82,7 +82,7 @@ _WRITTEN: dict[str, Any] = {
 
 
 def _key(row: Row) -> Any:
-    return Annotated[_WRITTEN[row.option.form.name] | None, Field(description=row.option.help)], None
+    return Annotated[_WRITTEN[row.option.type.name] | None, Field(description=row.option.help)], None
 
 
 if TYPE_CHECKING:
