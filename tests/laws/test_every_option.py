@@ -140,8 +140,8 @@ def test_the_words_for_an_option_ask_for_it(option: str) -> None:
     while words:
         word = words.pop(0).removeprefix("--")
         key = word.removeprefix("no-").replace("-", "_")
-        form = next(row.option.form for row in rows() if row.key == key)
-        said[key] = not word.startswith("no-") if form.typed is bool else form.typed(words.pop(0))
+        option_type = next(row.option.type for row in rows() if row.key == key)
+        said[key] = not word.startswith("no-") if option_type.cli_type is bool else option_type.cli_type(words.pop(0))
     given = replace(asked, pipeline_parallel=2) if option == "pipeline_layers" else asked
     assert deployment_of(read_options(said), offline=True) == given
 
@@ -208,5 +208,5 @@ def test_an_option_that_can_only_take_memory_leaves_no_hope() -> None:
 
 def test_another_engines_option_is_the_users_mistake() -> None:
     model = MODELS["meta-llama/Llama-3.1-8B-Instruct"]
-    with pytest.raises(InputError, match=r"kv_unified is an option of llama\.cpp; vllm has none like it"):
+    with pytest.raises(InputError, match=r"kv_unified is an option of llama\.cpp; vllm has no equivalent"):
         fit(model, Deployment(kv_memory_bytes=40 * GIB, kv_unified=False))
