@@ -26,6 +26,7 @@ _SECONDS_PER_UNIT = {
     "ms": Fraction(1, 1000),
     "s": Fraction(1),
     "m": Fraction(60),
+    "min": Fraction(60),
     "h": Fraction(3600),
     "d": Fraction(86400),
 }
@@ -33,9 +34,7 @@ _QUANTITY = re.compile(r"\s*([0-9]{1,25}(?:\.[0-9]{1,25})?|\.[0-9]{1,25})\s*([A-
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes named by ``text``; a fraction of a byte is dropped.
-
-    Raises InputError when the unit is missing or unknown.
+    """Bytes in ``text``; a fraction of a byte is dropped. Raises InputError where the unit is missing or unknown.
 
     >>> parse_bytes("10GiB"), parse_bytes("79.18 GiB"), parse_bytes("80GB"), parse_bytes("1234B")
     (10737418240, 85018877624, 80000000000, 1234)
@@ -49,7 +48,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds named by ``text``: a number with ms, s, m, h or d.
+    """Seconds in ``text``: a number with ms, s, m (or min), h or d.
 
     >>> parse_seconds("30m"), parse_seconds("250ms"), parse_seconds("600s")
     (1800.0, 0.25, 600.0)
@@ -61,21 +60,21 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_per_second(text: str) -> float:
-    """Events per second named by ``text``, such as ``6/s``, ``90/m`` or ``2/h``.
+    """Events per second in ``text``, such as ``6/s``, ``90/min`` or ``2/h``.
 
-    >>> parse_per_second("6/s"), parse_per_second("90/m")
-    (6.0, 1.5)
+    >>> parse_per_second("6/s"), parse_per_second("90/min"), parse_per_second("90/m")
+    (6.0, 1.5, 1.5)
     """
     number, slash, unit = text.partition("/")
     unit = unit.strip()
     match = _QUANTITY.fullmatch(number)
     if not slash or match is None or match[2] or unit not in _SECONDS_PER_UNIT:
-        raise InputError(f"{text!r} is not a rate", hint="write it per unit of time: 6/s, 90/m or 2/h")
+        raise InputError(f"{text!r} is not a rate", hint="write it per unit of time: 6/s, 90/min or 2/h")
     return float(Fraction(match[1]) / _SECONDS_PER_UNIT[unit])
 
 
 def format_bytes(amount: int) -> str:
-    """The shortest reading of ``amount`` with three significant digits or more, in binary units.
+    """``amount`` in binary units, with three significant digits or more.
 
     >>> [format_bytes(n) for n in (0, 1234, 131072, 55727620096, -1073741824)]
     ['0 B', '1,234 B', '128 KiB', '51.9 GiB', '-1 GiB']

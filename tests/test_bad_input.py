@@ -103,7 +103,7 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     (["explain", "everything"], 3, ("there is no page",)),
     (["trace", "nowhere.csv"], 3, ("nowhere.csv",)),
     (["simulate", "chatt"], 3, ("there is no traffic file 'chatt'", "did you mean chat?")),
-    (["simulate", "chat", "--set", "safety=1"], 3, ("'safety' is no key of a traffic file",)),
+    (["simulate", "chat", "--set", "safety=1"], 3, ("'safety' is not a key of a traffic file",)),
     (["simulate", "chat", "--set", "max_model_length=9"], 3, ("error: 'max_model_length' is no", "max_model_len?")),
     (["simulate", "chat", "--set", "nothing"], 3, ("not KEY=VALUE",)),
     (["simulate", "chat", "--safety-fraction", "1.5"], 3, ("error: --safety-fraction: must be",)),

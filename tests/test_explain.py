@@ -54,7 +54,7 @@ def test_what_a_page_says_to_run_runs(command: str, capsys: pytest.CaptureFixtur
 
 def test_the_page_on_traffic_names_every_key_of_the_file() -> None:
     """Every key of the schema stands on the page, so that none is known to the schema alone."""
-    from kvplan.traffic.file.shapes.whole import FileShape
+    from kvplan.traffic.file.schema import FileShape
 
     def keys(schema: object) -> set[str]:
         if isinstance(schema, list):

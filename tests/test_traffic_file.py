@@ -7,8 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from kvplan.traffic.file.shapes.deployment import DeploymentShape, OwnShape
-from kvplan.traffic.file.shapes.whole import schema_text
 
 from kvplan.engines.base import Deployment, EngineVersion, MediaLimit
 from kvplan.engines.options import rows
@@ -17,6 +15,8 @@ from kvplan.profiles.loader import list_names
 from kvplan.simulation.deployment import plan_deployment
 from kvplan.traffic.arrivals import Diurnal, Gamma, OnOff, Poisson, Ramp, Recorded
 from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Quantiles
+from kvplan.traffic.file.deployment import DeploymentShape, OwnShape
+from kvplan.traffic.file.schema import schema_text
 from kvplan.traffic.file.template import TEMPLATE, written_for
 from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, StepCost, Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
@@ -79,7 +79,7 @@ traffic:
   ramp: {start: 1, end: 3}
   classes:
     - name: a
-      rate: 90/m
+      rate: 90/min
       arrivals: {gamma: {cv: 2.5}}
       prompt_tokens: {uniform: {min: 10, max: 20}}
       output_tokens: {histogram: {edges: [0, 100, 200], shares: [0.25, 0.75]}}
@@ -156,16 +156,15 @@ limits:
         ("      output_tokens: 129\n", "", 4, CLASS, "output_tokens missing", None),
         ("duration: 60s", "duration: 60", 2, "traffic.duration", "60 has no unit", "unit: 60s"),
         ("duration: 60s", "duration: 60 parsecs", 2, "traffic.duration", "not a duration", "250ms, 30s"),
-        ("  duration: 60s\n", "", 1, "traffic", "'traffic.duration' is missing", "30m"),
+        ("  duration: 60s\n", "", 1, "traffic", "the key 'duration' is missing", "30m"),
         ("", "rate: 7/s", 6, CLASS + ".rate", "stands twice (first on line 5)", None),
         ("", "client: no-such-client", 6, CLASS + ".client", "not a known client", ""),
         ("", "shared_prefix: {groups: 2}", 6, CLASS + ".shared_prefix.tokens", "is missing", None),
         ("", "shared_prefix: {tokens: 9, groups: 0}", 6, CLASS + ".shared_prefix.groups", "to 1", None),
-        ("", "shared_prefix: {tokens: 9, lifetime: 0s}", 6, CLASS + ".shared_prefix.lifetime", "no time", None),
+        ("", "shared_prefix: {tokens: 9, lifetime: 0s}", 6, CLASS + ".shared_prefix.lifetime", "longer than 0 s", None),
         ("", "shared_prefix: {token: 9}", 6, CLASS + ".shared_prefix.token", "unknown", "'tokens'"),
         ("", "length_correlation: 2", 6, CLASS + ".length_correlation", "equal to 1", None),
         ("", "arrivals: {recorded: {step: 1s, counts: [0, 0]}}", 6, CLASS + ".arrivals.recorded", "no arrival", None),
-        ("", "trace: x.csv", 4, CLASS, "brings its own rate", None),
         ("traffic:", "deployment: {gpu: h1000}", 1, "deployment.gpu", "not a known GPU", "nearest"),
         ("traffic:", "admission: {safety_fraction: 1.5}", 1, "admission.safety_fraction", "not 1.5", None),
         ("traffic:", "limits: {refusd_share: {max: 1}}", 1, "limits.refusd_share", "unknown", "refused_share"),
@@ -282,6 +281,9 @@ def test_a_trace_is_found_beside_the_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no trace") as caught:
         load_traffic(file)
     assert (caught.value.line, caught.value.key) == (1, "traffic.classes.0.trace")
+    file.write_text("traffic: {classes: [{name: r, trace: t.csv, rate: 6/s}]}\n")
+    with pytest.raises(InputError, match="a replayed trace brings its own rate"):
+        load_traffic(file)
 
 
 def test_overrides_are_validated_like_the_file() -> None:
@@ -291,7 +293,7 @@ def test_overrides_are_validated_like_the_file() -> None:
     assert (traffic.admission.safety_fraction, traffic.deployment.max_model_len, traffic.seed) == (0.8, 4096, 3)
     with pytest.raises(InputError, match=r"less than or equal to 1, not 2\.0"):
         parse_traffic(MINIMAL, file="mix.yaml", overrides={"safety_fraction": 2.0})
-    with pytest.raises(InputError, match="no key of a traffic file"):
+    with pytest.raises(InputError, match="not a key of a traffic file"):
         parse_traffic(MINIMAL, file="mix.yaml", overrides={"safety": 2.0})
 
 
@@ -313,8 +315,8 @@ def test_an_override_stands_for_every_word_of_its_option() -> None:
 def test_an_entry_of_a_list_is_overridden_by_its_number() -> None:
     assert parse_traffic(MINIMAL, file="m", overrides={f"{CLASS}.rate": "3/s"}).classes[0].rate_per_s == 3
     for key, message in (
-        ("traffic.classes.rate", "'rate' is no entry of that list"),
-        ("traffic.classes.1.rate", "'1' is no entry of that list"),
+        ("traffic.classes.rate", "'rate' is not an entry of that list"),
+        ("traffic.classes.1.rate", "'1' is not an entry of that list"),
         ("traffic.duration.s", "there is no 's' inside a single value"),
     ):
         with pytest.raises(InputError, match=message) as caught:

@@ -1,14 +1,17 @@
-"""From a traffic file to frozen values: found by path or name, validated, every complaint with its place."""
+"""A traffic file found by its path or name, with keys overridden, and read into frozen values."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
+from kvplan.engines.options import rows
 from kvplan.errors import InputError
-from kvplan.profiles.loader import list_names, load_gpu, load_loops, traffic_path
-from kvplan.traffic.file.places import Places
-from kvplan.traffic.file.yaml_text import KeyPath, parse_mapping, read_text
+from kvplan.profiles.loader import list_names, traffic_path
+from kvplan.traffic.file.yaml_text import parse_mapping, read_text
 from kvplan.traffic.kinds import Traffic
+
+_SECTIONS = ("admission", "deployment", "traffic", "")
 
 
 def load_traffic(
@@ -32,18 +35,16 @@ def parse_traffic(
     overrides: Mapping[str, object] | None = None,
 ) -> Traffic:
     """The traffic that ``text`` describes; traces are looked for beside ``file``."""
-    # Not before a file is read: they bring pydantic, which takes longer than most commands.
-    from kvplan.traffic.file.complaints import validated
-    from kvplan.traffic.file.convert import convert
-    from kvplan.traffic.file.overrides import override
-    from kvplan.traffic.file.shapes.whole import FileShape
+    # Imported only when a file is read: pydantic takes longer to import than most commands take to run.
+    from kvplan.traffic.file.complaints import Places, known_keys
+    from kvplan.traffic.file.schema import FileShape, read_values
 
     values, lines = parse_mapping(text, file)
-    override(values, overrides or {})
-    places = Places(file=file, lines=lines)
-    traffic = convert(validated(FileShape, values, places), places)
-    _check_names(traffic, places, profiles_folder)
-    return traffic
+    if overrides:
+        keys = {section: known_keys(FileShape, (section,) if section else ()) for section in _SECTIONS}
+        for name, value in overrides.items():
+            _override(values, name, value, keys)
+    return read_values(values, Places(file=file, lines=lines), profiles_folder)
 
 
 def _find(reference: str, profiles_folder: str | Path | None) -> Path:
@@ -64,12 +65,45 @@ def _find(reference: str, profiles_folder: str | Path | None) -> Path:
     )
 
 
-def _check_names(traffic: Traffic, places: Places, profiles_folder: str | Path | None) -> None:
-    """Names of catalogue entries are looked up at once, so that a misspelt one is reported with its line."""
-    gpu = traffic.deployment.gpu_name
-    if gpu is not None:
-        places.at(("deployment", "gpu"), lambda name: load_gpu(name, extra_folder=profiles_folder), gpu)
-    for index, entry in enumerate(traffic.classes):
-        path: KeyPath = ("traffic", "classes", index, "client")
-        if entry.client is not None:
-            places.at(path, lambda name: load_loops(name, extra_folder=profiles_folder), entry.client)
+def _override(values: dict[str, Any], name: str, value: object, keys: Mapping[str, tuple[str, ...]]) -> None:
+    """Put a value in the place of a key named alone, or by its section (``traffic.classes.0.rate``)."""
+    if "" in name.split("."):
+        raise InputError(f"{name!r} has an empty part", hint="one dot stands between two keys: traffic.seed", key=name)
+    section, _, key = name.rpartition(".")
+    if not section:
+        sections = [section for section in _SECTIONS if name in keys[section]]
+        if not sections:
+            near = " or ".join(get_close_matches(name, [key for section in _SECTIONS for key in keys[section]], n=2))
+            hint = f"did you mean {near}?" if near else "kvplan explain traffic shows the keys"
+            raise InputError(f"{name!r} is not a key of a traffic file", hint=hint)
+        section = sections[0]
+    block: Any = values
+    for part in section.split(".") if section else ():
+        block = _inside(block, part, name)
+    if not isinstance(block, dict):
+        raise _not_a_block(block, key, name)
+    if section == "deployment":  # other words for the same option would contradict this one
+        for other in next((row.keys for row in rows() if key in row.keys), ()):
+            block.pop(other, None)
+    block[key] = value
+
+
+def _inside(block: Any, part: str, name: str) -> Any:
+    """The block under a key, made where it is missing, or an entry of a list."""
+    if isinstance(block, dict):
+        return block.setdefault(part, {})
+    if isinstance(block, list) and part.isdecimal() and int(part) < len(block):
+        return block[int(part)]
+    raise _not_a_block(block, part, name)
+
+
+def _not_a_block(block: Any, part: str, name: str) -> InputError:
+    if not isinstance(block, list):
+        return InputError(
+            f"{name}: there is no {part!r} inside a single value", hint="kvplan explain traffic", key=name
+        )
+    called = [entry.get("name", "") if isinstance(entry, dict) else "" for entry in block]
+    entries = ", ".join(f"{index} {word}".strip() for index, word in enumerate(called))
+    return InputError(
+        f"{name}: {part!r} is not an entry of that list", hint=f"give an entry by its number: {entries}", key=name
+    )

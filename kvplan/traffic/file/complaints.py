@@ -1,35 +1,63 @@
-"""What is wrong with a file, said as its writer would see it: the key, its line, and the nearest known word."""
+"""What is wrong with a traffic file, in the words of its writer: the key, its line and the nearest known word."""
 
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from kvplan.errors import InputError
-from kvplan.traffic.file.places import Places
-from kvplan.traffic.file.shapes.whole import LIMIT_NAMES
+from kvplan.traffic.file.fields import InvalidValueError
 from kvplan.traffic.file.yaml_text import KeyPath
 
-Shape = TypeVar("Shape")
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """A file and the ``lines`` on which its keys stand."""
+
+    file: str
+    lines: Mapping[KeyPath, int]
+
+    def line(self, path: KeyPath) -> int | None:
+        """The line of ``path``, or of the nearest key around it that stands in the file."""
+        lengths = range(len(path), 0, -1)
+        return next((self.lines[path[:length]] for length in lengths if path[:length] in self.lines), None)
+
+    def error(self, path: KeyPath, message: str, hint: str | None = None) -> InputError:
+        """An InputError at ``path``."""
+        return InputError(message, hint=hint, file=self.file, line=self.line(path), key=_dotted(path))
 
 
-def validated(shape: type[Shape], values: dict[str, Any], places: Places) -> Shape:
-    """``values`` as ``shape``; InputError with the first complaint, at its place."""
+def _dotted(path: KeyPath) -> str:
+    return ".".join(map(str, path))
+
+
+@contextmanager
+def complaining(shape: type[BaseModel], values: dict[str, Any], places: Places) -> Iterator[None]:
+    """Turns what is found wrong with ``values`` as a ``shape`` into an InputError: the first complaint, at its place.
+
+    An unknown key comes before a missing one, for a misspelt key is both; else the first line comes first.
+    """
     try:
-        return TypeAdapter(shape).validate_python(values)
+        yield
+    except InvalidValueError as error:
+        raise places.error(error.at, f"{_dotted(error.at)}: {error}", error.hint) from error
     except ValidationError as error:
-        complaints = error.errors(include_url=False)
-        first = min(complaints, key=lambda complaint: _order(complaint, places))
-        raise _translate(first, shape, values, places, len({_path(found, values) for found in complaints})) from error
-
-
-def _order(complaint: Any, places: Places) -> tuple[bool, int]:
-    # An unknown key explains a missing one (a misspelt key is both), so it comes first.
-    return (complaint["type"] != "extra_forbidden", places.line(tuple(complaint["loc"])) or 0)
+        found: list[Any] = error.errors(include_url=False)
+        first = min(found, key=lambda each: (each["type"] != "extra_forbidden", places.line(each["loc"]) or 0))
+        path = _path(first, values)
+        if isinstance(error_of := first.get("ctx", {}).get("error"), InvalidValueError):
+            path = (*path, *error_of.at)
+        message, hint = _unknown(first, path, shape) if _is_unknown(first) else _wrong(first, path)
+        others = len({_path(each, values) for each in found}) - 1
+        raise places.error(path, message + (f" (and {others} more)" if others else ""), hint) from error
 
 
 def _path(complaint: Any, values: Any) -> KeyPath:
-    """The location less the steps that name a member of a union instead of a key."""
+    """The location without the steps that name a member of a union instead of a key."""
     path: list[str | int] = []
     here = values
     for step in complaint["loc"]:
@@ -42,41 +70,24 @@ def _path(complaint: Any, values: Any) -> KeyPath:
     return tuple(path)
 
 
-def _translate(complaint: Any, shape: Any, values: Any, places: Places, others: int) -> InputError:
-    path, kind = _path(complaint, values), complaint["type"]
-    name = ".".join(map(str, path))
-    more = f" (and {others - 1} more)" if others > 1 else ""
-    hint = None
-    if kind == "extra_forbidden" or complaint["loc"][-1:] == ("[key]",):
-        last = complaint["loc"][-1]
-        stands_for_a_block = last not in ("[key]", path[-1])  # arrivals: posson
-        wrong = str(last if stands_for_a_block else path[-1])
-        known = LIMIT_NAMES if last == "[key]" else known_keys(shape, path if stands_for_a_block else path[:-1])
-        near = get_close_matches(wrong, known, 1, 0.5)
-        hint = (
-            f"did you mean {near[0]!r}?"
-            if near
-            else f"known{'' if stands_for_a_block else ' keys'}: {', '.join(known)}"
-        )
-        message = f"unknown key {wrong!r}" + (f" in {name.rpartition('.')[0]}" if len(path) > 1 else "")
-        if stands_for_a_block:
-            message = f"{name}: {wrong!r} is not known"
-    elif kind == "missing":
-        message = f"the key {name!r} is missing"
-    elif kind == "value_error":
-        message = f"{name}: {complaint['ctx']['error']}"
+def _is_unknown(complaint: Any) -> bool:
+    return bool(complaint["type"] == "extra_forbidden") or complaint["loc"][-1:] == ("[key]",)
+
+
+def _unknown(complaint: Any, path: KeyPath, shape: type[BaseModel]) -> tuple[str, str]:
+    """A key, or a word that stands for a block (``arrivals: posson``), that is not known; the nearest that is."""
+    last = complaint["loc"][-1]
+    is_word = last not in ("[key]", path[-1])
+    if last == "[key]":
+        known: tuple[str, ...] = tuple(re.findall(r"'(\w+)'", complaint["ctx"]["expected"]))
     else:
-        said = _WANTED.get(kind) or complaint["msg"].replace("Input should be", "must be")
-        if kind == "too_short":
-            said = f"must have {complaint['ctx']['min_length']} or more entries"
-        if said == _BLOCK:
-            hint = _in_a_block(path, complaint["input"])
-        unit = _UNITS.get(str(path[-1])) if path else None
-        message = f"{name or 'the file'}: {said[:1].lower()}{said[1:]}, not {shown(complaint['input'])}"
-        if kind == "string_type" and unit is not None and type(complaint["input"]) in (int, float):
-            message = f"{name}: {complaint['input']} has no unit"
-            hint = f"write it with its unit: {complaint['input']}{unit}"
-    return places.error(path, message + more, hint)
+        known = known_keys(shape, path if is_word else path[:-1])
+    wrong = str(last if is_word else path[-1])
+    near = get_close_matches(wrong, known, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known{'' if is_word else ' keys'}: {', '.join(known)}"
+    if is_word:
+        return f"{_dotted(path)}: {wrong!r} is not known", hint
+    return f"unknown key {wrong!r}" + (f" in {_dotted(path[:-1])}" if len(path) > 1 else ""), hint
 
 
 _BLOCK = "must be a block of keys"
@@ -89,29 +100,40 @@ _WANTED = {
     "list_type": "must be a list",
     **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), _BLOCK),
 }
-"""What the validator misses → what a file would say instead."""
-_UNITS = {
-    "rate": "/s",
-    "memory": "GiB",
-    "gpu_memory": "GiB",
-    **dict.fromkeys(("duration", "timeout", "on", "off", "period", "peak_at", "step", "lifetime"), "s"),
-}
-"""Keys whose values have units, and the usual one."""
+"""The validator's kind of error → what a file would say instead."""
 
 
-def _in_a_block(path: KeyPath, given: object) -> str | None:
-    """How a value that stands alone is written where a block of keys is wanted.
+def _wrong(complaint: Any, path: KeyPath) -> tuple[str, str | None]:
+    """A value that is not what its key takes."""
+    kind, name = complaint["type"], _dotted(path)
+    if kind == "missing":
+        return f"the key {name!r} is missing", None
+    if kind == "value_error":
+        error = complaint["ctx"]["error"]
+        return f"{name}: {error}", getattr(error, "hint", None)
+    wanted = _WANTED.get(kind) or complaint["msg"].replace("Input should be", "must be")
+    if kind == "too_short":
+        wanted = f"must have {complaint['ctx']['min_length']} or more entries"
+    hint = _as_block(path, complaint["input"]) if wanted == _BLOCK else None
+    return f"{name or 'the file'}: {wanted[:1].lower()}{wanted[1:]}, not {shown(complaint['input'])}", hint
 
-    >>> _in_a_block(("limits", "refused_share"), 0.05)
+
+def _as_block(path: KeyPath, given: object) -> str | None:
+    """How a single value is written where a block of keys is wanted.
+
+    >>> _as_block(("limits", "refused_share"), 0.05)
     'refused_share: {max: 0.05}, or {min: 0.05}'
     """
-    if path[:1] == ("limits",) and isinstance(given, (int, float)):
+    if path[:1] == ("limits",) and isinstance(given, int | float):
         return f"{path[-1]}: {{max: {given}}}, or {{min: {given}}}"
-    if path[-1:] == ("max_tokens",):
-        return "a whole number, or {unset: true} where clients send none"
-    if path[-1:] in (("prompt_tokens",), ("output_tokens",)):
-        return "a whole number, or a distribution such as {lognormal: {p50: 300, p95: 900}}"
-    return None
+    return {
+        "max_tokens": "a whole number, or {unset: true} where clients send none",
+        "prompt_tokens": _A_LENGTH,
+        "output_tokens": _A_LENGTH,
+    }.get(str(path[-1]) if path else "")
+
+
+_A_LENGTH = "a whole number, or a distribution such as {lognormal: {p50: 300, p95: 900}}"
 
 
 def shown(value: object) -> str:

@@ -1,1 +1,0 @@
-"""The traffic file as it is written: the one definition from which validation and the JSON Schema both come."""
