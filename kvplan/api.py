@@ -21,8 +21,8 @@ from kvplan.recommend import recommend, with_recommendation
 from kvplan.simulation.results import Simulation
 from kvplan.simulation.run import simulate
 from kvplan.sources import read_model
-from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
+from kvplan.traffic.spec import Traffic
 from kvplan.units import format_bytes, parse_bytes
 
 __all__ = [

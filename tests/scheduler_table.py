@@ -22,7 +22,7 @@ from kvplan.hf_config import read_config
 from kvplan.model import Source
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Requests, Run
-from kvplan.traffic.kinds import StepCost
+from kvplan.traffic.spec import StepCost
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 _ANY_MEMORY = 2**44

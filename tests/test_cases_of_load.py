@@ -22,8 +22,8 @@ from kvplan.simulation.memory import Memory
 from kvplan.simulation.memory import client_table as table_of
 from kvplan.simulation.run import simulate
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, RetryAfter, Router
-from kvplan.traffic.kinds import StepCost
 from kvplan.traffic.load import load_traffic
+from kvplan.traffic.spec import StepCost
 from tests.scheduler_table import plain_requests
 
 LAYOUT = CacheLayout(

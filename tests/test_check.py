@@ -18,8 +18,8 @@ from kvplan.report.check_json import text as json_text
 from kvplan.report.check_words import message
 from kvplan.report.fit_json import text as fit_json
 from kvplan.traffic.file.schema import LIMIT_NAMES
-from kvplan.traffic.kinds import Limit, Traffic
 from kvplan.traffic.load import parse_traffic
+from kvplan.traffic.spec import Limit, Traffic
 from tests.small_pool import small_pool
 
 POOL = f"""\

@@ -24,8 +24,8 @@ from kvplan.report.compare_text import text as compare_text
 from kvplan.report.compare_words import load_words, reason
 from kvplan.report.page import render
 from kvplan.sources import read_model
-from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.load import parse_traffic
+from kvplan.traffic.spec import Traffic
 from tests.golden_files import check_golden
 
 TRAFFIC = """\

@@ -14,9 +14,9 @@ from kvplan.recommend.safety import largest_safe_fraction, look_ahead_share
 from kvplan.recommend.sensitivity import variations
 from kvplan.simulation.plant import build_plant
 from kvplan.traffic.distributions import Choices, Lognormal
-from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.sample import sample
+from kvplan.traffic.spec import Traffic
 
 MIX = """\
 deployment:

@@ -22,9 +22,9 @@ from kvplan.simulation.run import is_random, simulate
 from kvplan.simulation.service import EFFICIENCY
 from kvplan.simulation.statistics import mean_interval, student_t
 from kvplan.simulation.types import ClientRule
-from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.sample import sample
+from kvplan.traffic.spec import Traffic
 
 POOL = """\
 deployment:

@@ -18,9 +18,9 @@ from kvplan.simulation.plant import build_plant
 from kvplan.simulation.run import simulate
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Watch
 from kvplan.traffic.distributions import Choices, Constant
-from kvplan.traffic.kinds import StepCost
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import sample
+from kvplan.traffic.spec import StepCost
 from tests.scheduler_table import open_door, plain_requests
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "answers_vllm_0_33.json").read_text(encoding="utf-8"))

@@ -13,14 +13,14 @@ from kvplan.engines.options import rows
 from kvplan.errors import InputError
 from kvplan.profiles.loader import list_names
 from kvplan.simulation.deployment import plan_deployment
-from kvplan.traffic.arrivals import Diurnal, Gamma, OnOff, Poisson, Ramp, Recorded
+from kvplan.traffic.arrival_processes import Diurnal, Gamma, OnOff, Poisson, Ramp, Recorded
 from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Quantiles
 from kvplan.traffic.file.deployment import DeploymentShape, OwnShape
 from kvplan.traffic.file.schema import schema_text
 from kvplan.traffic.file.template import TEMPLATE, written_for
-from kvplan.traffic.kinds import KvPool, Limit, RetryAfter, StepCost, Traffic
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.prefixes import SharedPrefix
+from kvplan.traffic.spec import KvPool, Limit, RetryAfter, StepCost, Traffic
 from tests.models import LLAMA_CONFIG
 
 CLASS = "traffic.classes.0"

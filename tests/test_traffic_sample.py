@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvplan.errors import InputError
-from kvplan.traffic.arrivals import (
+from kvplan.traffic.arrival_processes import (
     ArrivalProcess,
     Diurnal,
     Evenly,
@@ -18,6 +18,7 @@ from kvplan.traffic.arrivals import (
     Weibull,
     arrival_times,
 )
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.distributions import (
     Choice,
     Choices,
@@ -30,9 +31,9 @@ from kvplan.traffic.distributions import (
     coupled,
     histogram,
 )
-from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
 from kvplan.traffic.prefixes import SharedPrefix
 from kvplan.traffic.sample import sample
+from kvplan.traffic.spec import Traffic, TrafficClass
 
 LAWS: list[Distribution] = [
     Constant(value=7),

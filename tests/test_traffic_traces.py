@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from kvplan.errors import InputError
 from kvplan.simulation.plant import build_plant
-from kvplan.traffic.arrivals import OnOff, arrival_times
-from kvplan.traffic.kinds import Arrivals
+from kvplan.traffic.arrival_processes import OnOff, arrival_times
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.sample import sample
-from kvplan.traffic.traces import stamps
-from kvplan.traffic.traces.columns import load_trace
+from kvplan.traffic.traces import statistics
+from kvplan.traffic.traces.arrays import load_trace
 from kvplan.traffic.traces.describe import describe_trace
 from kvplan.traffic.traces.formats import FORMATS, parse_stamp
-from kvplan.traffic.traces.rows import TraceNotes, read_trace
-from kvplan.traffic.traces.written import traffic_text
+from kvplan.traffic.traces.reader import TraceNotes, read_trace
+from kvplan.traffic.traces.writer import traffic_text
 
 PLAIN = "arrival_s,prompt_tokens,output_tokens,max_tokens,class,client,hash_ids\n"
 
@@ -411,8 +411,8 @@ def test_a_ramp_bends_a_replayed_trace(tmp_path: Path) -> None:
 
 
 def test_long_spans_are_counted_in_wider_bins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stamps, "_MOST_BINS", 50)
-    found = stamps.Stamps()
+    monkeypatch.setattr(statistics, "_MOST_BINS", 50)
+    found = statistics.Stamps()
     for second in (100, 7, 0, 1_000, 2_000, 2_000, 900, 1_500, 3_000):
         found.add(float(second))
     assert (found.first_s, found.last_s, found.peak_per_s) == (0.0, 3000.0, 2)
@@ -424,7 +424,7 @@ def test_long_spans_are_counted_in_wider_bins(monkeypatch: pytest.MonkeyPatch) -
 
 def test_windows_count_as_a_histogram_does() -> None:
     times = np.cumsum(np.random.default_rng(2).exponential(0.3, 5000))
-    found = stamps.Stamps()
+    found = statistics.Stamps()
     for when in times:
         found.add(float(when))
     for window in (1, 10, 60):

@@ -16,7 +16,7 @@ from kvplan.simulation.run import simulate
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import sample
 from kvplan.traffic.traces.describe import describe_trace
-from kvplan.traffic.traces.written import traffic_text
+from kvplan.traffic.traces.writer import traffic_text
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 _SLOW = "{base_s: 0.02, prefill_token_s: 5.0e-5, decode_sequence_s: 3.0e-5, kv_token_s: 1.0e-7}"

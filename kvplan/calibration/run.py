@@ -8,7 +8,7 @@ from kvplan.errors import InputError
 from kvplan.simulation.efficiency import EfficiencyFit, fit_efficiency
 from kvplan.simulation.measured import MeasuredRun
 from kvplan.simulation.plant import build_plant
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 _HEADER = (
     "# kvplan calibration: what a measured run taught.\n"

@@ -11,7 +11,7 @@ from kvplan.check.judge import judge_limits
 from kvplan.check.measure import Playing, measure
 from kvplan.check.results import Check, Difference
 from kvplan.errors import InputError
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 __all__ = ["check"]
 

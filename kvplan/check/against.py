@@ -11,7 +11,7 @@ from kvplan.check.measures import MEASURES
 from kvplan.check.results import Change, Measured, Setting
 from kvplan.engines.base import EngineVersion
 from kvplan.engines.options import rows
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 
 def figures(measured: Measured) -> dict[str, float | None]:

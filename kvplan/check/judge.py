@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kvplan.check.measures import MEASURES, PlanMeasure, judged, read_seeds
 from kvplan.check.results import Bound, Certainty, LimitResult, Measured, Reading
 from kvplan.errors import InputError
-from kvplan.traffic.kinds import Limit
+from kvplan.traffic.spec import Limit
 
 
 def judge_limits(measured: Measured, *, strict: bool = False) -> tuple[LimitResult, ...]:

@@ -15,7 +15,7 @@ from kvplan.simulation.deployment import plan_deployment
 from kvplan.simulation.plant import DoesNotStartError
 from kvplan.simulation.run import simulate
 from kvplan.simulation.workers import Progress
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 from kvplan.units import format_bytes
 
 

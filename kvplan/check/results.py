@@ -6,7 +6,7 @@ from typing import Literal
 
 from kvplan.capacity import Fit
 from kvplan.simulation.results import Simulation
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 Bound = Literal["min", "max"]
 Certainty = Literal["exact", "sure", "within_noise", "one_seed", "not_measured"]

@@ -14,7 +14,7 @@ from kvplan.errors import InputError
 
 if TYPE_CHECKING:
     from kvplan.compare import ShapeLoad
-    from kvplan.traffic.kinds import Traffic
+    from kvplan.traffic.spec import Traffic
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan compare Qwen/Qwen3-32B --gpu h100 --gpu l40s --prompt 4000 --max-tokens 1024 --concurrency 40"

@@ -11,7 +11,7 @@ from kvplan.engines.options import rows
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
-    from kvplan.traffic.kinds import Traffic
+    from kvplan.traffic.spec import Traffic
 
 SafetyFraction = Annotated[
     float | None, typer.Option("--safety-fraction", metavar="SHARE", help="Share of the pool the ledger may promise.")

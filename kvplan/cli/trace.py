@@ -33,7 +33,7 @@ def run(
     Without --output the file is printed, with the description as its opening comment.
     """
     from kvplan.traffic.traces.describe import describe_trace
-    from kvplan.traffic.traces.written import traffic_text
+    from kvplan.traffic.traces.writer import traffic_text
 
     if output is not None:
         check_free(output, force=force)

@@ -19,7 +19,7 @@ from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.simulation.workers import Progress
 from kvplan.sweep import sweep
-from kvplan.traffic.kinds import MOST_REPLICAS, Limit, PlannedDeployment, Traffic
+from kvplan.traffic.spec import MOST_REPLICAS, Limit, PlannedDeployment, Traffic
 from kvplan.units import GIB
 
 __all__ = ["DEFAULT_LIMITS", "DEFAULT_SEEDS", "TENSOR_PARALLEL", "Comparison", "ShapeLoad", "compare"]

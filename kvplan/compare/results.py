@@ -10,7 +10,7 @@ from kvplan.check.results import LimitResult
 from kvplan.engines.base import EngineVersion
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 Verdict = Literal["carries", "limits_broken", "too_small", "does_not_fit", "impossible", "cannot_tell"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kvplan.admission import STRATEGIES
 from kvplan.gateway.admit import Promise
 from kvplan.simulation.plant import Plant
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 _USUAL_QUANTILE = 0.95
 _NO_LIMIT = 2**62

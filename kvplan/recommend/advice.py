@@ -14,7 +14,7 @@ from kvplan.simulation.doors import charged_blocks, requests_for
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import StrategyResult
 from kvplan.simulation.types import ClientRule, Integers
-from kvplan.traffic.kinds import Arrivals
+from kvplan.traffic.arrivals import Arrivals
 
 LONGEST_STEP_S = 0.25
 """A prefill step that takes longer is felt: every answer in progress waits for it."""

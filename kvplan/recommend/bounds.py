@@ -5,7 +5,7 @@ from math import isfinite
 
 from kvplan.errors import InputError
 from kvplan.recommend.results import Constraints
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 
 def constraints(traffic: Traffic, given: Mapping[str, float | None]) -> tuple[Constraints, dict[str, str]]:

@@ -10,8 +10,9 @@ import numpy as np
 from kvplan.recommend.results import CapPoint, Constraints, FailedConstraint, Played
 from kvplan.simulation.bounds import round_caps
 from kvplan.simulation.results import ClassRecommendation
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.distributions import Choice, Choices, Constant
-from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
+from kvplan.traffic.spec import Traffic, TrafficClass
 
 _MOST_TRUNCATED_FACTOR = 25
 """A cap that cuts off more than so many times the limit shows nothing of the knee, and is not played."""

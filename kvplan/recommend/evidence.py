@@ -24,7 +24,7 @@ from kvplan.simulation.clients import client_table
 from kvplan.simulation.gather import describe_inputs
 from kvplan.simulation.results import StrategyResult
 from kvplan.simulation.run import WARMUP_SHARE
-from kvplan.traffic.kinds import Arrivals
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.sample import sample
 
 

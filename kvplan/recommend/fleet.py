@@ -7,7 +7,7 @@ from math import ceil
 from kvplan.recommend.caps import keeps, mean_truncated
 from kvplan.recommend.player import TRIAL_SEEDS, Player, Setting
 from kvplan.recommend.results import CapPoint, Constraints, Fleet, Played
-from kvplan.traffic.kinds import Arrivals
+from kvplan.traffic.arrivals import Arrivals
 
 MOST_REPLICAS = 256
 _MOST_RUNS = 10

@@ -16,8 +16,9 @@ from kvplan.simulation.results import StrategyResult
 from kvplan.simulation.run import WARMUP_SHARE, run_groups
 from kvplan.simulation.tasks import Task
 from kvplan.simulation.workers import Progress
-from kvplan.traffic.kinds import Arrivals, Traffic
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.sample import sample
+from kvplan.traffic.spec import Traffic
 
 SAFE_POLICY = "worst_case_default_cap"
 """What is played where the file's own policy promises nothing, or fills in no cap."""

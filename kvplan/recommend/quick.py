@@ -11,7 +11,7 @@ from kvplan.recommend.results import Constraints
 from kvplan.recommend.safety import safety_fraction
 from kvplan.simulation.bounds import round_caps, unset_share
 from kvplan.simulation.results import Recommendation, Simulation
-from kvplan.traffic.kinds import Arrivals
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.sample import enough, sample
 
 

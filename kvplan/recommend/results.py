@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import ClassRecommendation, ReservationRow
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 
 @dataclass(frozen=True, kw_only=True)

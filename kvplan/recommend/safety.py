@@ -8,7 +8,7 @@ from kvplan.recommend.player import CURVE_SEEDS, Player, Setting
 from kvplan.recommend.results import FractionPoint, SafetyAnswer
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import StrategyResult
-from kvplan.traffic.kinds import Arrivals
+from kvplan.traffic.arrivals import Arrivals
 
 LEAST_FRACTION = 0.05
 _SMALL_BAND = 0.005

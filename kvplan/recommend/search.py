@@ -21,8 +21,9 @@ from kvplan.simulation.bounds import judged_strategy, provisional_cap
 from kvplan.simulation.plant import build_plant
 from kvplan.simulation.run import seed_numbers
 from kvplan.simulation.workers import Progress
-from kvplan.traffic.kinds import Arrivals, Traffic
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.sample import sample
+from kvplan.traffic.spec import Traffic
 
 _EXPECTED_RUNS = 180
 """Of a usual search besides three rounds of all seeds; the progress bar is right about the order of size only."""

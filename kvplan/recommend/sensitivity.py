@@ -9,8 +9,8 @@ from kvplan.recommend.player import TRIAL_SEEDS, Player, Setting
 from kvplan.recommend.results import Constraints, SensitivityRow
 from kvplan.simulation.bounds import round_caps
 from kvplan.traffic.distributions import Choice, Choices, Constant, Distribution, Exponential, Lognormal, Quantiles
-from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.sample import sample
+from kvplan.traffic.spec import Traffic
 
 FACTORS = (0.8, 1.2)
 REACH = 2

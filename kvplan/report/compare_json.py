@@ -4,7 +4,7 @@ from kvplan.compare.results import Candidate, Comparison, ShapeLoad
 from kvplan.report.check_json import limit_object, whole
 from kvplan.report.compare_words import reason
 from kvplan.report.json_text import document, picked
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 _FIGURES = "kv_pool_bytes longest_window_tokens concurrency_at_max_model_len sequences price_per_hour"
 

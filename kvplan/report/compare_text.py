@@ -7,7 +7,7 @@ from kvplan.compare.results import Candidate, Comparison
 from kvplan.report.compare_words import hardware, load_words, price, reason
 from kvplan.report.numbers import count, format_bytes, ratio
 from kvplan.report.page import BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 _MOST_ROWS = 40
 

@@ -4,7 +4,7 @@ from kvplan.compare.results import Candidate, Comparison, ShapeLoad
 from kvplan.report.check_words import bound, measured, title
 from kvplan.report.numbers import format_bytes, ratio
 from kvplan.report.traffic_file import file_name
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 
 def load_words(load: ShapeLoad | Traffic) -> str:

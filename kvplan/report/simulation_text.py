@@ -9,7 +9,7 @@ from kvplan.report.page import ACTION, BLANK, QUIET, Columns, Part, answer, colu
 from kvplan.report.traffic_file import file_name, write_step
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import Burst, Inputs, Recommendation, Simulation, StrategyResult
-from kvplan.traffic.kinds import PlannedDeployment
+from kvplan.traffic.spec import PlannedDeployment
 from kvplan.units import GIB
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from kvplan.report.json_text import document, picked
 from kvplan.traffic.traces.describe import TraceDescription
-from kvplan.traffic.traces.lengths import Lengths
+from kvplan.traffic.traces.statistics import Lengths
 
 
 def text(trace: TraceDescription, traffic_file: str | None) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kvplan.report.numbers import count, percent, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, Part, answer, columns, labelled, paragraph
 from kvplan.traffic.traces.describe import TraceDescription
-from kvplan.traffic.traces.lengths import Lengths
+from kvplan.traffic.traces.statistics import Lengths
 
 _SHOWN = ("p5", "p50", "p90", "p95", "p99", "p100")
 

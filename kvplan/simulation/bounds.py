@@ -11,9 +11,10 @@ from kvplan.simulation.doors import Door, charged_blocks
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.results import ReservationRow
 from kvplan.simulation.types import UNLIMITED, Integers, Requests
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.distributions import Choices, Constant
-from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
 from kvplan.traffic.on_disk import forget, pieces
+from kvplan.traffic.spec import Traffic, TrafficClass
 
 _MOST_ROWS = 6
 

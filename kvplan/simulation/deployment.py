@@ -8,7 +8,7 @@ from kvplan.engines.base import Deployment
 from kvplan.engines.options import deployment_of
 from kvplan.model import ModelSpec
 from kvplan.profiles.loader import load_gpu
-from kvplan.traffic.kinds import PlannedDeployment
+from kvplan.traffic.spec import PlannedDeployment
 
 
 def plan_deployment(

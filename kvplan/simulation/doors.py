@@ -12,8 +12,9 @@ from kvplan.admission import Ask, Strategy
 from kvplan.engines.base import CacheLayout
 from kvplan.simulation.plant import Plant
 from kvplan.simulation.types import UNLIMITED, Floats, FrontDoor, Integers, Requests, RetryAfter, Router
-from kvplan.traffic.kinds import AdmissionPlan, Arrivals, PlannedDeployment
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.on_disk import forget, is_long, pieces, zeros
+from kvplan.traffic.spec import AdmissionPlan, PlannedDeployment
 
 _CLIENT_STREAM, _SERVER_STREAM = 1, 2
 _STREAM_BASE = 2**32  # above every class index, so that no class shares a stream with these

@@ -21,8 +21,9 @@ from kvplan.simulation.results import (
 )
 from kvplan.simulation.statistics import SHARES, mean_interval, pooled, steadiness
 from kvplan.simulation.types import UNLIMITED, Samples
-from kvplan.traffic.kinds import Arrivals, Traffic
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.on_disk import is_long
+from kvplan.traffic.spec import Traffic
 
 _WORST_COUNTS = ("preemptions", "refusals")
 

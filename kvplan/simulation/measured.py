@@ -9,8 +9,7 @@ import numpy as np
 
 from kvplan.errors import InputError
 from kvplan.simulation.types import Floats, Integers
-from kvplan.traffic.traces.formats import stamp_s
-from kvplan.traffic.traces.names import (
+from kvplan.traffic.traces.formats import (
     ARRIVAL,
     FIRST_TOKEN,
     LAST_TOKEN,
@@ -21,6 +20,7 @@ from kvplan.traffic.traces.names import (
     Column,
     Columns,
     Record,
+    stamp_s,
 )
 
 _HINT = "it needs arrival_s, prompt_tokens, output_tokens, first_token_s and finish_s, as simulate --requests writes"
@@ -50,7 +50,7 @@ def read_measured_run(path: str | Path) -> MeasuredRun:
     clocks' offset, so that a request arrives when it was sent. Requests without a finish, or with times out of order,
     are skipped and counted. InputError where they are more than half.
     """
-    from kvplan.traffic.traces.rows import read_records
+    from kvplan.traffic.traces.reader import read_records
 
     rows: list[tuple[float, ...]] = []
     offsets: list[float] = []

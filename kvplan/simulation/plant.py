@@ -15,7 +15,7 @@ from kvplan.model import ModelSpec, Shape, Source, Weights
 from kvplan.simulation.deployment import plan_deployment, read_named_model
 from kvplan.simulation.roofline import roofline
 from kvplan.simulation.service import BAND_SHARE, CALIBRATED_BAND_SHARE, Service
-from kvplan.traffic.kinds import KvPool, PlannedDeployment, Traffic
+from kvplan.traffic.spec import KvPool, PlannedDeployment, Traffic
 
 _DEFAULT_BLOCK_TOKENS = 16
 _UNKNOWN_KV_BYTES = 2**44  # enough for any layout; only the layout is read from that plan

@@ -7,7 +7,7 @@ from kvplan.simulation.plant import Plant
 from kvplan.simulation.recovery import Recovery
 from kvplan.simulation.request_lines import StrategyRows
 from kvplan.simulation.types import Samples
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from kvplan.simulation.parameters import (
     weight_bytes,
 )
 from kvplan.simulation.service import BAND_SHARE, EFFICIENCY, Service
-from kvplan.traffic.kinds import StepCost
+from kvplan.traffic.spec import StepCost
 
 _SLOT_BYTES_PER_S = {(9, 0): 32e9, (8, 0): 16e9}
 """What GPUs exchange through their slots, one way, from this compute capability on: PCIe 5.0 x16 carries 63 GB/s, 4.0

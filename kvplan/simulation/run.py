@@ -20,10 +20,11 @@ from kvplan.simulation.plant import Plant, build_plant
 from kvplan.simulation.results import ServiceBand, Simulation, Stability
 from kvplan.simulation.tasks import Task, TaskResult, run_tasks
 from kvplan.simulation.workers import Progress
-from kvplan.traffic.arrivals import Evenly
+from kvplan.traffic.arrival_processes import Evenly
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.distributions import Constant
-from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
 from kvplan.traffic.sample import enough, sample
+from kvplan.traffic.spec import Traffic, TrafficClass
 
 DEFAULT_SEEDS = 10
 MOST_SEEDS = 10_000

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kvplan.traffic.kinds import StepCost
+from kvplan.traffic.spec import StepCost
 
 EFFICIENCY = 0.79
 """Share of the roofline that vLLM reaches: the geometric mean over three measured runs of vLLM 0.19, 0.95 for

@@ -18,8 +18,8 @@ from kvplan.simulation.results import SeedResult
 from kvplan.simulation.statistics import measure
 from kvplan.simulation.types import UNLIMITED, ClientRule, EngineSetup, Run, Samples, Watch
 from kvplan.simulation.workers import Progress, count_workers, over_processes
-from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.sample import sample
+from kvplan.traffic.spec import Traffic
 
 _SAMPLES = 240
 _SMALL_RUN_REQUESTS = 4_000

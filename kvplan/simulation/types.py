@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.engines.base import CacheLayout
-from kvplan.traffic.kinds import StepCost
+from kvplan.traffic.spec import StepCost
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]

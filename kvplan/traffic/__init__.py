@@ -1,13 +1,14 @@
 """What arrives: mixes described in a traffic file, and recorded traces.
 
-``load`` reads a file (``file/``: its text, the shapes it may have, complaints) into the values of ``kinds``;
-``sample`` draws these with ``arrivals`` (when), ``distributions`` (how long) and ``prefixes`` (what is shared), or
-replays a trace; ``merge`` brings the classes together. ``traces/`` reads recorded traces, describes them, and writes
+``load`` reads a traffic file (``file/`` has a module for each of its sections) into the values of ``spec``. ``sample``
+draws requests from them: when they come (``arrival_processes``), how long they are (``distributions``) and what they
+share (``prefixes``); the result is ``arrivals``. ``traces/`` reads recorded traces, describes them, and writes traffic
 files that are drawn like them.
 """
 
-from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.load import load_traffic
 from kvplan.traffic.sample import sample
+from kvplan.traffic.spec import Traffic, TrafficClass
 
 __all__ = ["Arrivals", "Traffic", "TrafficClass", "load_traffic", "sample"]

@@ -9,7 +9,7 @@ from kvplan.engines.options import rows
 from kvplan.errors import InputError
 from kvplan.profiles.loader import list_names, traffic_path
 from kvplan.traffic.file.yaml_text import parse_mapping, read_text
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 
 _SECTIONS = ("admission", "deployment", "traffic", "")
 

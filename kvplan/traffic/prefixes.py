@@ -1,10 +1,12 @@
 """Prompts that begin alike: recorded as ids of blocks, or drawn as groups of requests that share a prefix."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvplan.errors import InputError
 from kvplan.traffic.distributions import Distribution, ranks
 
 _FINEST_TOKENS, _COARSEST_TOKENS = 16, 512
@@ -67,3 +69,33 @@ class SharedPrefix:
         own = offsets[1:][shared > 0] - 1
         ids[own] = int(group.max(initial=0)) + 1 + np.arange(len(own))
         return Prefixes(ids=ids, offsets=offsets, block_tokens=block_tokens)
+
+
+def merged_prefixes(
+    parts: Sequence[Prefixes | None], requests: Sequence[int], order: NDArray[np.int64]
+) -> Prefixes | None:
+    """The block ids of several drawings, which have so many ``requests`` each, in the ``order`` of all; every drawing
+    keeps ids of its own."""
+    block_tokens = {part.block_tokens for part in parts if part is not None}
+    if not block_tokens:
+        return None
+    if len(block_tokens) > 1:
+        sizes = " and ".join(f"{size}" for size in sorted(block_tokens))
+        raise InputError(
+            f"the traces of this mix mark shared prefixes in blocks of {sizes} tokens and cannot be played together",
+            hint="set hash_block_tokens of each class to what its trace uses, or simulate them apart",
+            key="hash_block_tokens",
+        )
+    lengths, starts, ids, shift, place = [], [], [], 0, 0
+    for part, count in zip(parts, requests, strict=True):
+        offsets = np.zeros(count + 1, np.int64) if part is None else part.offsets
+        lengths.append(np.diff(offsets))
+        starts.append(offsets[:-1] + place)
+        if part is not None:
+            ids.append(part.ids + shift)
+            place += len(part.ids)
+            shift += int(part.ids.max(initial=-1)) + 1
+    length, start = np.concatenate(lengths)[order], np.concatenate(starts)[order]
+    offsets = np.concatenate([[0], np.cumsum(length)])
+    picks = np.repeat(start - offsets[:-1], length) + np.arange(offsets[-1])
+    return Prefixes(ids=np.concatenate(ids)[picks], offsets=offsets, block_tokens=block_tokens.pop())

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.errors import InputError
-from kvplan.traffic.arrivals import arrival_times
+from kvplan.traffic.arrival_processes import arrival_times
+from kvplan.traffic.arrivals import Arrivals, merged
 from kvplan.traffic.distributions import UNSET, Constant, coupled
-from kvplan.traffic.kinds import Arrivals, Traffic, TrafficClass
-from kvplan.traffic.merge import merged
 from kvplan.traffic.on_disk import filled
 from kvplan.traffic.prefixes import SharedPrefix
+from kvplan.traffic.spec import Traffic, TrafficClass
 
 if TYPE_CHECKING:
-    from kvplan.traffic.traces.columns import Trace
+    from kvplan.traffic.traces.arrays import Trace
 
 MOST_REQUESTS = 50_000_000
 """What a run may draw: more would not fit into memory."""
@@ -204,7 +204,7 @@ def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale:
 @lru_cache(maxsize=2)
 def _trace(path: str, name: str, stamp: tuple[int, int]) -> "Trace":  # noqa: ARG001 - the stamp is part of the key
     """The trace, read once a process for all seeds and strategies; ``stamp`` tells a file that has changed."""
-    from kvplan.traffic.traces.columns import load_trace
+    from kvplan.traffic.traces.arrays import load_trace
 
     return load_trace(path, format=name)
 

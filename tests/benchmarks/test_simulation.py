@@ -30,8 +30,8 @@ from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.run import simulate
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, Run
-from kvplan.traffic.kinds import StepCost
 from kvplan.traffic.load import parse_traffic
+from kvplan.traffic.spec import StepCost
 from tests.benchmarks.comparison import compare
 from tests.reference_engine import ReferenceEngine, Sequence
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from kvplan.errors import InputError
 from kvplan.traffic.load import parse_traffic
-from kvplan.traffic.traces.columns import load_trace
+from kvplan.traffic.traces.arrays import load_trace
 from kvplan.traffic.traces.describe import describe_trace
-from kvplan.traffic.traces.written import traffic_text
+from kvplan.traffic.traces.writer import traffic_text
 from tests.fuzz import CORPUS, answer, bounded, shell_pipe
 
 ODD_FIGURES = ["", " ", "x", "9" * 5000, "٣", "\x00", '"']

@@ -23,7 +23,7 @@ from kvplan.simulation.types import (
     Run,
     Watch,
 )
-from kvplan.traffic.kinds import StepCost
+from kvplan.traffic.spec import StepCost
 from tests.reference_door import ReferenceDoor
 
 WINDOW_TOKENS = 96

@@ -7,7 +7,7 @@ import pytest
 from kvplan.recommend import Advice, recommend
 from kvplan.simulation.run import simulate
 from kvplan.simulation.statistics import student_t
-from kvplan.traffic.kinds import Traffic
+from kvplan.traffic.spec import Traffic
 from tests.test_recommend import mix
 
 FRESH_SEED = 4711

@@ -18,9 +18,9 @@ from kvplan.simulation.statistics import mean_interval
 from kvplan.simulation.tasks import engine_setup
 from kvplan.simulation.types import ClientRule, Flags, FrontDoor, Outcome, Requests, RetryAfter, Run
 from kvplan.traffic.distributions import Constant
-from kvplan.traffic.kinds import Traffic
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import sample
+from kvplan.traffic.spec import Traffic
 
 POOL = """\
 deployment:

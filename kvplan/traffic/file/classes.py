@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from kvplan.profiles.loader import AROUND, load_loops
-from kvplan.traffic import arrivals as processes
+from kvplan.traffic import arrival_processes as processes
 from kvplan.traffic.distributions import UNSET, Constant
 from kvplan.traffic.file.fields import (
     Count,
@@ -24,8 +24,8 @@ from kvplan.traffic.file.fields import (
     looked_up,
 )
 from kvplan.traffic.file.lengths import Answers, Cap, Length
-from kvplan.traffic.kinds import TraceFile, TrafficClass
 from kvplan.traffic.prefixes import SharedPrefix
+from kvplan.traffic.spec import TraceFile, TrafficClass
 
 Cv = Annotated[float, Field(gt=0.01, le=50)]
 

@@ -21,7 +21,7 @@ from kvplan.traffic.file.fields import (
     Text,
     looked_up,
 )
-from kvplan.traffic.kinds import MOST_REPLICAS, KvPool, PlannedDeployment, StepCost
+from kvplan.traffic.spec import MOST_REPLICAS, KvPool, PlannedDeployment, StepCost
 
 
 class PoolShape(Section):

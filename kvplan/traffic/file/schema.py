@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import ConfigDict, Field, model_validator
 
 from kvplan.errors import InputError
-from kvplan.traffic.arrivals import Ramp
+from kvplan.traffic.arrival_processes import Ramp
 from kvplan.traffic.file.classes import TrafficShape
 from kvplan.traffic.file.complaints import Places, complaining
 from kvplan.traffic.file.deployment import DeploymentShape
@@ -23,7 +23,7 @@ from kvplan.traffic.file.fields import (
     Text,
 )
 from kvplan.traffic.file.yaml_text import KeyPath
-from kvplan.traffic.kinds import AdmissionPlan, Limit, RetryAfter, Traffic
+from kvplan.traffic.spec import AdmissionPlan, Limit, RetryAfter, Traffic
 from kvplan.units import parse_bytes
 
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvplan.errors import InputError
-from kvplan.traffic.traces.lengths import Lengths
-from kvplan.traffic.traces.recurrence import Part, Repeats
-from kvplan.traffic.traces.rows import TraceNotes, read_trace, skip_text
-from kvplan.traffic.traces.stamps import WINDOWS_S, Stamps
+from kvplan.traffic.traces.prefix_reuse import Part, Repeats
+from kvplan.traffic.traces.reader import TraceNotes, read_trace, skip_text
+from kvplan.traffic.traces.statistics import WINDOWS_S, Lengths, Stamps
 
 _TICK_S = 1e-6  # no trace has a finer clock: stamps closer than that are equal
 

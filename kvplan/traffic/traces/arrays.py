@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.errors import InputError
-from kvplan.traffic.kinds import Narrow
+from kvplan.traffic.arrivals import Narrow
 from kvplan.traffic.on_disk import Growing, filled, is_long
 from kvplan.traffic.prefixes import Prefixes
 from kvplan.traffic.traces.formats import TraceRow
-from kvplan.traffic.traces.rows import TraceNotes, read_trace, skip_text
+from kvplan.traffic.traces.reader import TraceNotes, read_trace, skip_text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,20 +1,11 @@
 """What a traffic file says, once it has been read: frozen values, units in their names."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, field
 
 from kvplan.engines.base import Deployment
-from kvplan.traffic.arrivals import ArrivalProcess, Poisson, Ramp
+from kvplan.traffic.arrival_processes import ArrivalProcess, Poisson, Ramp
 from kvplan.traffic.distributions import Constant, Distribution
-from kvplan.traffic.on_disk import forget, pieces
-from kvplan.traffic.prefixes import Prefixes, SharedPrefix
-
-Narrow = NDArray[np.integer[Any]]
-"""Whole numbers in as few bytes as they need: a recorded trace has millions of rows."""
+from kvplan.traffic.prefixes import SharedPrefix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,51 +134,3 @@ class Traffic:
     admission: AdmissionPlan = field(default_factory=AdmissionPlan)
     reservation_quantile: float = 0.95
     limits: tuple[Limit, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Arrivals:
-    """One drawing of a traffic file: a row per request, in order of arrival.
-
-    ``max_tokens`` 0 means that the client sent none. ``cancel_draw`` is the share of an answer's time on an idle
-    engine after which its user walks away (infinite: never).
-    ``class_index`` points into ``classes``, ``client_index`` into ``clients``. Where some ask for several answers,
-    ``answers`` says how many and ``answer_tokens`` how long each is, request by request; ``output_tokens`` is then the
-    longest of a request. None: one each.
-    """
-
-    arrival_s: NDArray[np.float64]
-    prompt_tokens: Narrow
-    output_tokens: Narrow
-    max_tokens: Narrow
-    class_index: Narrow
-    client_index: Narrow
-    timeout_s: NDArray[np.float64]
-    cancel_draw: NDArray[np.float64]
-    classes: tuple[str, ...]
-    clients: tuple[str, ...]
-    duration_s: float
-    prefixes: Prefixes | None = None
-    answers: NDArray[np.int64] | None = None
-    answer_tokens: NDArray[np.int64] | None = None
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    odd_rows: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.arrival_s)
-
-    def part(self, piece: slice) -> "Arrivals":
-        """Some of the requests, with all prefixes; of a drawing in which each asks for one answer."""
-        columns: dict[str, Any] = {
-            name: column[piece] for name, column in vars(self).items() if isinstance(column, np.ndarray)
-        }
-        return replace(self, **columns)
-
-    def parts(self) -> Iterator["Arrivals"]:
-        """The requests piece by piece, of which memory holds one; of requests for several answers all at once."""
-        if self.answers is not None:
-            yield self
-            return
-        for piece in pieces(len(self)):
-            yield self.part(piece)
-            forget(self)

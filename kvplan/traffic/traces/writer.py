@@ -7,10 +7,10 @@ from decimal import Decimal
 from pathlib import Path
 
 from kvplan.errors import InputError
-from kvplan.traffic.arrivals import ArrivalProcess, Gamma, Recorded
+from kvplan.traffic.arrival_processes import ArrivalProcess, Gamma, Recorded
 from kvplan.traffic.traces.describe import TraceDescription
-from kvplan.traffic.traces.lengths import Lengths
-from kvplan.traffic.traces.recurrence import Part, Recurrence
+from kvplan.traffic.traces.prefix_reuse import Part, Recurrence
+from kvplan.traffic.traces.statistics import Lengths
 
 _FINE = (*range(99), 98.5, 99, 99.5, 99.9, 100)
 _CHANCE = 0.02

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvplan.traffic.arrivals import ArrivalProcess
+from kvplan.traffic.arrival_processes import ArrivalProcess
 from kvplan.traffic.distributions import coupled
 from kvplan.traffic.traces.formats import TraceRow
-from kvplan.traffic.traces.lengths import Lengths
-from kvplan.traffic.traces.stamps import Stamps, fitted_arrivals
+from kvplan.traffic.traces.statistics import Lengths, Stamps, fitted_arrivals
 
 _EULER = 0.5772156649015329
 _SHORTEST_GAP_S = 1e-3
@@ -42,7 +41,7 @@ class Part:
 
     @property
     def length_correlation(self) -> float:
-        """The correlation at which lengths drawn in step (``coupling.coupled``) have the recorded mean of prompt ×
+        """The correlation at which lengths drawn in step (``distributions.coupled``) have the recorded mean of prompt ×
         output; found by halving, for that mean rises with it."""
         prompt, output = _spread(self.prompt), _spread(self.output)
         low, high = -1.0, 1.0
