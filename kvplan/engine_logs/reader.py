@@ -1,13 +1,14 @@
-"""Clean lines → engine starts: which engine wrote a line, where a start begins, and one figure out of many ranks."""
+"""Clean lines → engine starts: which engine wrote a line, where a start begins, and one figure for all ranks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from kvplan.engine_logs import llama_cpp, sglang, tensorrt_llm, tgi, vllm
 from kvplan.engine_logs.figures import EngineStart, Observation, Refusal
 from kvplan.engine_logs.lines import LogLine, Wanted, read_lines
-from kvplan.engine_logs.patterns import Wording, observe
+from kvplan.engine_logs.wording import Wording, observe
 from kvplan.errors import InputError
 
 WORDINGS: tuple[Wording, ...] = (
@@ -18,17 +19,10 @@ WORDINGS: tuple[Wording, ...] = (
     tgi.WORDING,
 )
 
-_STEMS = """
-uffer|blocks|block size|cuda|CUDA|llama|load_|llm_load|build|oading|LLM API|LLM engine|T-LLM|rt_llm|KV Cache
-KV cache s|KV cache is|KV cache p|KV cache d|paged KV|KV self|n_slots|n_ctx|print_info|VRAM:|device|#tokens
-Args {|tual usage|Asynchronous|Chunked|emory|Graph cap|Mamba Cache|aximum conc|Namespace(|Num GPUs|OutOfMem
-SWA pool|Warming up|avail mem|larger than|max batch|max model|max_total_|model weights|non-default|rocm
-server_args|sglang|text_gen|top-k samp|█
-"""
-STEMS = tuple(stem.encode() for stem in _STEMS.strip().replace("\n", "|").split("|"))
-"""Every line that a wording's ``trigger`` finds holds one of them: bytes that are quick to look for in a long log."""
+TRIGGERS = frozenset(word.encode() for wording in WORDINGS for word in wording.triggers)
+"""A line without any of them is not looked at."""
 
-# What several ranks print: pools are the smallest rank's, what is left free too; usage is the fullest rank's.
+# Of what several ranks print, pools and free memory are those of the smallest rank; usage is that of the fullest.
 _SMALLEST = {
     "kv_bytes",
     "kv_tokens",
@@ -44,7 +38,7 @@ _MEMORY = {"weight_bytes", "kv_bytes", "kv_part_bytes", "key_bytes", "kv_tokens"
 _FIELDS = {item.name for item in fields(EngineStart)}
 _LONGEST_ARGUMENTS = 400
 _PROGRESS = "%|"
-"""Another stream's progress bar, which may lie between the lines of a list."""
+"""A progress bar of another stream, which may stand between the lines of a list."""
 
 
 @dataclass
@@ -62,7 +56,7 @@ class _Building:
         return bool(self.names & _MEMORY)
 
     def is_joined_by(self, rank: str | None) -> bool:
-        """Whether ``rank`` is one more data-parallel engine of this start, which announces itself late."""
+        """Whether ``rank`` is one more data-parallel engine of this start, whose first line comes late."""
         ranks = {item.rank for item in self.seen}
         return rank is not None and "DP" in rank and rank not in ranks and any("DP" in (each or "") for each in ranks)
 
@@ -76,15 +70,15 @@ class _Building:
 def read_log(path: Path) -> list[EngineStart]:
     """Every engine start in a log file, in the order of its lines.
 
-    Raises InputError where the file cannot be read, or where no engine that kvplan knows wrote it.
+    Raises InputError where the file cannot be read, or no engine that kvplan knows wrote it.
     """
     reading = _Reading()
-    starts = _starts(reading, read_lines(path, Wanted(words=STEMS, all_now=reading.is_within_arguments)))
+    starts = reading.starts(read_lines(path, Wanted(words=TRIGGERS, all_now=reading.is_within_arguments)))
     if not starts:
         known = ", ".join(wording.engine for wording in WORDINGS)
         raise InputError(
-            f"{path} holds no start-up lines of an engine that kvplan knows",
-            hint=f"give the log from the engine's first line on; known are {known}",
+            f"{path} has no start-up lines of an engine that kvplan knows",
+            hint=f"give the log from the engine's first line on; known engines: {known}",
             file=str(path),
         )
     return starts
@@ -92,17 +86,11 @@ def read_log(path: Path) -> list[EngineStart]:
 
 def read_starts(lines: Iterable[LogLine]) -> list[EngineStart]:
     """As ``read_log``, from clean lines."""
-    return _starts(_Reading(), lines)
-
-
-def _starts(reading: "_Reading", lines: Iterable[LogLine]) -> list[EngineStart]:
-    for line in lines:
-        reading.take(line)
-    return [start for start in reading.starts() if start.observations or start.refusals]
+    return _Reading().starts(lines)
 
 
 class _Reading:
-    """The starts read so far, the one whose lines come now, and a list of arguments that goes on for several lines."""
+    """The starts read so far, the current one, and a list of arguments that continues over several lines."""
 
     def __init__(self) -> None:
         self._finished: list[EngineStart] = []
@@ -110,20 +98,16 @@ class _Reading:
         self._arguments: tuple[Wording, list[str], LogLine] | None = None
 
     def is_within_arguments(self) -> bool:
-        """Whether the next line goes on with a list of arguments, whatever it holds."""
+        """Whether the next line continues a list of arguments, whatever it contains."""
         return self._arguments is not None
 
-    def starts(self) -> list[EngineStart]:
-        """All of them, the last one ended with the file."""
-        return self._finished if self._current is None else [*self._finished, _finish(self._current)]
-
-    def take(self, line: LogLine) -> None:
-        """Read one line by the first engine's wording that knows it."""
-        if self._ends_arguments(line):
-            return
-        for wording in WORDINGS:
-            if wording.trigger.search(line.text) and self._takes(wording, line):
-                return
+    def starts(self, lines: Iterable[LogLine]) -> list[EngineStart]:
+        """Every start in ``lines`` that has a figure; each line is read by the first engine's wording that fits."""
+        for line in lines:
+            if not self._ends_arguments(line):
+                any(wording.trigger.search(line.text) and self._takes(wording, line) for wording in WORDINGS)
+        found = self._finished if self._current is None else [*self._finished, _finish(self._current)]
+        return [start for start in found if start.observations or start.refusals]
 
     def _ends_arguments(self, line: LogLine) -> bool:
         if self._arguments is None:
@@ -140,7 +124,7 @@ class _Reading:
         return True
 
     def _takes(self, wording: Wording, line: LogLine) -> bool:
-        """Whether ``wording`` has something to say of the line, and a start that it belongs to."""
+        """Whether ``wording`` understands the line, and there is a start that it belongs to."""
         found = tuple(observe(wording.patterns, line))
         is_marker = wording.marker.search(line.text) is not None
         refusal = _refusal(wording, line)
@@ -161,8 +145,8 @@ class _Reading:
         return True
 
     def _start_of(self, wording: Wording, line: LogLine, *, is_marker: bool, is_own: bool) -> _Building | None:
-        """The start that the line belongs to, a new one where it begins one; None for a line that is anybody's, and
-        inside another engine's start, where only a marker begins a new one."""
+        """The start that the line belongs to, perhaps a new one; None where it may be any engine's, and inside another
+        engine's start, where only a marker begins a new one."""
         current = self._current
         if current is not None and current.wording is wording:
             begins = is_marker and current.has_memory() and not current.is_joined_by(line.rank)
@@ -178,7 +162,7 @@ class _Reading:
 
 
 def _is_own(found: tuple[Observation, ...], refusal: Refusal | None) -> bool:
-    """Whether a line can only be this engine's: out-of-memory messages and a bare model name are anybody's."""
+    """Whether a line can only be this engine's: any engine prints out-of-memory messages and a model's name."""
     return any(item.name in _MEMORY | {"version", "file", "free_before_bytes", "total_bytes"} for item in found) or (
         refusal is not None and refusal.reason != "out_of_memory"
     )
@@ -188,25 +172,14 @@ def _refusal(wording: Wording, line: LogLine) -> Refusal | None:
     for reason, known in wording.refusals:
         if known.regex.search(line.text) is None:
             continue
-        values = {item.name: item.value for item in observe((known,), line)}
-        numbers = {name: value for name, value in values.items() if isinstance(value, int)}
-        return Refusal(
-            reason=reason,
-            line=line.number,
-            text=line.text[:500],
-            max_model_len=numbers.get("max_model_len"),
-            needed_bytes=numbers.get("needed_bytes"),
-            available_bytes=numbers.get("available_bytes"),
-            estimated_max_model_len=numbers.get("estimated_max_model_len"),
-            pool_tokens=numbers.get("pool_tokens"),
-            most_sequences=numbers.get("most_sequences"),
-        )
+        numbers: dict[str, Any] = {item.name: item.value for item in observe((known,), line)}
+        return Refusal(reason=reason, line=line.number, text=line.text[:500], **numbers)
     return None
 
 
 def _finish(building: _Building) -> EngineStart:
-    """One value for each figure: the last a rank printed, then the smallest or the largest over the ranks."""
-    seen = building.wording.fold(tuple(building.seen))
+    """One value for each figure: the last that each rank printed, then the smallest or the largest of the ranks."""
+    seen = building.wording.combine(tuple(building.seen))
     by_rank: dict[str, dict[str | None, Observation]] = {}
     for item in seen:
         by_rank.setdefault(item.name, {})[item.rank] = item
@@ -221,12 +194,12 @@ def _finish(building: _Building) -> EngineStart:
     total, requested = values.get("total_bytes"), values.get("requested_bytes")
     if "memory_utilization" not in values and isinstance(total, int) and isinstance(requested, int) and total:
         values["memory_utilization"] = requested / total
-    known = {name: value for name, value in values.items() if name in _FIELDS}
+    known: dict[str, Any] = {name: value for name, value in values.items() if name in _FIELDS}
     return EngineStart(
         engine=building.wording.engine,
         first_line=building.first_line,
         last_line=building.last_line,
         refusals=tuple(building.refusals),
         observations=seen,
-        **known,  # type: ignore[arg-type]
+        **known,
     )

@@ -1,4 +1,4 @@
-"""SGLang's wordings, from 0.3 to 0.5.
+"""SGLang's log lines, 0.3 to 0.5.
 
 Source: the loggers of ``model_runner.py``, ``memory_pool.py``, ``pool_configurator.py``, ``scheduler.py`` in the wheels
 of 0.3.6, 0.4.6, 0.4.10, 0.5.2, 0.5.6 and 0.5.23. Everything printed as "GB" is divided by 2**30.
@@ -8,79 +8,15 @@ import re
 from dataclasses import replace
 
 from kvplan.engine_logs.figures import Observation
-from kvplan.engine_logs.patterns import Observations, Pattern, Wording, pattern, patterns
-
-TRIGGER = re.compile(
-    r"server_args=|avail mem|KV Cache is allocated|KV Cache VA|#tokens|max_total_num_tokens=|Mamba Cache|liding"
-    r" window memory"
-    r"|Not enough memory|Using KV cache dtype|SWA pool|sglang"
-)
-
-MARKERS = re.compile(r"server_args=ServerArgs\(")
-
-ARGUMENTS = patterns(
-    r"model_path='(?P<model_text>[^']+)'",
-    r"[ (]tp_size=(?P<tensor_parallel_count>\d+)",
-    r"[ (]pp_size=(?P<pipeline_parallel_count>\d+)",
-    r"[ (]dp_size=(?P<data_parallel_count>\d+)",
-    r"mem_fraction_static=(?P<memory_utilization_number>[\d.]+)",
-    r"max_running_requests=(?P<max_num_seqs_count>\d+)",
-    r"chunked_prefill_size=(?P<max_num_batched_tokens>\d+)",
-    r"context_length=(?P<max_model_len_count>\d+)",
-    r"kv_cache_dtype='(?P<kv_dtype_text>[a-z0-9_]+)'",
-    r"[ (]quantization='(?P<quantization_text>[^']+)'",
-    r"[ (]page_size=(?P<block_tokens>\d+)",
-    r"disable_cuda_graph=(?P<enforce_eager_flag>True|False)",
-)
+from kvplan.engine_logs.wording import Observations, Wording, pattern, patterns
 
 _GB = r"(?:-?[\d.]+)"
-
-PATTERNS: tuple[Pattern, ...] = (
-    pattern(rf"Load weight begin\..*?avail mem=(?P<free_before_gib>{_GB}) GB"),
-    pattern(
-        rf"Load weight end\..*?(?:dtype=torch\.(?P<dtype_text>\w+), )?avail mem=(?P<free_after_load_gib>{_GB}) GB"
-        rf"(?:, mem usage=(?P<weight_gib>{_GB}) GB)?"
-    ),
-    pattern(r"Load weight end\..*?dtype=torch\.(?P<dtype_text>\w+)"),
-    pattern(
-        rf"KV Cache is allocated\..*?#tokens: (?P<kv_tokens>\d+)"
-        rf"(?:, K size: (?P<key_gib>{_GB}) GB, V size: (?P<value_gib>{_GB}) GB|, KV size: (?P<kv_gib>{_GB}) GB)?"
-    ),
-    pattern(rf"KV Cache is allocated\. K size: (?P<key_gib>{_GB}) GB, V size: (?P<value_gib>{_GB}) GB"),
-    pattern(rf"Memory pool end\. avail mem=(?P<free_after_pool_gib>{_GB}) GB"),
-    pattern(
-        rf"Mamba Cache is allocated\. max_mamba_cache_size: (?P<state_slots_count>\d+), conv_state size:"
-        rf" (?P<conv_gib>{_GB})GB,"
-        rf" ssm_state size: (?P<ssm_gib>{_GB})GB"
-    ),
-    pattern(
-        r"[Uu]se [Ss]liding window memory pool\. full_layer_tokens=(?P<full_pool_tokens>\d+),"
-        r" swa_layer_tokens=(?P<window_pool_tokens>\d+)"
-    ),
-    pattern(rf"Capture (?:cuda|CUDA) graph end\..*?(?:avail mem={_GB} GB\. )?mem usage=(?P<graph_gib>{_GB}) GB"),
-    pattern(
-        r"max_total_num_tokens=(?P<kv_tokens>\d+), (?:chunked_prefill_size=(?P<max_num_batched_tokens>\d+), )?"
-        r"(?:chunked_prefill_size=-1, )?max_prefill_tokens=\d+, max_running_requests=(?P<max_num_seqs_count>\d+),"
-        r" context_len=(?P<max_model_len_count>\d+)"
-    ),
-    pattern(r"Using KV cache dtype: torch\.(?P<kv_dtype_text>\w+)"),
-    pattern(r"sglang(?:\[\w+\])?[=-](?:v)?(?P<version_text>\d+\.\d+[\w.]*)"),
-    pattern(r"speculative_algorithm='(?!None)", has_speculation=True),
-)
-
-REFUSALS: tuple[tuple[str, Pattern], ...] = (
-    ("no_kv_memory", pattern(r"Not enough memory\. Please try to increase --mem-fraction-static")),
-    ("window_pool_too_small", pattern(r"SWA pool \((?P<pool_tokens>\d+) tokens\) cannot hold even one request")),
-    ("out_of_memory", pattern(r"CUDA out of memory|OutOfMemoryError")),
-)
-
-
 _WHOLE = {"key_bytes": "kv_bytes", "value_bytes": "kv_bytes", "conv_bytes": "state_bytes", "ssm_bytes": "state_bytes"}
 _OF_THE_LOADED_MODEL = {"weight_bytes", "free_before_bytes", "free_after_load_bytes"}
 
 
-def _fold(seen: Observations) -> Observations:
-    """Drops a draft model's figures, adds K to V, a window pool to the full one, and conv to temporal state.
+def _combine(seen: Observations) -> Observations:
+    """Drops a draft model's figures, and adds K to V and the conv states to the temporal ones.
 
     A rank that begins to load weights twice loads a draft model the second time.
     """
@@ -101,11 +37,61 @@ def _fold(seen: Observations) -> Observations:
 
 WORDING = Wording(
     engine="sglang",
-    trigger=TRIGGER,
-    marker=MARKERS,
-    patterns=PATTERNS,
-    refusals=REFUSALS,
+    triggers=(
+        "server_args=",
+        "avail mem",
+        "KV Cache is allocated",
+        "KV Cache VA",
+        "#tokens",
+        "max_total_num_tokens=",
+        "Mamba Cache",
+        "liding window memory",
+        "Not enough memory",
+        "Using KV cache dtype",
+        "SWA pool",
+        "sglang",
+    ),
+    marker=re.compile(r"server_args=ServerArgs\("),
     argument_line=re.compile(r"ServerArgs\("),
-    arguments=ARGUMENTS,
-    fold=_fold,
+    arguments=patterns(
+        r"model_path='(?P<model_text>[^']+)'",
+        r"[ (]tp_size=(?P<tensor_parallel_count>\d+)",
+        r"[ (]pp_size=(?P<pipeline_parallel_count>\d+)",
+        r"[ (]dp_size=(?P<data_parallel_count>\d+)",
+        r"mem_fraction_static=(?P<memory_utilization_number>[\d.]+)",
+        r"max_running_requests=(?P<max_num_seqs_count>\d+)",
+        r"chunked_prefill_size=(?P<max_num_batched_tokens>\d+)",
+        r"context_length=(?P<max_model_len_count>\d+)",
+        r"kv_cache_dtype='(?P<kv_dtype_text>[a-z0-9_]+)'",
+        r"[ (]quantization='(?P<quantization_text>[^']+)'",
+        r"[ (]page_size=(?P<block_tokens>\d+)",
+        r"disable_cuda_graph=(?P<enforce_eager_flag>True|False)",
+    ),
+    patterns=patterns(
+        rf"Load weight begin\..*?avail mem=(?P<free_before_gib>{_GB}) GB",
+        rf"Load weight end\..*?(?:dtype=torch\.(?P<dtype_text>\w+), )?avail mem=(?P<free_after_load_gib>{_GB}) GB"
+        rf"(?:, mem usage=(?P<weight_gib>{_GB}) GB)?",
+        r"Load weight end\..*?dtype=torch\.(?P<dtype_text>\w+)",
+        rf"KV Cache is allocated\..*?#tokens: (?P<kv_tokens>\d+)"
+        rf"(?:, K size: (?P<key_gib>{_GB}) GB, V size: (?P<value_gib>{_GB}) GB|, KV size: (?P<kv_gib>{_GB}) GB)?",
+        rf"KV Cache is allocated\. K size: (?P<key_gib>{_GB}) GB, V size: (?P<value_gib>{_GB}) GB",
+        rf"Memory pool end\. avail mem=(?P<free_after_pool_gib>{_GB}) GB",
+        rf"Mamba Cache is allocated\. max_mamba_cache_size: (?P<state_slots_count>\d+), "
+        rf"conv_state size: (?P<conv_gib>{_GB})GB, ssm_state size: (?P<ssm_gib>{_GB})GB",
+        r"[Uu]se [Ss]liding window memory pool\. full_layer_tokens=(?P<full_pool_tokens>\d+), "
+        r"swa_layer_tokens=(?P<window_pool_tokens>\d+)",
+        rf"Capture (?:cuda|CUDA) graph end\..*?(?:avail mem={_GB} GB\. )?mem usage=(?P<graph_gib>{_GB}) GB",
+        r"max_total_num_tokens=(?P<kv_tokens>\d+), (?:chunked_prefill_size=(?P<max_num_batched_tokens>\d+), )?"
+        r"(?:chunked_prefill_size=-1, )?max_prefill_tokens=\d+, max_running_requests=(?P<max_num_seqs_count>\d+), "
+        r"context_len=(?P<max_model_len_count>\d+)",
+        r"Using KV cache dtype: torch\.(?P<kv_dtype_text>\w+)",
+        r"sglang(?:\[\w+\])?[=-](?:v)?(?P<version_text>\d+\.\d+[\w.]*)",
+        pattern(r"speculative_algorithm='(?!None)", has_speculation=True),
+    ),
+    refusals=(
+        ("no_kv_memory", pattern(r"Not enough memory\. Please try to increase --mem-fraction-static")),
+        ("window_pool_too_small", pattern(r"SWA pool \((?P<pool_tokens>\d+) tokens\) cannot hold even one request")),
+        ("out_of_memory", pattern(r"CUDA out of memory|OutOfMemoryError")),
+    ),
+    combine=_combine,
 )

@@ -1,58 +1,61 @@
-"""How a line becomes figures: a pattern's named groups are figures, and the end of a group's name is its unit."""
+"""An engine's log lines as data: a pattern's named groups are figures, and the end of a group's name is its unit."""
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import cached_property
 
 from kvplan.engine_logs.figures import Observation
 from kvplan.engine_logs.lines import LogLine
 from kvplan.units import GIB, MIB
 
 _LONGEST_FIGURE = 30
-_TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0"}
+_FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+Observations = tuple[Observation, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """One wording. Group ``weight_gib`` gives ``weight_bytes``; ``weight_mib`` too; ``x_count`` gives the number ``x``.
-
-    ``always`` are figures that the line's mere presence gives.
+    """One form of a line. Group ``weight_gib`` gives ``weight_bytes``, as ``weight_mib`` does; ``x_count`` gives the
+    number ``x``. ``always`` are the figures that every such line gives.
     """
 
     regex: re.Pattern[str]
     always: tuple[tuple[str, int | float | str | bool], ...] = ()
 
 
-Observations = tuple[Observation, ...]
+def pattern(text: str, **always: float | str | bool) -> Pattern:
+    """A Pattern from its text."""
+    return Pattern(regex=re.compile(text), always=tuple(always.items()))
+
+
+def patterns(*texts: str | Pattern) -> tuple[Pattern, ...]:
+    """Patterns from their texts; one that has ``always`` is written with ``pattern``."""
+    return tuple(pattern(text) if isinstance(text, str) else text for text in texts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
     """One engine's log lines.
 
-    ``trigger`` finds lines worth a look; ``marker`` begins a start; ``argument_line`` lists the settings that
-    ``arguments`` read; ``fold`` turns partial figures (a buffer a device, a pool a layer kind) into whole ones.
+    Every line of interest contains one of ``triggers``. A ``marker`` begins a start. An ``argument_line`` lists the
+    settings that ``arguments`` read. ``combine`` turns partial figures (a device's buffer, K and V) into whole ones.
     """
 
     engine: str
-    trigger: re.Pattern[str]
+    triggers: tuple[str, ...]
     marker: re.Pattern[str]
     patterns: tuple[Pattern, ...]
     refusals: tuple[tuple[str, Pattern], ...]
     argument_line: re.Pattern[str] | None = None
     arguments: tuple[Pattern, ...] = ()
-    fold: Callable[[Observations], Observations] = tuple
+    combine: Callable[[Observations], Observations] = tuple
 
-
-def patterns(*texts: str) -> tuple[Pattern, ...]:
-    """Patterns from their texts."""
-    return tuple(pattern(text) for text in texts)
-
-
-def pattern(text: str, **always: float | str | bool) -> Pattern:
-    """A Pattern from its text."""
-    return Pattern(regex=re.compile(text), always=tuple(always.items()))
+    @cached_property
+    def trigger(self) -> re.Pattern[str]:
+        """Any of ``triggers``."""
+        return re.compile("|".join(map(re.escape, self.triggers)))
 
 
 def figure(name: str, text: str) -> tuple[str, int | float | str | bool] | None:
@@ -67,8 +70,8 @@ def figure(name: str, text: str) -> tuple[str, int | float | str | bool] | None:
     if unit == "text":
         return stem, text
     if unit == "flag":
-        lowered = text.lower()
-        return (stem, lowered in _TRUE) if lowered in _TRUE | _FALSE else None
+        flag = _FLAGS.get(text.lower())
+        return None if flag is None else (stem, flag)
     if len(text) > _LONGEST_FIGURE:
         return None
     try:
