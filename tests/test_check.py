@@ -14,9 +14,9 @@ from kvplan.check.measure import measure, parse_prices
 from kvplan.check.measures import MEASURES, over_seeds
 from kvplan.check.results import Change, Check, LimitResult, Measured, Reading
 from kvplan.errors import InputError
-from kvplan.report.check_json import text as json_text
-from kvplan.report.check_words import message
-from kvplan.report.fit_json import text as fit_json
+from kvplan.report.check_json import json as json_text
+from kvplan.report.check_text import message
+from kvplan.report.fit_json import json as fit_json
 from kvplan.traffic.file.schema import LIMIT_NAMES
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.spec import Limit, Traffic
@@ -161,7 +161,7 @@ def test_one_seed_says_that_it_has_no_interval() -> None:
     found = check(_traffic("refused_share: {max: 1}"), seeds=1, workers=1)
     (limit,) = found.limits
     assert (limit.certainty, limit.passed) == ("one_seed", True)
-    assert "no interval from one seed" in message(limit)
+    assert "one seed gives no interval" in message(limit)
     assert over_seeds([0.25], "mean", "max") == Reading(value=0.25, how="of 1 seed")
 
 

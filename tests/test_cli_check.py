@@ -165,8 +165,8 @@ def test_strict_fails_what_is_within_noise(capsys: pytest.CaptureFixture[str], t
     edge = (max(refused["interval"][0], 0) + refused["measured"]) / 2
     (tmp_path / "edge.yaml").write_text(wide.replace("max: 1}", f"max: {edge}}}"), encoding="utf-8")
     shown = _run(capsys, 0, "edge.yaml")
-    assert "in noise  refused_share" in shown
-    assert "within noise, so not sure" in " ".join(shown.split())
+    assert "unsure  refused_share" in shown
+    assert "which reaches across the limit" in " ".join(shown.split())
     assert "broken" in _run(capsys, 1, "edge.yaml", "--strict")
     assert "::warning file=edge.yaml,line=21" in _run(capsys, 0, "edge.yaml", "--format", "github")
 

@@ -18,10 +18,10 @@ from kvplan.engines.base import Deployment
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.profiles.loader import load_gpu
-from kvplan.report.compare_csv import text as compare_csv
-from kvplan.report.compare_json import text as compare_json
-from kvplan.report.compare_text import text as compare_text
-from kvplan.report.compare_words import load_words, reason
+from kvplan.report.compare import csv as compare_csv
+from kvplan.report.compare import json as compare_json
+from kvplan.report.compare import load_words, reason
+from kvplan.report.compare import text as compare_text
 from kvplan.report.page import render
 from kvplan.sources import read_model
 from kvplan.traffic.load import parse_traffic
@@ -277,8 +277,7 @@ def test_traffic_on_the_command_line_brings_its_model(capsys: pytest.CaptureFixt
         "--offline", "--workers", "1",
     )  # fmt: skip
     assert max(map(len, shown.splitlines())) <= 80
-    assert shown.startswith("the smallest for the traffic of traffic.yaml: 1 × ")
-    assert "the traffic of traffic.yaml" in " ".join(shown.split())
+    assert " is the smallest that carries the traffic of traffic.yaml" in " ".join(shown.split())
 
 
 def test_a_price_of_a_gpu_that_is_not_compared_is_not_passed_over(llama: ModelSpec) -> None:

@@ -251,8 +251,8 @@ def test_the_terms_of_the_fraction() -> None:
     fraction, terms, binds = safety_fraction(plant, count_error_share=0.05, look_ahead_share=0.1, band_share=0.02)
     assert fraction == 0.83  # 0.9 × 0.98 × 0.95 = 0.8379
     assert terms == {"look_ahead_share": 0.1, "budget_band_share": 0.02, "token_count_share": 0.05}
-    assert binds.startswith("look-ahead")
-    assert safety_fraction(plant, risk_free=0.6)[2].startswith("the runs")
+    assert binds.startswith("draft tokens")
+    assert safety_fraction(plant, risk_free=0.6)[2].startswith("above 0.60 ")
     assert look_ahead_share(plant, 0, 9.0) == 0.0
     assert look_ahead_share(plant, 3, 9.0) == 0.1  # 3 drafts take a tenth block
     assert largest_safe_fraction(lambda fraction: fraction <= 0.04) == 0.0

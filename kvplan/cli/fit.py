@@ -64,7 +64,8 @@ def run(
     if default_cap is None and len(caps) == len(prompts):
         default_cap = max(caps, default=None)
     learnt = None if calibration is None else load_calibration(calibration)
-    wanted = read_options(asked, {key: flag_of(key) for key in asked})
+    named = {} if learnt is None else learnt.device
+    wanted = named | read_options(asked, {key: flag_of(key) for key in asked})
     _check_device(wanted, learnt)
     fraction = read_share(safety_fraction, "--safety-fraction")
     try:
@@ -82,18 +83,14 @@ def run(
 
 
 def _check_device(wanted: dict[str, Any], learnt: "CalibrationFile | None") -> None:
-    """The calibration's engine and GPU where none was named; InputError where no memory is known at all."""
-    known = () if learnt is None else (learnt.gpu, learnt.gpu_memory_bytes)
-    if all(each is None for each in (*known, *map(wanted.get, ("gpu", "gpu_memory_bytes", "kv_memory_bytes")))):
+    """Raises InputError where no memory is known."""
+    known = None if learnt is None else learnt.gpu_memory_bytes
+    if known is None and all(wanted.get(name) is None for name in ("gpu", "gpu_memory_bytes", "kv_memory_bytes")):
         raise InputError(
             "fit needs a GPU",
             hint="--gpu h100 (kvplan list gpus), or --gpu-memory 79.18GiB, or --kv-memory 40GiB",
             key="gpu",
         )
-    if learnt is not None:
-        wanted.setdefault("engine", learnt.engine)
-        if learnt.gpu is not None:
-            wanted.setdefault("gpu", learnt.gpu)
 
 
 def _fit(
@@ -127,7 +124,7 @@ def _print(result: "Fit", flags: str | None, format: str, command: str) -> None:
         show_report("fit", "json", result, engine_flags(result), smallest_changes(result))
     elif flags is not None:
         from kvplan.flags import command_words, served_window
-        from kvplan.report.flags_text import text as flags_text
+        from kvplan.report.fit_text import flags as flags_text
 
         for finding in result.findings:
             if finding.severity != "info":

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from kvplan.cli.files import check_free, whole
 from kvplan.errors import InputError
+from kvplan.report import report
 
 if TYPE_CHECKING:
     from kvplan.report.page import Part
@@ -114,11 +114,8 @@ def wants_colour() -> bool:
 
 
 def show_report(name: str, format: str, *result: object, output: Path | None = None, force: bool = False) -> None:
-    """Print ``result``, or write it to ``output``, as ``text`` of ``kvplan.report.<name>_<format>`` puts it.
-
-    So a new format is a file there, and a word among the command's formats.
-    """
-    made = import_module(f"kvplan.report.{name}_{format}").text(*result)
+    """Print ``result`` of the command ``name``, or write it to ``output``."""
+    made = report(name, format)(*result)
     if output is None:
         (show if format == "text" else write_data)(made)
         return

@@ -124,7 +124,7 @@ def run(
 
 def _sparklines(result: "Simulation") -> "Iterator[Part]":
     """The pool over time, for a person at a terminal that has the signs; nothing through a pipe."""
-    from kvplan.report.sparklines import BARS, parts
+    from kvplan.report.over_time import BARS, parts
 
     if sys.stdout.isatty() and encodable(BARS, sys.stdout.encoding or "utf-8") == BARS:
         yield from parts(result, width=terminal_width())

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from kvplan.cli import options
-from kvplan.cli.files import check_free
+from kvplan.cli.files import check_free, readable
 from kvplan.cli.output import show_above, show_report, talk, write_file
 
 NEEDS_ARGUMENTS = True
@@ -37,7 +37,7 @@ def run(
 
     if output is not None:
         check_free(output, force=force)
-    description = describe_trace(Path("/dev/stdin") if file == Path("-") else file, format=kind)
+    description = describe_trace(readable(file), format=kind)
     text = traffic_text(description, name=name) if description.rate_per_s > 0 or output is not None else None
     if output is not None and text is not None:
         write_file(output, text, force=force)
@@ -45,7 +45,7 @@ def run(
     if format == "json":
         show_report("trace", "json", description, text)
     elif output is None and text is not None:
-        from kvplan.report.trace_text import text as parts
+        from kvplan.report.trace import text as parts
 
         show_above(parts(description), text)
     else:

@@ -160,10 +160,10 @@ def scaling_rules(plant: Plant, fraction: float, answer: Played) -> tuple[Scalin
     gauge = answer.kv_used_mean_share / reserved * fraction * _LEDGER_FULL_SHARE if reserved else None
     fewer = _LEDGER_FULL_SHARE * (fleet - 1) / fleet
     rules: tuple[tuple[str | None, str, float | None, int, str], ...] = (
-        (_LEDGER_SHARE, "out", _LEDGER_FULL_SHARE, 60, "the promises are nearly all given; refusals follow"),
+        (_LEDGER_SHARE, "out", _LEDGER_FULL_SHARE, 60, "nearly all is promised, refusals follow"),
         (_LEDGER_SHARE, "in", fewer, 600, f"{fleet - 1} of {fleet} replicas would still hold what is promised"),
         (names.kv_usage, "out", gauge, 60, "what the engine's gauge reads when the ledger is 80% full"),
-        (names.waiting, "out", 1.0, 30, "admitted requests wait: max_num_seqs or the step time binds, not the ledger"),
+        (names.waiting, "out", 1.0, 30, "admitted requests wait for max_num_seqs or the step time, not for the ledger"),
     )
     return tuple(
         ScalingRule(metric=metric, direction=direction, threshold=round(threshold, 2), for_s=for_s, meaning=meaning)

@@ -82,13 +82,13 @@ def knee_words(points: Sequence[CapPoint], chosen: CapPoint, limits: Constraints
     kept = [point.default_max_tokens for point in points if point.feasible]
     if len(kept) > 1:
         return (
-            f"caps from {kept[0]:,} to {kept[-1]:,} keep the constraints; this one cuts off and refuses least, each "
-            "measured by its limit"
+            f"caps from {kept[0]:,} to {kept[-1]:,} keep the constraints; {chosen.default_max_tokens:,} cuts off and "
+            "refuses least, each relative to its limit"
         )
     if kept:
         return "the only round cap that keeps the constraints"
     names = " and ".join(name for name, _, _ in broken(chosen.played, chosen.truncated_share, limits))
-    return f"no cap keeps all constraints; this one misses {names} by least"
+    return f"no cap keeps all constraints; {chosen.default_max_tokens:,} misses {names} by least"
 
 
 def _ratios(point: CapPoint, limits: Constraints) -> tuple[float, float, float]:

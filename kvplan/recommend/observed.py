@@ -8,7 +8,7 @@ from kvplan.capacity import usable_blocks
 from kvplan.errors import InputError
 from kvplan.recommend.prometheus import Histogram, Metrics, read_metrics
 from kvplan.recommend.results import Constraints, ObservedUse, SafetyAnswer
-from kvplan.recommend.safety import BAND, COUNT, LOOK_AHEAD, safety_fraction
+from kvplan.recommend.safety import BAND, COUNT, LOOK_AHEAD, binding_term, safety_fraction
 from kvplan.simulation.plant import Plant
 
 _DEVIATIONS = 3.0
@@ -39,8 +39,8 @@ def observe(
         risk_free=safety.risk_free_fraction,
         band_share=taken[BAND] if band is None else band,
     )
-    if band is not None and terms[BAND] > 0 and binds.startswith("the budget's band"):
-        binds = f"the engine's pool, {terms[BAND]:.1%} smaller than planned"
+    if band is not None and binding_term(terms, safety.risk_free_fraction) == BAND:
+        binds = f"the engine's pool is {terms[BAND]:.1%} smaller than planned"
     used_share = used / reserved if reserved and used is not None else None
     over = None if shares is None else shares.above(1.0)
     preempted = metrics.total("vllm:num_preemptions", "sglang:num_retracted_requests")

@@ -44,18 +44,18 @@ def with_recommendation(
         refused_share=refused,
         per_class=per_class(drawings, window, limits, cap)[0],
         binds=binds,
-        reason=_reason(drawings, cap, refused, limits, window) + _only(drawings, inputs.default_max_tokens_source),
+        reason=_reason(drawings, cap, refused, limits, window) + _source(drawings, inputs.default_max_tokens_source),
         terms=terms,
     )
     return replace(simulation, recommendation=answer)
 
 
-def _only(drawings: Sequence[Arrivals], source: str) -> str:
-    """That the cap was not searched, unlike ``recommend``'s; nothing where no cap is filled in."""
+def _source(drawings: Sequence[Arrivals], source: str) -> str:
+    """Where the cap comes from: it was not searched, unlike ``recommend``'s; nothing where no cap is filled in."""
     if not unset_share(drawings):
         return ""
-    chosen = "was given" if source == "the traffic file" else f"is {source}"
-    return f". It {chosen}, and the only one played: kvplan recommend plays others too"
+    chosen = "given" if source == "the traffic file" else source
+    return f". It is {chosen}; kvplan recommend compares caps"
 
 
 def _reason(drawings: Sequence[Arrivals], cap: int, refused: float | None, limits: Constraints, window: int) -> str:
@@ -64,12 +64,12 @@ def _reason(drawings: Sequence[Arrivals], cap: int, refused: float | None, limit
         alike = float(np.concatenate([one.output_tokens > cap for one in drawings]).mean())
         return (
             f"every request sends its own cap, so a default changes nothing here; {cap:,} would cut off {alike:.2%} of "
-            "such answers if a client sent none"
+            "these answers if clients sent none"
         )
     truncated = mean_truncated(drawings, cap)
     seen = sum(map(len, drawings))
-    cut = f"{truncated:.2%} of all answers" if truncated else f"none of {seen:,} answers"
-    said = f"a default of {cap:,} cuts off {cut}"
+    cut = f"{truncated:.2%} of answers" if truncated else f"none of {seen:,} answers"
+    said = f"{cap:,} cuts off {cut}"
     if refused is not None:
         said += f" and {f'{refused:.2%} of requests are refused at least once' if refused else 'no request is refused'}"
         if refused > limits.max_refused_share:

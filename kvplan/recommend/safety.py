@@ -13,7 +13,6 @@ from kvplan.traffic.arrivals import Arrivals
 LEAST_FRACTION = 0.05
 _SMALL_BAND = 0.005
 """What a start-up log leaves open is less; measuring takes a larger band away."""
-_CALIBRATE = "; a start-up log settles it (kvplan calibrate)"
 _FRACTIONS = (0.5, 0.7, 0.9, 1.0, 1.25, 1.5)
 LOOK_AHEAD, BAND, COUNT = "look_ahead_share", "budget_band_share", "token_count_share"
 
@@ -41,19 +40,25 @@ def safety_fraction(
     return int(product * 100 + 1e-9) / 100, terms, _binding(terms, risk_free)
 
 
-def _binding(terms: Mapping[str, float], risk_free: float) -> str:
-    """The term that takes most, in words."""
-    words = {
-        BAND: f"the budget's band: the pool may turn out {terms[BAND]:.1%} smaller than planned"
-        + _CALIBRATE * (terms[BAND] > _SMALL_BAND),
-        COUNT: f"the token count, up to {terms[COUNT]:.1%} below the engine's",
-        LOOK_AHEAD: f"look-ahead, {terms[LOOK_AHEAD]:.1%} of a reservation",
-        "": "nothing: the pool was measured and the ledger counts the engine's blocks",
-    }
+def binding_term(terms: Mapping[str, float], risk_free: float) -> str | None:
+    """The term that takes most; None where the runs take more, or nothing is taken."""
     largest = max(terms, key=lambda name: terms[name])
-    if risk_free < 1.0 and 1.0 - risk_free > terms[largest]:
-        return f"the runs: above {risk_free:.2f} this policy preempts on this traffic"
-    return words[largest if terms[largest] > 0 else ""]
+    return largest if terms[largest] > 0 and terms[largest] >= 1.0 - risk_free else None
+
+
+def _binding(terms: Mapping[str, float], risk_free: float) -> str:
+    """What takes most, in words."""
+    match binding_term(terms, risk_free):
+        case "budget_band_share":
+            settled = "; kvplan calibrate settles it from a start-up log" * (terms[BAND] > _SMALL_BAND)
+            return f"the pool may turn out {terms[BAND]:.1%} smaller than planned{settled}"
+        case "token_count_share":
+            return f"the front door may count up to {terms[COUNT]:.1%} fewer tokens than the engine"
+        case "look_ahead_share":
+            return f"draft tokens may take {terms[LOOK_AHEAD]:.1%} on top of a reservation"
+    if risk_free < 1.0:
+        return f"above {risk_free:.2f} this policy preempts on this traffic"
+    return "nothing is held back: the pool was measured, and the ledger counts the engine's own blocks"
 
 
 def look_ahead_share(plant: Plant, speculative_tokens: int, mean_charge_blocks: float) -> float:
@@ -73,7 +78,7 @@ def lowered(safety: SafetyAnswer, fraction: float, policy: str) -> SafetyAnswer:
         safety,
         safety_fraction=fraction,
         risk_free_fraction=min(safety.risk_free_fraction, fraction),
-        binds=f"the runs: above {fraction:.2f} {policy} preempts on this traffic under the recommended cap",
+        binds=f"above {fraction:.2f} {policy} preempts on this traffic under the recommended cap",
     )
 
 

@@ -1,12 +1,12 @@
 """``kvplan check`` as JSON (``kvplan.check``)."""
 
 from kvplan.check.results import Check, Difference, LimitResult
-from kvplan.report.check_words import message, summary
+from kvplan.report.check_text import message, summary
 from kvplan.report.json_text import document, picked
-from kvplan.report.model_json import model_object
+from kvplan.report.model import model_object
 
 
-def text(check: Check) -> str:
+def json(check: Check) -> str:
     """The document. ``figures`` is what ``--baseline`` reads."""
     simulation = check.measured.simulation
     fit = check.measured.fit

@@ -1,4 +1,4 @@
-"""``kvplan check`` as text: the verdict, one line a limit, what is broken, what a change does."""
+"""``kvplan check`` for people: the verdict, one line a limit, what is broken, what a change does."""
 
 from collections.abc import Iterator
 from shlex import join, quote
@@ -6,11 +6,10 @@ from shlex import join, quote
 from kvplan.check.measures import judged
 from kvplan.check.results import Change, Check, Difference, LimitResult
 from kvplan.engines.options import flag_words
-from kvplan.report.check_words import UNSURE, bound, failure, interval, measured, message, summary, title
-from kvplan.report.numbers import figure_beside
+from kvplan.report.markdown import document
+from kvplan.report.numbers import figure, figure_beside
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, labelled, next_steps, paragraph
-from kvplan.report.simulation_text import setting_line
-from kvplan.report.traffic_file import file_name
+from kvplan.report.simulation_text import file_name, setting_line
 
 
 def text(check: Check) -> Iterator[Part]:
@@ -39,7 +38,7 @@ def text(check: Check) -> Iterator[Part]:
 
 def _verdict(limit: LimitResult) -> str:
     if limit.certainty == "within_noise":
-        return "in noise"
+        return "unsure"
     return "holds" if limit.passed else "broken"
 
 
@@ -56,7 +55,7 @@ def _remarks(check: Check) -> Iterator[Part]:
         yield labelled("unsure", doubt)
     if simulation is not None and simulation.inputs.service_band_share:
         band = f"± {simulation.inputs.service_band_share:.0%}"
-        yield labelled("assumed", f"service time from {simulation.inputs.service_source}, {band}")
+        yield labelled("assumed", f"step times from {simulation.inputs.service_source}, {band}")
 
 
 def _doubts(check: Check) -> Iterator[str]:
@@ -67,10 +66,10 @@ def _doubts(check: Check) -> Iterator[str]:
     simulation = check.measured.simulation
     share = 0.0 if simulation is None else simulation.inputs.service_band_share
     for limit in check.limits:
-        for value, words in ((limit.at_slow_end, "longer"), (limit.at_fast_end, "shorter")):
+        for value, words in ((limit.at_slow_end, "longer"), (limit.at_fast_end, "less")):
             if limit.passed and value is not None and not limit.kept_by(value):
                 shown = figure_beside(limit.name, value, limit.limit)
-                yield f"{title(limit)} would be {shown} ({bound(limit)}), were every step {share:.0%} {words}"
+                yield f"{title(limit)} would be {shown} ({bound(limit)}) if every step took {share:.0%} {words}"
                 break
 
 
@@ -144,3 +143,75 @@ def _next(check: Check) -> tuple[str, ...]:
     if check.passed:
         return (*surer, f"kvplan check {name} --format junit --output kvplan.xml", "kvplan explain ci")
     return (*surer, f"kvplan simulate {name}", f"kvplan recommend {name}")
+
+
+UNSURE = ("within_noise", "one_seed")
+
+
+def title(limit: LimitResult) -> str:
+    """The limit's name, and its class."""
+    return limit.name if limit.class_name is None else f"{limit.name} of {limit.class_name}"
+
+
+def bound(limit: LimitResult) -> str:
+    """The limit itself, as it was written: ``≤ 1%``."""
+    name, value = limit.name, limit.limit
+    is_time = name.endswith("_s") and not name.endswith("_per_s")
+    shown = f"{value:g} s" if is_time else f"{value * 100:g}%" if name.endswith("_share") else figure(name, value)
+    return f"{'≥' if limit.bound == 'min' else '≤'} {shown}"
+
+
+def measured(limit: LimitResult) -> str:
+    """The measured value, told apart from the limit."""
+    return figure_beside(limit.name, limit.reading.value, limit.limit)
+
+
+def interval(limit: LimitResult) -> str:
+    """The 95% interval; empty where there is none, or it is a point."""
+    low, high = limit.reading.low, limit.reading.high
+    if low is None or high is None or low == high:
+        return ""
+    low, high = max(low, 0.0), min(high, 1.0) if limit.name.endswith("_share") else high
+    return f"{figure_beside(limit.name, low, limit.limit)} … {figure_beside(limit.name, high, limit.limit)}"
+
+
+def message(limit: LimitResult) -> str:
+    """What was measured against what, and how sure that is, in one sentence."""
+    if limit.name == "fits":
+        return limit.reading.detail
+    if limit.certainty == "not_measured":
+        return f"{title(limit)} ({bound(limit)}) was not measured: {limit.reading.detail}"
+    side = "within" if limit.keeps else "above" if limit.bound == "max" else "below"
+    said = f"{title(limit)} is {measured(limit)}, {side} its limit {bound(limit)}"
+    facts = [limit.reading.how] if limit.reading.how else []
+    if interval(limit):
+        facts.append(f"95% interval {interval(limit)}")
+    if limit.certainty == "within_noise":
+        facts.append("which reaches across the limit" + ("" if limit.passed else ", and --strict fails that"))
+    elif limit.certainty == "one_seed":
+        facts.append("one seed gives no interval")
+    return f"{said} ({', '.join(facts)})" if facts else said
+
+
+def failure(limit: LimitResult, check: Check) -> str:
+    """The message of a limit that is broken, and whether it is the change that breaks it."""
+    return f"{message(limit)}{'; the base keeps it' if limit in check.newly_broken else ''}"
+
+
+def summary(check: Check) -> str:
+    """The answer in one line."""
+    total, broken = len(check.limits), len(check.broken)
+    if check.measured.trouble is not None:
+        return f"fails: {check.measured.trouble}"
+    if broken:
+        return f"fails: {broken} of {total} limit{'s' * (total > 1)} {'is' if broken == 1 else 'are'} broken"
+    unsure = sum(limit.certainty == "within_noise" for limit in check.limits)
+    if unsure:
+        return f"passes: {total - unsure} of {total} limit{'s' * (total > 1)} hold, {unsure} too close to tell"
+    words = {1: "its limit holds", 2: "both limits hold"}
+    return f"passes: {words.get(total, f'all {total} limits hold')}"
+
+
+def markdown(check: Check) -> str:
+    """The text report for a pull request or a job summary."""
+    return document("kvplan check", text(check))

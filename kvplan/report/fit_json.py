@@ -7,12 +7,12 @@ from kvplan.engines.base import Budget, Finding
 from kvplan.errors import KvplanError
 from kvplan.remedies import Remedy
 from kvplan.report.json_text import document, picked
-from kvplan.report.model_json import model_object
+from kvplan.report.model import model_object
 
 _RESERVATION = "name prompt_tokens max_output_tokens reserved_tokens reserved_bytes logical_bytes blocks sequences"
 
 
-def text(fit: Fit, flags: Mapping[str, object], remedies: Sequence[Remedy]) -> str:
+def json(fit: Fit, flags: Mapping[str, object], remedies: Sequence[Remedy]) -> str:
     """The document of a plan."""
     return document(
         "fit",

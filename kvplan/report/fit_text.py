@@ -1,13 +1,16 @@
-"""``kvplan fit`` as text: does it fit, where the memory goes, what the pool holds, what to do."""
+"""``kvplan fit`` as text: does it fit, where the memory goes, what the pool holds, what to do; or the flags alone."""
 
+import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from shlex import quote
 
 from kvplan.capacity import Fit
 from kvplan.engines.base import OVER_STATE_BLOCKS, Budget, Finding, Settings
 from kvplan.remedies import MOST_GPUS, Remedy
-from kvplan.report.model_text import provenance
+from kvplan.report.model import provenance
 from kvplan.report.numbers import count, format_bytes, ratio
 from kvplan.report.page import (
     ACTION,
@@ -37,7 +40,9 @@ def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
     for remedy in remedies:
         yield labelled("change", _remedy(remedy), style=ACTION)
     if fit.verdict == "does_not_fit" and not remedies:
-        yield labelled("change", f"none: no shorter window, no KV in fp8, no {MOST_GPUS} of these GPUs", style=ACTION)
+        yield labelled(
+            "change", f"none found: no shorter window, fp8 KV or {MOST_GPUS} of these GPUs is enough", style=ACTION
+        )
     yield BLANK
     if fit.plan.budget is not None:
         rows = budget_rows(fit.plan.budget, fit.plan.kv_bytes)
@@ -56,7 +61,7 @@ def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
 def _reservations(fit: Fit) -> Columns:
     """What a request of each shape is charged; where layers form several groups, also what they store of it."""
     is_mixed = len(fit.plan.layout.groups) > 1
-    charged = "of each GPU" if fit.deployment.gpus > 1 else "memory"
+    charged = "per GPU" if fit.deployment.gpus > 1 else "memory"
     stored = ("stored",) if is_mixed else ()
     return columns(
         ("worst case of", "tokens", "blocks", charged, *stored, "at once"),
@@ -116,8 +121,8 @@ def _answer(fit: Fit) -> str:
     if fit.verdict == "does_not_fit" and not fit.serves_window:
         return f"does not fit: {pool} holds {held}; the longest window is {fit.longest_window_tokens:,}"
     if fit.verdict == "does_not_fit":
-        return f"does not fit: {pool}, {held}, but a request that was asked for is never admitted"
-    return f"cannot tell: without what is not modelled, {pool}, {held}"
+        return f"does not fit: {pool}, {held}, but a request that was asked about is never admitted"
+    return f"cannot tell: a part is not modelled; without it {pool}, {held}"
 
 
 def _remedy(remedy: Remedy) -> str:
@@ -144,7 +149,7 @@ def budget_rows(budget: Budget, kv_bytes: int) -> Iterator[tuple[str, ...]]:
     yield (_POOL if budget.kv_bytes == kv_bytes else _LEFT, _gib(budget.kv_bytes), band if low or high else "")
     for term in budget.terms:
         if not term.inside_fraction:
-            yield (f"beside it: {_words(term.name)}", _gib(term.bytes), term.formula)
+            yield (f"on top: {_words(term.name)}", _gib(term.bytes), term.formula)
 
 
 def _words(name: str) -> str:
@@ -157,7 +162,7 @@ def _pool(fit: Fit) -> Iterator[Part]:
         f"pool of {fit.plan.blocks:,} blocks of {format_bytes(layout.bytes_per_block)} "
         f"({fit.pool_tokens:,} tokens as the engine prints it)"
     )
-    yield columns(("group", "layers", "block", "window", "blocks of one request"), _group_rows(fit))
+    yield columns(("group", "layers", "block", "window", "blocks of a full window"), _group_rows(fit))
 
 
 def _group_rows(fit: Fit) -> Iterator[tuple[str, ...]]:
@@ -201,3 +206,35 @@ def _traffic_file(fit: Fit) -> str:
     gpu = "" if asked.gpu is None else f" --gpu {asked.gpu.name}"
     engine = "" if str(asked.engine) == "vllm" else f" --engine {asked.engine}"
     return f"kvplan init --model {quote(fit.model.id)}{gpu}{engine} --output traffic.yaml"
+
+
+def flags(words: Sequence[str], form: str, model_id: str) -> str:
+    """``words`` as a shell command over several lines, or what follows its program as YAML: ``args`` from the model on,
+    and ``env``. The program is the image's own entry point, so it is only said.
+
+    >>> print(flags(["LIST=20,12 vllm serve org/m", "--max-model-len 4096"], "k8s", "org/m"), end="")
+    # a container that runs: vllm serve
+    args:
+      - "org/m"
+      - "--max-model-len"
+      - "4096"
+    env:
+      - name: "LIST"
+        value: "20,12"
+    """
+    if form == "cli":
+        return " \\\n  ".join(words) + "\n"
+    spoken = shlex.split(" ".join(words))
+    variables = list(takewhile(lambda word: "=" in word, spoken))
+    command = spoken[len(variables) :]
+    program = list(takewhile(lambda word: word != model_id and not word.startswith("--"), command))
+    lines = [f"# a container that runs: {shlex.join(program)}", *_items("args", command[len(program) :])]
+    if variables:
+        lines.append("env:")
+        for name, _, value in (variable.partition("=") for variable in variables):
+            lines += [f"  - name: {json.dumps(name)}", f"    value: {json.dumps(value)}"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _items(key: str, values: Sequence[str]) -> list[str]:
+    return [f"{key}:", *(f"  - {json.dumps(value)}" for value in values)] if values else [f"{key}: []"]

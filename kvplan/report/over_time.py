@@ -1,10 +1,11 @@
-"""What the pictures show of one strategy over time: the pool's shares, and refusals a minute."""
+"""What pictures show of one strategy over time: the pool's shares and refusals a minute; on a terminal as bars."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor, isfinite, log10
 
 from kvplan.admission import STRATEGIES
+from kvplan.report.page import BLANK, QUIET, Part, Verbatim, paragraph
 from kvplan.simulation.results import Simulation, StrategyResult
 from kvplan.simulation.types import Integers, Samples
 
@@ -91,3 +92,40 @@ def ticks(top: float, *, most: int = 5) -> list[float]:
     steps = (float(f"{factor}e{power}") for factor in (1, 2, 5, 10))
     step = next(step for step in steps if step * most >= top * (1 - 1e-9))
     return [round(step * place, 12) for place in range(int(top / step + 1e-9) + 1)]
+
+
+BARS = "▁▂▃▄▅▆▇█"
+_NAME, _MOST = 26, 60
+
+
+def parts(result: Simulation, *, width: int) -> Iterator[Part]:
+    """Two lines a strategy: KV in use (the highest bar is the whole pool), and under it where tries were refused."""
+    rows = list(over_time(result))
+    if not rows:
+        return
+    columns = max(10, min(_MOST, width - _NAME - 2))
+    unit_s, unit = time_unit(rows[0].span_s)
+    yield paragraph(
+        f"KV in use over {rows[0].span_s / unit_s:g} {unit}, full height = the whole pool; x = refusals (seed "
+        f"{result.inputs.seed})",
+        style=QUIET,
+    )
+    for row in rows:
+        used = [max(part) for part in _parts(row.used_share, columns)]
+        refused = [sum(part) for part in _parts(row.refused_per_min, columns)]
+        lines = f"  {row.name:<{_NAME - 2}}{''.join(_bar(share) for share in used)}"
+        if row.refusals:
+            lines += f"\n{' ' * _NAME}{''.join('x' if rate else ' ' for rate in refused)}".rstrip()
+        yield Verbatim(text=lines)
+    yield BLANK
+
+
+def _parts(values: tuple[float, ...], columns: int) -> Iterator[tuple[float, ...]]:
+    """The stretch of ``values`` that each column stands for; fewer values than columns are repeated."""
+    for column in range(columns):
+        start = column * len(values) // columns
+        yield values[start : max(start + 1, (column + 1) * len(values) // columns)]
+
+
+def _bar(share: float) -> str:
+    return BARS[min(len(BARS) - 1, int(share * len(BARS)))]

@@ -4,10 +4,10 @@ from dataclasses import asdict
 
 from kvplan.recommend import Advice
 from kvplan.report.json_text import document, picked, plain
-from kvplan.report.model_json import model_object
+from kvplan.report.model import model_object
 
 
-def text(advice: Advice, written: str | None = None) -> str:
+def json(advice: Advice, written: str | None = None) -> str:
     """The document; ``written`` is the traffic file's new text, where it was asked for and goes nowhere else."""
     plant = advice.plant
     content = {

@@ -1,27 +1,17 @@
 """``kvplan recommend`` as text: what to set, the search that led there, what it costs, and what else to set."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from shlex import join, quote
 
+from kvplan.engines.options import flag_words
 from kvplan.recommend.advice import LONGEST_STEP_S
-from kvplan.recommend.results import (
-    Advice,
-    CapPoint,
-    Constraints,
-    FailedConstraint,
-    FractionPoint,
-    Played,
-    SensitivityRow,
-)
-from kvplan.report.numbers import count, figure, figure_beside, percent, plain_seconds, ratio, seconds
-from kvplan.report.page import ACTION, BLANK, Part, answer, columns, labelled, next_steps
-from kvplan.report.recommend_words import columns_said, next_commands, search
-from kvplan.report.simulation_text import plant_words
+from kvplan.recommend.results import Advice, FailedConstraint
+from kvplan.report import recommend_tables as tables
+from kvplan.report.numbers import count, figure, figure_beside, percent, ratio, seconds
+from kvplan.report.page import ACTION, BLANK, Part, answer, labelled, next_steps
+from kvplan.report.simulation_text import assumed, file_name, plant_words, write_step
 
-CAPS = ("cap", "cuts off", "refused", "95%", "gave up", "p99 s", "cut|limit  ref|limit ")
-FRACTIONS = ("fraction", "refused", "gave up", "preempts", "peak KV", "p99 s", "")
-SENSITIVITY = ("if this is off", "by", "cuts off", "refused", "p99 s", "keeps", "then set")
-PRICE = ("", "done tokens/s", "refused", "preempts", "KV", "p50 s", "p99 s")
-_BAR = 9
 _NAMES = {
     "truncated_share": "truncated",
     "refused_share": "refused for now or for good",
@@ -34,27 +24,21 @@ def text(advice: Advice, written_to: str | None = None) -> Iterator[Part]:
     yield from _headline(advice)
     yield BLANK
     if advice.caps:
-        rows = [_cap_row(point, advice.constraints) for point in advice.caps]
-        marked = [place for place, one in enumerate(advice.caps) if one.default_max_tokens == advice.default_max_tokens]
-        yield columns(CAPS, rows, marked=marked, last_is_drawn=True)
+        yield tables.caps(advice)
     yield BLANK
-    yield columns(
-        FRACTIONS,
-        [_fraction_row(point) for point in advice.fractions],
-        marked=[place for place, one in enumerate(advice.fractions) if one.safety_fraction == advice.safety_fraction],
-    )
+    yield tables.fractions(advice)
     yield BLANK
-    yield columns(SENSITIVITY, [_sensitivity_row(one, advice) for one in advice.sensitivity])
+    yield tables.sensitivity(advice)
     yield BLANK
-    yield from _price(advice)
+    yield tables.price(advice)
     yield BLANK
+    yield labelled("Price", _price(advice))
     yield from _settings(advice)
     yield from _observed(advice)
-    for number, assumption in enumerate(advice.assumptions):
-        yield labelled("" if number else "Assumed", assumption)
-    yield labelled("Search", search(advice))
-    yield labelled("Columns", columns_said(advice))
-    yield from next_steps(*next_commands(advice, written_to))
+    yield assumed(advice.assumptions)
+    yield labelled("Search", _search(advice))
+    yield labelled("Columns", _columns_said(advice))
+    yield from next_steps(*_next(advice, written_to))
 
 
 def _headline(advice: Advice) -> Iterator[Part]:
@@ -68,8 +52,9 @@ def _headline(advice: Advice) -> Iterator[Part]:
         for failed in advice.failed:
             yield labelled("fails", _failure(failed), style=ACTION)
         yield labelled("replicas", _replicas(advice), style=ACTION)
-    yield labelled("for", _setting(advice))
-    yield labelled("fraction", f"bound by {advice.binds}")
+    plant = advice.plant
+    yield labelled("for", f"{plant_words(plant, advice.traffic.deployment)}, pool of {plant.blocks:,} blocks")
+    yield labelled("fraction", advice.binds)
     yield labelled("default", advice.knee)
     if len(advice.per_class) > 1:
         caps = [
@@ -97,12 +82,7 @@ def _doubt(advice: Advice) -> str:
     if not advice.feasible or check.refused_share <= limit:
         return ""
     within = check.refused_interval[0] <= limit
-    return "; within noise of the limit" if within else "; more than is allowed: a cap below this one is safer"
-
-
-def _setting(advice: Advice) -> str:
-    """What it is recommended for: the model, the engine, the pool."""
-    return f"{plant_words(advice.plant, advice.traffic.deployment)}, pool of {advice.plant.blocks:,} blocks"
+    return "; within noise of the limit" if within else "; more than is allowed: a smaller cap is safer"
 
 
 def _failure(failed: FailedConstraint) -> str:
@@ -110,106 +90,46 @@ def _failure(failed: FailedConstraint) -> str:
     return f"{_NAMES[failed.name]} {measured}, allowed {figure(failed.name, failed.limit)}: {failed.needs}"
 
 
-def _bar(share: float, limit: float) -> str:
-    """A curve drawn sideways: nine signs are three times the limit, where a line stands at a third."""
-    scale = 3.0 * max(limit, 1e-4)
-    length = min(_BAR, round(share / scale * _BAR + 0.4999) if share > 0 else 0)
-    cells = ["#" if place < length else "." for place in range(_BAR)]
-    cells.insert(_BAR // 3, "|")
-    return "".join(cells)
-
-
-def _cap_row(point: CapPoint, limits: Constraints) -> tuple[str, ...]:
-    played = point.played
-    low, high = played.refused_interval
-    curve = f"{_bar(point.truncated_share, limits.max_truncated_share)} "
-    curve += _bar(played.refused_share, limits.max_refused_share)
-    return (
-        count(point.default_max_tokens),
-        percent(point.truncated_share),
-        percent(played.refused_share),
-        f"{percent(max(0.0, low))}-{percent(high)}",
-        percent(played.gave_up_share),
-        plain_seconds(played.e2e_p99_s),
-        curve,
-    )
-
-
-def _fraction_row(point: FractionPoint) -> tuple[str, ...]:
-    played = point.played
-    return (
-        f"{point.safety_fraction:.2f}",
-        percent(played.refused_share),
-        percent(played.gave_up_share),
-        count(played.preemptions),
-        percent(played.kv_used_peak_share),
-        plain_seconds(played.e2e_p99_s),
-        "" if point.safety_fraction <= 1 else "overdrawn",
-    )
-
-
-def _sensitivity_row(row: SensitivityRow, advice: Advice) -> tuple[str, ...]:
-    return (
-        row.what,
-        "" if row.factor == 1 else f"{row.factor - 1:+.0%}",
-        percent(row.truncated_share),
-        percent(row.refused_share),
-        plain_seconds(row.e2e_p99_s),
-        "yes" if row.holds else "no",
-        "" if advice.default_max_tokens is None else count(row.default_max_tokens),
-    )
-
-
-def _price_row(name: str, played: Played) -> tuple[str, ...]:
-    return (
-        name,
-        f"{played.output_tokens_per_s:,.0f}",
-        percent(played.refused_share),
-        count(played.preemptions),
-        percent(played.kv_used_mean_share),
-        plain_seconds(played.e2e_p50_s),
-        plain_seconds(played.e2e_p99_s),
-    )
-
-
-def _price(advice: Advice) -> Iterator[Part]:
+def _price(advice: Advice) -> str:
+    """Worst cases against what requests really use."""
     price = advice.price
-    beside = (("this answer", price.answer), ("worst_case, no default", price.worst_case), ("none", price.none))
-    yield columns(PRICE, [_price_row(name, played) for name, played in beside], marked=[0])
-    full = price.pool_idle_when_full_share
-    idle = "" if full is None else f"; with the ledger full {percent(full)} of the pool is promised and idle"
     fit = f"worst case{'s fit' if price.worst_case_sequences != 1 else ' fits'} at once"
-    held = f"{ratio(price.expected_sequences, 0)} requests by what they really hold"
-    yield labelled("Price", f"{count(price.worst_case_sequences)} {fit}, {held}{idle}")
+    full = price.pool_idle_when_full_share
+    idle = "" if full is None else f"; while the ledger is full, {percent(full)} of the pool is reserved but unused"
+    return (
+        f"{count(price.worst_case_sequences)} {fit}, where {ratio(price.expected_sequences, 0)} requests would by what "
+        f"they really use{idle}"
+    )
 
 
 def _settings(advice: Advice) -> Iterator[Part]:
     engine, retry = advice.engine, advice.retry
     yield labelled(
         "Engine",
-        f"max_num_seqs {engine.max_num_seqs:,} (now {engine.max_num_seqs_now:,}): room for all that a full ledger "
-        f"admits; at most {engine.running_peak:,} were inside at once",
+        f"max_num_seqs {engine.max_num_seqs:,} (now {engine.max_num_seqs_now:,}): enough for all that a full ledger "
+        f"admits; the runs had at most {engine.running_peak:,} inside at once",
     )
     tokens, now = engine.max_num_batched_tokens, engine.max_num_batched_tokens_now
-    beside = "" if tokens == now else f" (now {now:,}: {seconds(engine.full_step_now_s)})"
+    before = "" if tokens == now else f" (now {now:,})"
+    instead = "" if tokens == now else f" instead of {seconds(engine.full_step_now_s)}"
     yield labelled(
         "",
-        f"max_num_batched_tokens {tokens:,}: a full step takes {seconds(engine.full_step_s)}{beside}; one above "
-        f"{seconds(LONGEST_STEP_S)} is felt by every answer in progress",
+        f"max_num_batched_tokens {tokens:,}{before}: a full step takes {seconds(engine.full_step_s)}{instead}; above "
+        f"{seconds(LONGEST_STEP_S)} it noticeably stalls every answer in progress",
     )
     honoured = "" if retry.least_honoured_s is None else f"; clients honour at most {seconds(retry.least_honoured_s)}"
     yield labelled(
         "Retry",
-        f"Retry-After by the ledger's drain, jitter {retry.jitter_share:g}: usually {seconds(retry.typical_s)}, long "
-        f"{seconds(retry.long_s)}; a fixed one: {retry.fixed_s} s{honoured}",
+        f"Retry-After from the ledger's drain, jitter {retry.jitter_share:g}: usually {seconds(retry.typical_s)}, for "
+        f"large requests {seconds(retry.long_s)}; as a fixed value {retry.fixed_s} s{honoured}",
     )
-    if advice.feasible:
+    if advice.feasible and advice.fleet.now > 1:
         yield labelled("Replicas", _replicas(advice))
     for number, rule in enumerate(advice.scaling):
         sign = ">" if rule.direction == "out" else "<"
         yield labelled(
             "" if number else "Scale",
-            f"{rule.direction}: {rule.metric} {sign} {rule.threshold:g} for {rule.for_s} s ({rule.meaning})",
+            f"{rule.direction} at {rule.metric} {sign} {rule.threshold:g} for {rule.for_s} s: {rule.meaning}",
         )
 
 
@@ -218,7 +138,7 @@ def _replicas(advice: Advice) -> str:
     if fleet.needed is None:
         return f"no number of replicas helps: {fleet.reason}"
     if advice.feasible:
-        return f"{fleet.needed} of {fleet.now}: {fleet.reason}"
+        return f"{fleet.needed} needed, {fleet.now} planned: {fleet.reason}"
     refused = "" if fleet.played is None else f", refused {percent(fleet.played.refused_share)}"
     return f"{fleet.needed} would do (now {fleet.now}): {fleet.reason}{refused}"
 
@@ -230,18 +150,99 @@ def _observed(advice: Advice) -> Iterator[Part]:
     share = "" if found.used_share is None else f", {percent(found.used_share)} of what is reserved is used"
     yield labelled("Observed", f"{found.source}, {found.requests:,} requests{share} ({found.reserved_source})")
     if found.pool_blocks is not None:
-        yield labelled("", f"the engine has {found.pool_blocks:,} blocks, planned were {advice.plant.blocks:,}")
+        yield labelled("", f"the engine has {found.pool_blocks:,} blocks, {advice.plant.blocks:,} were planned")
     if found.overbooking_fraction is not None:
         yield labelled(
             "",
-            f"live requests would fill the pool at a fraction of {found.overbooking_fraction:.2f}, three deviations "
-            "up; above 1 that is overbooking and no promise",
+            f"at a fraction of {found.overbooking_fraction:.2f} live requests would fill the pool, three standard "
+            "deviations up; above 1 that is overbooking, which promises nothing",
         )
     if found.output_cap_tokens is not None:
         yield labelled(
             "",
-            f"answers longer than {found.output_cap_tokens:,} tokens: at most "
-            f"{percent(advice.constraints.max_truncated_share)} of those served",
+            f"at most {percent(advice.constraints.max_truncated_share)} of the answers served are longer than "
+            f"{found.output_cap_tokens:,} tokens",
         )
     for note in found.notes:
         yield labelled("", note)
+
+
+def _search(advice: Advice) -> str:
+    """What was searched, within which bounds, on which seeds; and why one setting's figures differ among tables."""
+    limits = advice.constraints
+    bounds = {
+        "truncated_share": f"truncated ≤ {percent(limits.max_truncated_share)}",
+        "refused_share": f"refused ≤ {percent(limits.max_refused_share)}",
+    }
+    if limits.max_e2e_p99_s is not None:
+        bounds["e2e_p99_s"] = f"p99 ≤ {seconds(limits.max_e2e_p99_s)}"
+    by_source: dict[str, list[str]] = {}
+    for name, bound in bounds.items():
+        by_source.setdefault(advice.constraint_sources[name], []).append(bound)
+    kept = "; ".join(f"{', '.join(these)} ({source})" for source, these in by_source.items())
+    seeds = f"seed {advice.seed}" if advice.seeds == 1 else f"seeds {advice.seed} to {advice.seed + advice.seeds - 1}"
+    said = f"{advice.policy} within {kept}; {advice.runs} runs of the same requests, {seeds}"
+    if advice.sensitivity[0].seeds == advice.seeds:
+        return said
+    return (
+        f"{said}. The fractions were played on {advice.fractions[0].played.seeds} of the seeds, the assumptions on "
+        f"{advice.sensitivity[0].seeds} and the price on {advice.price.none.seeds}, so figures differ a little between "
+        "the tables"
+    )
+
+
+def _columns_said(advice: Advice) -> str:
+    """What is not obvious of the headings that are there."""
+    own = advice.own_cap_truncated_share
+    also = f" ({percent(own)} more end at the cap that their client sent)" if own else ""
+    said = [f"cuts off: answers that the default ends, of all requests{also}", "refused: at least once"]
+    if advice.caps:
+        said += ["95%: interval of refused", "cut|limit, ref|limit: what passes the | breaks the limit"]
+    seen = advice.observed is not None and advice.observed.pool_blocks is not None
+    pool = "with the blocks that were observed" if seen else "against the smallest pool of its band"
+    said.append(f"fraction: of the planned pool, played {pool}")
+    if advice.default_max_tokens is not None:
+        said.append("best cap: what to set then")
+    return "; ".join(said)
+
+
+def _next(advice: Advice, written_to: str | None) -> tuple[str, ...]:
+    """What to run next; ``written_to`` is the traffic file that has the answer already."""
+    if written_to is not None:
+        return (f"kvplan check {quote(written_to)}", f"kvplan simulate {quote(written_to)}", *_flags_step(advice))
+    name = quote(file_name(advice.traffic.file))
+    if not advice.feasible:
+        if advice.fleet.needed is not None:
+            return (f"kvplan recommend {name} --replicas {advice.fleet.needed}",)
+        return (*_larger_step(advice, name), "kvplan explain safety-fraction")
+    return (write_step(advice.traffic.file), *_flags_step(advice), "kvplan explain safety-fraction")
+
+
+def _larger_step(advice: Advice, name: str) -> tuple[str, ...]:
+    """Where no number of replicas helps, twice and four times the ranks may; without a GPU, only other limits do."""
+    asked, model = advice.traffic.deployment, advice.plant.model
+    if model is None or asked.gpu_name is None:
+        return (f"kvplan recommend {name} --max-refused 5%",)
+    ranks = f"{2 * asked.tensor_parallel},{4 * asked.tensor_parallel}"
+    return (f"kvplan compare {quote(model.id)} --traffic {name} --gpu {asked.gpu_name} --tp {ranks}",)
+
+
+def _flags_step(advice: Advice) -> tuple[str, ...]:
+    """The command that prints the engine's flags with this answer, where the plan is of a GPU's memory."""
+    asked, model = advice.traffic.deployment, advice.plant.model
+    if model is None or asked.gpu_name is None or asked.kv_pool is not None:
+        return ()
+    decided = replace(
+        asked,
+        max_model_len=advice.plant.settings.max_model_len,
+        max_num_seqs=advice.engine.max_num_seqs,
+        max_num_batched_tokens=advice.engine.max_num_batched_tokens,
+    )
+    named = {
+        "--gpu": asked.gpu_name,
+        "--draft-model": asked.draft_model_name,
+        "--calibration": asked.calibration,
+        "--default-max-tokens": advice.default_max_tokens,
+    }
+    words = [word for flag, value in named.items() if value is not None for word in (flag, str(value))]
+    return (join(["kvplan", "fit", model.id, *words, *flag_words(decided), "--flags", "cli"]),)

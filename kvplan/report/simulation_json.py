@@ -1,11 +1,11 @@
 """``kvplan simulate`` as JSON (``kvplan.simulation``)."""
 
 from kvplan.report.json_text import document, picked, plain
-from kvplan.report.model_json import model_object
+from kvplan.report.model import model_object
 from kvplan.simulation.results import Simulation, StrategyResult
 
 
-def text(result: Simulation) -> str:
+def json(result: Simulation) -> str:
     """The document."""
     content = {
         "inputs": plain(result.inputs),

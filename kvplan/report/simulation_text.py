@@ -2,25 +2,19 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from kvplan.report.numbers import count, format_bytes, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, QUIET, Columns, Part, answer, columns, labelled, next_steps, paragraph
-from kvplan.report.traffic_file import file_name, write_step
 from kvplan.simulation.plant import Plant
-from kvplan.simulation.results import Burst, Inputs, Recommendation, Simulation, StrategyResult
+from kvplan.simulation.results import Burst, Inputs, Recommendation, ReservationRow, Simulation, StrategyResult
 from kvplan.traffic.spec import PlannedDeployment
 from kvplan.units import GIB
 
-if TYPE_CHECKING:
-    from kvplan.recommend.results import CapPoint
-
 COLUMNS = (
-    "done … gave up: shares of requests, mean over seeds (refused: at least once, many come back); preempts: "
-    "sum over seeds; KV: mean share of the pool in use; "
-    "p50 s, p99 s: from a client's first attempt to the last token; bound/s: requests per second that the strategy can "
-    "carry for ever, in closed form; ±: the figure's 95% interval over seeds, in points of a share"
+    "refused: at least once; p50 s, p99 s: first attempt to last token; bound/s: sustainable requests/s; "
+    "±: 95% interval"
 )
+"""What is not obvious of the headings; ``kvplan explain simulation`` tells all."""
 
 
 def text(result: Simulation) -> Iterator[Part]:
@@ -39,15 +33,16 @@ def text(result: Simulation) -> Iterator[Part]:
     if result.recommendation is not None:
         yield from recommendation(result.recommendation)
     yield labelled("Load", load_line(result))
-    if result.band:
-        yield labelled("Band", service_band_line(result))
-    for label, line in storm_lines(result):
+    for label, line in (*service_band_lines(result), *storm_lines(result)):
         yield labelled(label, line)
-    for number, assumption in enumerate(result.inputs.assumptions):
-        yield labelled("" if number else "Assumed", assumption)
-    yield labelled("Seeds", seeds_line(result))
+    yield assumed(result.inputs.assumptions)
     yield labelled("Columns", COLUMNS)
     yield from next_steps(*_next(result.inputs.traffic_file))
+
+
+def assumed(assumptions: Sequence[str]) -> Part:
+    """What the figures rest on, in one paragraph."""
+    return labelled("Assumed", " · ".join(assumptions) or "nothing beyond the traffic file")
 
 
 def setting_line(result: Simulation) -> str:
@@ -81,37 +76,27 @@ def pool_line(result: Simulation) -> str:
 def promise_line(result: Simulation) -> str:
     """What of the pool the front door may promise."""
     fraction = result.inputs.safety_fraction
-    return f"of which {result.promised_blocks:,} may be promised, at a safety fraction of {fraction:.2f}"
+    return f"{result.promised_blocks:,} of them may be promised (safety fraction {fraction:.2f})"
 
 
 def reservations(result: Simulation) -> Columns:
-    """A row per class and cap choice."""
+    """A row per class and cap choice; classes that are charged the same for the same choice share one."""
     prompt = f"prompt p{result.inputs.reservation_quantile * 100:g}"
-    rows = [
-        (
-            f"{row.name} ({percent(row.share)})" if 0 < row.share < 1 else row.name,
-            *map(count, (row.prompt_tokens, row.cap_tokens, row.blocks, row.sequences)),
-        )
-        for row in result.reservations
-    ]
+    alike: dict[tuple[str, ...], list[ReservationRow]] = {}
+    for row in result.reservations:
+        figures = map(count, (row.prompt_tokens, row.cap_tokens, row.blocks, row.sequences))
+        alike.setdefault((row.name.removeprefix(row.class_name), *figures), []).append(row)
+    rows = [(_reserved_by(choice, members), *figures) for (choice, *figures), members in alike.items()]
     return columns(("worst-case reservations", prompt, "cap", "blocks", "fit"), rows)
 
 
-def cap_table(caps: "Sequence[CapPoint]", chosen: int) -> Columns:
-    """A row per default cap."""
-    rows = [
-        (
-            count(point.default_max_tokens),
-            percent(point.truncated_share),
-            percent(point.played.refused_share),
-            " to ".join(percent(end) for end in point.played.refused_interval),
-            percent(point.played.gave_up_share),
-            plain_seconds(point.played.e2e_p99_s),
-        )
-        for point in caps
-    ]
-    marked = [place for place, point in enumerate(caps) if point.default_max_tokens == chosen]
-    return columns(("default cap", "cuts off", "refused", "95% interval", "gave up", "p99 s"), rows, marked=marked)
+def _reserved_by(choice: str, members: Sequence[ReservationRow]) -> str:
+    """The classes and their cap choice, with the share of a class's requests where it is not all of them."""
+    shares = [f" ({percent(row.share)})" if 0 < row.share < 1 else "" for row in members]
+    if len(members) == 1:
+        return f"{members[0].name}{shares[0]}"
+    names = [f"{row.class_name}{share}" for row, share in zip(members, shares, strict=True)]
+    return f"{', '.join(names[:-1])} and {names[-1]}{choice}"
 
 
 def strategies(result: Simulation) -> Columns:
@@ -183,12 +168,10 @@ def remarks(result: Simulation) -> Iterator[tuple[str, str]]:
     for strategy in result.strategies:
         share = strategy.shares["rejected_permanently_share"]
         if share:
-            never = "a prompt beyond the window, or a reservation beyond the pool"
-            found.setdefault(("Too large", f"{percent(share)} of requests can never be served ({never})"), []).append(
-                strategy.name
-            )
+            said = f"{percent(share)} of requests can never be served: their prompt is longer than the window, or their"
+            found.setdefault(("Too large", f"{said} reservation larger than the pool"), []).append(strategy.name)
         if late := strategy.shares["timed_out_share"]:
-            said = f"{percent(late)} of requests end at their time-out, and are not sent again as some clients would"
+            said = f"{percent(late)} of requests time out; some clients would send them again, which is not played"
             found.setdefault(("Timed out", said), []).append(strategy.name)
     for strategy in result.strategies:
         if not strategy.steady:
@@ -209,7 +192,8 @@ def _above_the_worst_case(result: Simulation) -> Iterator[tuple[str, str]]:
     at_once = result.inputs.concurrency * result.plant.replicas
     if worst is not None and "concurrency" in result.inputs.strategies and at_once > worst.sequences:
         times = f"{at_once:,} at once is {at_once / worst.sequences:,.3g} × the safe concurrency"
-        yield "Unsafe", f"concurrency: {times} (worst cases that fit of {worst.name}: {worst.sequences:,})"
+        fit = f'{worst.sequences:,} of "{worst.name}" fit{"s" * (worst.sequences == 1)}'
+        yield "Unsafe", f"concurrency: {times}; only {fit} at its worst"
 
 
 def recommendation(advice: Recommendation) -> Iterator[Part]:
@@ -222,27 +206,27 @@ def recommendation(advice: Recommendation) -> Iterator[Part]:
     if len(advice.per_class) > 1:
         caps = ", ".join(f"{each.name} {each.default_max_tokens:,}" for each in advice.per_class)
         yield labelled("by class", caps)
-    yield BLANK
 
 
 def load_line(result: Simulation) -> str:
-    """What is offered, and what the judged strategy can sustain."""
-    stability = result.stability
+    """What arrives, what the judged strategy can sustain, and in how many runs that was played."""
+    stability, inputs = result.stability, result.inputs
+    last = inputs.seed + inputs.seeds - 1
+    seeds = f"seed {inputs.seed}" if inputs.seeds == 1 else f"seeds {inputs.seed} to {last}"
     return (
-        f"{ratio(stability.offered_per_s)} requests/s offered, {ratio(stability.sustainable_per_s)} sustainable under "
-        f"{stability.strategy} ({stability.binds})"
+        f"{ratio(stability.offered_per_s)} requests/s arrive, {stability.strategy} can sustain "
+        f"{ratio(stability.sustainable_per_s)} (limit: {stability.binds}); {seeds}"
     )
 
 
-def service_band_line(result: Simulation) -> str:
+def service_band_lines(result: Simulation) -> Iterator[tuple[str, str]]:
     """What the judged strategy does at both ends of the service time's band."""
-    ends = (
-        f"steps × {ratio(end.factor)}: done {_with_spread(end.result, 'completed_share')}, "
-        f"refused {_with_spread(end.result, 'refused_share')}, p99 "
-        f"{_beside(seconds(end.result.e2e_s.p99), spread(end.result, 'e2e_p99_s', end.result.e2e_s.p99, show=seconds))}"
-        for end in result.band
-    )
-    return f"{result.band[0].result.name} with {'; '.join(ends)}"
+    for place, end in enumerate(result.band):
+        length = f"{abs(end.factor - 1):.0%} {'longer' if end.factor > 1 else 'shorter'}"
+        done, refused = (_with_spread(end.result, share) for share in ("completed_share", "refused_share"))
+        late = end.result.e2e_s.p99
+        p99 = _beside(seconds(late), spread(end.result, "e2e_p99_s", late, show=seconds))
+        yield "" if place else "Band", f"steps {length}: done {done}, refused {refused}, p99 {p99}"
 
 
 def _with_spread(strategy: StrategyResult, share: str) -> str:
@@ -265,14 +249,14 @@ def storm_lines(result: Simulation) -> Iterator[tuple[str, str]]:
         peaks = [burst.peak_to_usual for _, burst in felt if burst.peak_to_usual is not None]
         size = f"{ratio(max(peaks))} × the usual arrivals" if peaks else "arrivals"
         times = ", ".join(f"{one.name} {_felt_for(one, burst)}" for one, burst in felt)
-        yield "Burst", f"{size} in the fullest minute; from its end until no more wait than before: {times}"
+        yield "Burst", f"{size} in the fullest minute; waits are back to what they were after: {times}"
     storms = [
         f"{one.name} {_beside(ratio(one.amplification), spread(one, 'amplification', one.amplification))}"
         for one in result.strategies
         if one.amplification > _STORM
     ]
     if storms:
-        yield "Retries", f"attempts for each request: {', '.join(storms)}"
+        yield "Retries", f"attempts per request: {', '.join(storms)}"
 
 
 def _felt_for(strategy: StrategyResult, burst: Burst) -> str:
@@ -281,11 +265,22 @@ def _felt_for(strategy: StrategyResult, burst: Burst) -> str:
     return _beside(seconds(burst.recovery_s), spread(strategy, "recovery_s", burst.recovery_s, show=seconds))
 
 
-def seeds_line(result: Simulation) -> str:
-    """Which seeds."""
-    inputs = result.inputs
-    return f"{inputs.seed}" if inputs.seeds == 1 else f"{inputs.seed} to {inputs.seed + inputs.seeds - 1}"
-
-
 def _next(file: str) -> tuple[str, ...]:
-    return (f"kvplan check {quote(file_name(file))}", write_step(file))
+    return (f"kvplan check {quote(file_name(file))}", write_step(file), "kvplan explain simulation")
+
+
+def file_name(file: str) -> str:
+    """A traffic file as its reader names it: a bundled mix by its name.
+
+    >>> file_name("/somewhere/profiles/traffic/chat.yaml"), file_name("loads/traffic.yaml")
+    ('chat', 'loads/traffic.yaml')
+    """
+    bundled = any(folder in file.replace("\\", "/") for folder in ("/profiles/traffic/", "/_profiles/traffic/"))
+    return file.replace("\\", "/").rpartition("/")[2].removesuffix(".yaml") if bundled else file
+
+
+def write_step(file: str) -> str:
+    """The command that writes the answer beside the file, or over it where it has the usual name."""
+    name = file_name(file)
+    output = f"{name} --force" if name == "traffic.yaml" else "traffic.yaml"
+    return f"kvplan recommend {quote(name)} --write --output {output}"

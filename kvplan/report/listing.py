@@ -1,9 +1,12 @@
-"""``kvplan list`` as text."""
+"""``kvplan list`` as text, and as JSON with every field of every profile."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
 from kvplan.catalogue import EngineRow, Listing, Row, TrafficRow
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
+from kvplan.report.json_text import document
 from kvplan.report.numbers import format_bytes, parameters
 from kvplan.report.page import BLANK, Part, answer, columns, labelled, next_steps
 
@@ -27,9 +30,9 @@ _NEXT = {
 _LONGEST_ALIAS = 24
 """What eighty columns have room for; the longer ones are known all the same, and JSON lists them."""
 _COLUMNS = {
-    "gpus": "memory as the driver reports it; GB/s of that memory; TFLOP/s dense in 16 bits",
+    "gpus": "memory: what the driver reports; GB/s: its bandwidth; TFLOP/s: dense, 16 bits",
     "models": "parameters: - where the number is not known",
-    "clients": "tries in all; at most: the longest Retry-After that is heeded; a traffic class names one as its client",
+    "clients": "tries: in all; at most: the longest Retry-After it honours. A traffic class names one as its client",
 }
 
 
@@ -37,7 +40,8 @@ def text(listing: Listing) -> Iterator[Part]:
     """How many, then one line each."""
     of = f" of {listing.known}" if len(listing.rows) != listing.known else ""
     matching = f" matching {listing.search!r}" if listing.search else ""
-    yield answer(f"{len(listing.rows)}{of} {listing.sort}{matching}")
+    named = {"gpus": "GPUs", "traffic": "traffic mixes"}.get(listing.sort, listing.sort)
+    yield answer(f"{len(listing.rows)}{of} {named}{matching}")
     if not listing.rows:
         yield from next_steps(f"kvplan list {listing.sort}")
         return
@@ -85,3 +89,28 @@ def _cells(row: Row) -> tuple[str, ...]:
             return (row.name, row.about)
         case TrafficRow():
             return (row.name, row.summary)
+
+
+def json(listing: Listing) -> str:
+    """The document."""
+    return document(
+        "list",
+        {
+            "catalogue": listing.sort,
+            "search": listing.search or None,
+            "known": listing.known,
+            "rows": [_sayable(asdict(row)) for row in listing.rows],
+        },
+    )
+
+
+def _sayable(value: object) -> object:
+    """``value`` with the infinities of a published config (a limit that is none) in words: JSON has none."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case Mapping():
+            return {key: _sayable(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_sayable(inner) for inner in value]
+    return value

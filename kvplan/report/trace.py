@@ -1,7 +1,8 @@
-"""``kvplan trace`` as text."""
+"""``kvplan trace`` as text and JSON."""
 
 from collections.abc import Iterator
 
+from kvplan.report.json_text import document, picked
 from kvplan.report.numbers import count, percent, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, Part, answer, columns, labelled, paragraph
 from kvplan.traffic.traces.describe import TraceDescription
@@ -45,8 +46,8 @@ def _row(lengths: Lengths) -> tuple[str, ...]:
 
 def _bursts(trace: TraceDescription) -> str:
     windows = ", ".join(f"{_spread(value)} over {name.removesuffix('s')} s" for name, value in trace.dispersion.items())
-    spread = f"; variance over mean of arrivals: {windows} (1 is Poisson)" if windows else ""
-    return f"gaps vary by {trace.interarrival_cv:.2f} × their mean (1 is Poisson){spread}"
+    spread = f"; variance of arrivals over their mean: {windows}" if windows else ""
+    return f"standard deviation of the gaps over their mean: {trace.interarrival_cv:.2f}{spread} (Poisson: 1)"
 
 
 def _spread(value: float) -> str:
@@ -56,3 +57,30 @@ def _spread(value: float) -> str:
     ('0', '1.3', '56', '163')
     """
     return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}"
+
+
+def json(trace: TraceDescription, traffic_file: str | None) -> str:
+    """The description, and the traffic file drawn like the trace (null where there is no rate)."""
+    return document(
+        "trace",
+        {
+            **picked(trace, "file format requests span_s rate_per_s interarrival_cv"),
+            "dispersion": dict(trace.dispersion),
+            "peak_per_s": trace.peak_per_s,
+            "prompt_tokens": _lengths_object(trace.prompt),
+            "output_tokens": _lengths_object(trace.output),
+            "max_tokens": _lengths_object(trace.max_tokens),
+            "classes": dict(trace.classes),
+            **picked(trace, "hashed_requests shared_block_share block_tokens"),
+            "skipped": dict(trace.skipped),
+            "oddities": list(trace.oddities),
+            "traffic_file": traffic_file,
+        },
+    )
+
+
+def _lengths_object(lengths: Lengths) -> dict[str, object] | None:
+    """Rows that have the column, mean and quantiles; null where no row has it."""
+    if not lengths.counts:
+        return None
+    return {"rows": lengths.rows, "mean": lengths.mean, **lengths.quantiles()}

@@ -1,10 +1,12 @@
-"""``kvplan calibrate --run`` as text: the constant, what it predicts of the rest, and what the roofline alone says."""
+"""``kvplan calibrate --run``: the constant, what it predicts of the rest, and what the roofline alone says."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from shlex import quote
 
-from kvplan.report.calibrate_text import kept_and_used
+from kvplan.report.calibrate import kept_and_used
 from kvplan.report.fit_text import settings_line
+from kvplan.report.json_text import document, picked
 from kvplan.report.numbers import count
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, paragraph
 from kvplan.simulation.efficiency import Compared, EfficiencyFit
@@ -14,9 +16,9 @@ from kvplan.simulation.service import BAND_SHARE, EFFICIENCY
 GOOD_SHARE = 0.05
 """Up to this error of a mean a calibration is called good."""
 _WEAK = (
-    f"more than {GOOD_SHARE:.0%} off. One constant cannot mend a pool, a cap on sequences or a parallelism other than "
-    "those that ran: check them against the engine's start-up log first. A time to first token that is mostly queue "
-    "moves several times as much as the steps it waits for."
+    f"more than {GOOD_SHARE:.0%} off. One constant cannot make up for another pool, cap on sequences or parallelism "
+    "than those that ran: check them against the engine's start-up log first. A time to first token that is mostly "
+    "queueing moves several times as much as the steps it waits for."
 )
 
 
@@ -42,12 +44,12 @@ def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str 
     )
     yield labelled("Uncalibrated", _unfitted(found))
     if found.skipped:
-        yield labelled("Left out", f"{count(found.skipped)} requests without all their times")
+        yield labelled("Left out", f"{count(found.skipped)} requests that lack a time")
     if found.ran_otherwise:
         yield labelled(
             "Note",
-            f"at most {count(found.running_peak_measured)} requests wrote at once, in the plan "
-            f"{count(found.running_peak)}: another --max-num-seqs, KV pool or parallelism ran",
+            f"at most {count(found.running_peak_measured)} requests ran at once, {count(found.running_peak)} in the "
+            "plan: the engine had another --max-num-seqs, KV pool or parallelism",
             style=ACTION,
         )
     if max(abs(rest.ttft.error_share), abs(rest.e2e.error_share)) > GOOD_SHARE:
@@ -92,3 +94,53 @@ def _unfitted(found: EfficiencyFit) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:,.2f} s"
+
+
+_SETTINGS = "max_model_len max_num_seqs max_num_batched_tokens async_scheduling prefix_caching"
+
+
+def json(found: EfficiencyFit, calibration_file: str) -> str:
+    """The constant, both parts of the run measured and predicted, and the text of the file that keeps it."""
+    plant = found.plant
+    return document(
+        "calibration_run",
+        {
+            "model": None if plant.model is None else plant.model.id,
+            "gpu": plant.gpu,
+            "engine": plant.engine,
+            "pool": {"blocks": plant.blocks, "block_tokens": plant.layout.block_tokens, "replicas": plant.replicas},
+            "settings": picked(plant.settings, _SETTINGS),
+            "efficiency_share": found.efficiency,
+            "service": vars(plant.service.step),
+            "requests": found.requests,
+            "skipped": found.skipped,
+            "preemptions_predicted": found.preemptions,
+            "running_peak": {"measured": found.running_peak_measured, "predicted": found.running_peak},
+            "fitted": _part_object(found.fitted),
+            "rest": _part_object(found.rest),
+            "uncalibrated": {
+                "efficiency_share": EFFICIENCY,
+                "band_share": BAND_SHARE,
+                "rest": _part_object(found.unfitted),
+                "rest_slow": _part_object(found.unfitted_slow),
+                "rest_fast": _part_object(found.unfitted_fast),
+            },
+            "calibration_file": calibration_file,
+        },
+    )
+
+
+def _part_object(part: RunPart) -> dict[str, object]:
+    return {"requests": part.requests, "ttft_s": _times_object(part.ttft), "e2e_s": _times_object(part.e2e)}
+
+
+def _times_object(times: Compared) -> dict[str, object]:
+    return {
+        "measured": _named(asdict(times.measured)),
+        "predicted": _named(asdict(times.predicted)),
+        "mean_error_share": times.error_share,
+    }
+
+
+def _named(times: dict[str, float]) -> dict[str, float]:
+    return {name.removesuffix("_s"): value for name, value in times.items()}

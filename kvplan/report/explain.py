@@ -1,9 +1,10 @@
-"""``kvplan explain`` as text: prose wrapped, lists hanging, indented lines as they stand, what to run last."""
+"""``kvplan explain``: prose wrapped, lists hanging, indented lines as they stand, what to run last; or JSON."""
 
 import re
 from collections.abc import Iterator, Mapping
 
 from kvplan.explain import Page
+from kvplan.report.json_text import document
 from kvplan.report.page import BLANK, Part, Prose, Verbatim, answer, columns, next_steps
 
 
@@ -32,3 +33,9 @@ def _block(block: str) -> Iterator[Part]:
             yield Prose(text=item.replace("`", ""), hanging=2)
     else:
         yield Prose(text=block.replace("`", "").replace("\n", " "))
+
+
+def json(page: Page | None, topics: Mapping[str, str]) -> str:
+    """The page, or null and the topics."""
+    content = None if page is None else {"topic": page.topic, "title": page.title, "text": page.text}
+    return document("explain", {"page": content, "topics": list(topics)})
