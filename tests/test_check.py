@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvplan.check import check
-from kvplan.check.against import changes, figures, settings
-from kvplan.check.baseline import read_baseline
+from kvplan.check.against import changes, figures, read_baseline, settings
 from kvplan.check.judge import judge_limits, verdict
 from kvplan.check.measure import measure, parse_prices
 from kvplan.check.measures import MEASURES, over_seeds

@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from kvplan.check.against import changes, figures, settings
-from kvplan.check.baseline import read_baseline
+from kvplan.check.against import changes, figures, read_baseline, settings
 from kvplan.check.judge import judge_limits
 from kvplan.check.measure import Playing, measure
 from kvplan.check.results import Check, Difference

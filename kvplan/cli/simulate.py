@@ -98,7 +98,7 @@ def run(
     result = with_recommendation(result)
     caps: Sequence[CapPoint] = ()
     if plot is not None or report is not None:
-        from kvplan.recommend.curve import cap_curve
+        from kvplan.recommend.caps import cap_curve
 
         with progress_bar("curves") as step:
             caps = cap_curve(result, workers=workers, profiles_folder=folder, progress=step, say=talk)

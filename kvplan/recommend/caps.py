@@ -1,18 +1,43 @@
-"""The default cap: what each round cap cuts off, what is refused under it, and the knee between the two."""
+"""The default cap: the constraints on it, what each round cap cuts off and refuses, and the knee between the two."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kvplan.errors import InputError
+from kvplan.recommend.player import SAFE_POLICY, TRIAL_SEEDS, Player, Setting
 from kvplan.recommend.results import CapPoint, Constraints, FailedConstraint, Played
-from kvplan.simulation.bounds import round_caps
-from kvplan.simulation.results import ClassRecommendation
+from kvplan.simulation.bounds import judged_strategy, round_caps
+from kvplan.simulation.results import ClassRecommendation, Simulation
+from kvplan.simulation.workers import Progress
 from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.distributions import Choice, Choices, Constant
+from kvplan.traffic.sample import sample
 from kvplan.traffic.spec import Traffic, TrafficClass
+
+
+def constraints(traffic: Traffic, given: Mapping[str, float | None]) -> tuple[Constraints, dict[str, str]]:
+    """Each bound and where it comes from: the caller, the file's limits of the whole traffic, or the default."""
+    filed = {one.name: one.maximum for one in traffic.limits if one.class_name is None}
+    bounds, sources = {}, {}
+    for name, asked in given.items():
+        bound = filed.get(name) if asked is None else asked
+        sources[name] = "asked for" if asked is not None else "the default" if bound is None else "the file's limits"
+        if bound is not None:
+            bounds[f"max_{name}"] = bound
+    limits = Constraints(**bounds)
+    for key, share in (("max_truncated", limits.max_truncated_share), ("max_refused", limits.max_refused_share)):
+        if not 0 <= share <= 1:
+            raise InputError(f"{key} is a share between 0 and 1, not {share}", hint=f"{key}: 0.01 or 1%", key=key)
+    late_s = limits.max_e2e_p99_s
+    if late_s is not None and not (late_s > 0 and isfinite(late_s)):
+        raise InputError(f"max_e2e_p99 of {late_s:g} s is not above zero", hint="--max-e2e-p99 30s", key="max_e2e_p99")
+    return limits, sources
+
 
 _MOST_TRUNCATED_FACTOR = 25
 """A cap that cuts off more than so many times the limit shows nothing of the knee, and is not played."""
@@ -163,3 +188,57 @@ def _filled(law: object, cap: int) -> Choices | Constant:
         return Choices(choices=tuple(Choice(value=one.value or cap, share=one.share) for one in law.choices))
     assert isinstance(law, Constant), "only these two can send no cap"
     return Constant(value=law.value or cap)
+
+
+_MOST_REQUESTS = 2_000_000
+"""Requests over all points from which one seed a point must do."""
+
+
+def cap_points(
+    settings: Sequence[Setting], truncated: Sequence[float], limits: Constraints, player: Player
+) -> list[CapPoint]:
+    """The default cap of each setting as it was played, and whether it keeps all constraints; ``truncated`` are the
+    shares that they cut off."""
+    return [
+        CapPoint(default_max_tokens=one.cap, truncated_share=cut, played=figures, feasible=keeps(figures, cut, limits))
+        for one, cut, figures in zip(settings, truncated, player.figures(settings), strict=True)
+    ]
+
+
+def cap_curve(
+    simulation: Simulation,
+    *,
+    workers: int | None = None,
+    profiles_folder: str | Path | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+) -> tuple[CapPoint, ...]:
+    """The judged strategy at each default cap worth a look, on the simulation's own first seeds.
+
+    A strategy that fills in no cap stands back for ``worst_case_default_cap``. Nothing where every client sends a cap
+    of its own: a default changes nothing there.
+    """
+    limits = Constraints()
+    inputs, traffic, plant = simulation.inputs, simulation.traffic, simulation.plant
+    drawn = sample(traffic, inputs.seed, scale=inputs.scale)
+    caps = candidates([drawn], plant.settings.max_model_len, limits)
+    if not caps:
+        return ()
+    seeds = min(inputs.seeds, TRIAL_SEEDS) if len(drawn) * len(caps) * TRIAL_SEEDS <= _MOST_REQUESTS else 1
+    drawings = [drawn, *(sample(traffic, inputs.seed + turn, scale=inputs.scale) for turn in range(1, seeds))]
+    judged = judged_strategy(traffic)
+    player = Player(workers=workers, profiles_folder=profiles_folder, progress=progress, say=say)
+    settings = [
+        Setting(
+            traffic=traffic,
+            plant=plant,
+            strategy=judged.name if judged.fills_default_cap else SAFE_POLICY,
+            cap=cap,
+            fraction=inputs.safety_fraction,
+            first_seed=inputs.seed,
+            seeds=seeds,
+            scale=inputs.scale,
+        )
+        for cap in caps
+    ]
+    return tuple(cap_points(settings, [mean_truncated(drawings, cap) for cap in caps], limits, player))

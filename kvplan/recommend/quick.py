@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from kvplan.recommend.bounds import constraints
-from kvplan.recommend.caps import mean_truncated, per_class
+from kvplan.recommend.caps import constraints, mean_truncated, per_class
 from kvplan.recommend.results import Constraints
 from kvplan.recommend.safety import safety_fraction
 from kvplan.simulation.bounds import round_caps, unset_share

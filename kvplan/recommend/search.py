@@ -9,9 +9,7 @@ from kvplan.admission import STRATEGIES
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.recommend.advice import charges, mean
-from kvplan.recommend.bounds import constraints
-from kvplan.recommend.caps import candidates, knee, mean_truncated
-from kvplan.recommend.curve import cap_points
+from kvplan.recommend.caps import candidates, cap_points, constraints, knee, mean_truncated
 from kvplan.recommend.evidence import Found, advise
 from kvplan.recommend.observed import observe
 from kvplan.recommend.player import CURVE_SEEDS, SAFE_POLICY, Player, Setting

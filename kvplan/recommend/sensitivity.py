@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kvplan.recommend.caps import knee, mean_truncated
-from kvplan.recommend.curve import cap_points
+from kvplan.recommend.caps import cap_points, knee, mean_truncated
 from kvplan.recommend.player import TRIAL_SEEDS, Player, Setting
 from kvplan.recommend.results import Constraints, SensitivityRow
 from kvplan.simulation.bounds import round_caps
