@@ -1,11 +1,14 @@
-"""The calibration file: what one log taught, for plans of the same model and engine on the same GPU and parallelism."""
+"""The calibration file: what one log or run taught, for plans of the same model, engine, GPU and parallelism."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.option_types import GPU, read_count, read_engine, read_word
+from kvplan.engines.options import is_asked, rows
 from kvplan.errors import InputError, unreadable
 
 PARALLELISM = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
@@ -16,36 +19,33 @@ SETTINGS = (
     "block_size",
     "weight_bytes",
     "speculative_tokens",
+    "async_scheduling",
+    "prefix_caching",
+    "enforce_eager",
+    "kv_unified",
+    "kv_dtype",
+    "cache_type_k",
+    "cache_type_v",
+    "speculative_method",
 )
-FLAGS = ("async_scheduling", "prefix_caching", "enforce_eager", "kv_unified")
-WORDS = ("kv_dtype", "cache_type_k", "cache_type_v", "speculative_method")
-_HOW = "kvplan calibrate LOG writes one anew"
+"""Options of a deployment that a log can state, besides the parallelism and the share of memory."""
+_HINT = "kvplan calibrate LOG writes a new one"
 _FASTEST = 1.5
-"""The largest efficiency: cards boost above the clock that their data sheet's peak is of."""
-_OPTIONAL = {
-    "source",
-    "gpu",
-    "gpu_memory_bytes",
-    "kv_bytes",
-    "memory_utilization",
-    "efficiency",
-    "corrections",
-    "settings",
-}
-_KNOWN = {"engine", "model", *PARALLELISM, *_OPTIONAL}
+"""The largest efficiency: GPUs boost above the clock that their data sheet's peak is based on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationFile:
-    """A calibration as read from its file. ``settings`` fill in what a plan does not say itself.
+    """The contents of a calibration file.
 
-    ``efficiency_share`` is the roofline's one constant, from a measured run; null where none was compared.
+    ``settings`` apply where a plan does not give its own. ``corrections`` are bytes per GPU, logged − planned, by the
+    name of a budget's term. ``efficiency_share`` is the roofline's one constant, from a measured run (``efficiency``
+    in the file); null without one.
     """
 
     engine: EngineVersion
     model: str
-    corrections: tuple[tuple[str, int], ...]
-    settings: Mapping[str, object]
+    source: str | None = None
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     data_parallel: int = 1
@@ -53,166 +53,144 @@ class CalibrationFile:
     gpu: str | None = None
     gpu_memory_bytes: int | None = None
     memory_utilization: Fraction | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    corrections: tuple[tuple[str, int], ...] = ()
     kv_bytes: int | None = None
     efficiency_share: float | None = None
-    source: str | None = None
+
+    @property
+    def device(self) -> dict[str, object]:
+        """The engine and the GPU, for a plan that names none."""
+        return {"engine": self.engine} | ({} if self.gpu is None else {"gpu": self.gpu})
 
 
-def is_said(name: str, value: object) -> bool:
-    """Whether a setting is asked for, rather than left to the engine.
+def settings_of(deployment: Deployment) -> dict[str, object]:
+    """The settings of a calibration that ``deployment`` gives."""
+    return {name: getattr(deployment, name) for name in SETTINGS if is_asked(deployment, name)}
 
-    >>> is_said("kv_dtype", "auto"), is_said("speculative_tokens", 0), is_said("prefix_caching", False)
-    (False, False, True)
-    """
-    left = value is None or value == "auto" or (name in SETTINGS and value == 0)
-    return not left and not (name == "enforce_eager" and value is False)
+
+def file_text(found: CalibrationFile, header: str) -> str:
+    """The file as YAML under the comment ``header``, without keys that have no value."""
+    import yaml
+
+    share = found.memory_utilization
+    written = {
+        **vars(found),
+        "engine": str(found.engine),
+        "memory_utilization": None if share is None else str(share),
+        "corrections": dict(found.corrections),
+    }
+    written["efficiency"] = written.pop("efficiency_share")
+    given = {key: value for key, value in written.items() if value not in (None, {})}
+    return header + yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
 
 
 def load_calibration(path: Path) -> CalibrationFile:
-    """The calibration in ``path``; InputError names the key that is wrong."""
-    import yaml
-
-    from kvplan.engines import parse_engine
+    """The calibration in ``path``. Raises InputError that names the key which is wrong."""
+    from kvplan.profiles.yaml_text import line_of, read_mapping
 
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise unreadable(path, error) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = None if mark is None else mark.line + 1
-        raise InputError(f"{path} is not YAML", hint=_HOW, file=str(path), line=line) from error
-    if not isinstance(document, dict):
-        raise InputError(f"{path} is not a calibration", hint=_HOW, file=str(path))
-    for key in document:
-        if key not in _KNOWN:
-            raise InputError(
-                f"{key!r} is not a key of a calibration",
-                hint="take it out, or write the file anew: kvplan calibrate LOG",
-                file=str(path),
-                key=str(key),
-            )
-    engine, model = document.get("engine"), document.get("model")
-    if not isinstance(engine, str) or not isinstance(model, str):
-        key = "engine" if not isinstance(engine, str) else "model"
-        raise InputError(
-            f"{path} does not say its {key}", hint="write it anew: kvplan calibrate LOG", file=str(path), key=key
-        )
-    reader = _Reader(document=document, file=str(path))
-    return CalibrationFile(
-        engine=parse_engine(engine),
-        model=model,
-        corrections=tuple(sorted(reader.numbers("corrections").items())),
-        settings=reader.settings(),
-        **{name: reader.whole(name) or 1 for name in PARALLELISM},
-        gpu=document["gpu"] if isinstance(document.get("gpu"), str) else None,
-        gpu_memory_bytes=reader.whole("gpu_memory_bytes"),
-        memory_utilization=reader.share("memory_utilization"),
-        kv_bytes=reader.whole("kv_bytes"),
-        efficiency_share=reader.rate("efficiency"),
-        source=document["source"] if isinstance(document.get("source"), str) else None,
-    )
+    try:
+        return _read(read_mapping(text, str(path)))
+    except InputError as error:
+        error.hint, error.file = _HINT, str(path)
+        error.line = error.line or line_of(text, (error.key or "").partition(".")[0])
+        raise
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Reader:
-    document: Mapping[str, object]
-    file: str
+def _wrong(message: str, key: str) -> InputError:
+    return InputError(message, hint=_HINT, key=key)
 
-    def wrong(self, key: str, value: object, wanted: str) -> InputError:
-        return InputError(f"{key} is {value!r}, not {wanted}", hint=_HOW, file=self.file, key=key)
 
-    def whole(self, key: str) -> int | None:
-        value = self.document.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise self.wrong(key, value, "a whole number above 0")
-        return value
+def _read(document: Mapping[str, object]) -> CalibrationFile:
+    for key in ("engine", "model"):
+        if document.get(key) is None:
+            raise _wrong(f"the calibration does not say its {key}", key)
+    values: dict[str, Any] = {}
+    for key, value in document.items():
+        if key not in _READERS:
+            raise _wrong(f"{key!r} is not a key of a calibration", key)
+        if value is not None:
+            values[key] = _READERS[key](value, key)
+    return CalibrationFile(efficiency_share=values.pop("efficiency", None), **values)
 
-    def share(self, key: str) -> Fraction | None:
-        value = self.document.get(key)
-        if value is None:
-            return None
-        try:
-            share = Fraction(str(value))
-        except (ValueError, ZeroDivisionError) as error:
-            raise self.wrong(key, value, "a share") from error
-        if not 0 < share <= 1:
-            raise self.wrong(key, value, "a share in (0, 1]")
-        return share
 
-    def rate(self, key: str) -> float | None:
-        value = self.document.get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FASTEST:
-            raise self.wrong(key, value, f"a share above 0 and at most {_FASTEST}")
-        return float(value)
+def _read_share(value: object, said: str) -> Fraction:
+    """A share in (0, 1], also as a ratio of whole numbers: ``9/10``."""
+    try:
+        share = Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(0)
+    if not 0 < share <= 1:
+        raise _wrong(f"{said} {value!r} is not a share in (0, 1]", said)
+    return share
 
-    def numbers(self, key: str) -> dict[str, int]:
-        value = self.document.get(key)
-        if value is None:
-            return {}
-        if not isinstance(value, dict) or not all(
-            isinstance(name, str) and isinstance(amount, int) and not isinstance(amount, bool)
-            for name, amount in value.items()
-        ):
-            raise self.wrong(key, value, "terms with whole bytes")
-        return value
 
-    def settings(self) -> dict[str, object]:
-        value = self.document.get("settings")
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise self.wrong("settings", value, "settings with values")
-        for name, item in value.items():
-            known = name in (*SETTINGS, *FLAGS, *WORDS)
-            right = (
-                (isinstance(item, int) and not isinstance(item, bool) and item > 0)
-                if name in SETTINGS
-                else isinstance(item, bool)
-                if name in FLAGS
-                else isinstance(item, str)
-            )
-            if not known or not right:
-                raise self.wrong(f"settings.{name}", item, "a setting that a log can say")
-        return value
+def _read_efficiency(value: object, said: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FASTEST:
+        raise _wrong(f"{said} {value!r} is not a share above 0 and at most {_FASTEST}", said)
+    return float(value)
+
+
+def _read_corrections(value: object, said: str) -> tuple[tuple[str, int], ...]:
+    found = _read_mapping(value, said)
+    for name, amount in found.items():
+        if isinstance(amount, bool) or not isinstance(amount, int):
+            raise _wrong(f"{said}.{name} {amount!r} is not whole bytes", said)
+    return tuple(found.items())  # type: ignore[arg-type]
+
+
+def _read_settings(value: object, said: str) -> dict[str, object]:
+    options = {row.field: row.option.type for row in rows() if row.field in SETTINGS}
+    found = _read_mapping(value, said)
+    for name in found:
+        if name not in options:
+            raise _wrong(f"{said}.{name} is not a setting that a log can state", said)
+    return {name: options[name].read(item, f"{said}.{name}") for name, item in found.items()}
+
+
+def _read_mapping(value: object, said: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise _wrong(f"{said} {value!r} is not a mapping of names to values", said)
+    return value
+
+
+_READERS: Mapping[str, Callable[..., object]] = {
+    "engine": read_engine,
+    "model": read_word,
+    "source": read_word,
+    **dict.fromkeys(PARALLELISM, read_count),
+    "gpu": GPU.read,
+    "gpu_memory_bytes": read_count,
+    "memory_utilization": _read_share,
+    "settings": _read_settings,
+    "corrections": _read_corrections,
+    "kv_bytes": read_count,
+    "efficiency": _read_efficiency,
+}
 
 
 def apply_calibration(deployment: Deployment, found: CalibrationFile, model_id: str | None = None) -> Deployment:
-    """``deployment`` with the calibration's corrections; what it leaves open is as the log had it.
+    """``deployment`` with the calibration's corrections, and its settings where the deployment leaves them open.
 
-    Raises InputError where the calibration is of another engine, model, device or parallelism.
+    Raises InputError where the calibration is of another engine, model, GPU or parallelism.
     """
     if deployment.engine.name != found.engine.name:
-        raise InputError(
-            f"the calibration is of {found.engine.name}, the plan of {deployment.engine.name}",
-            hint="calibrate with a log of the engine that you plan",
-            key="calibration",
-        )
+        raise _of_another("engine", found.engine.name, deployment.engine.name)
     if model_id is not None and _base_name(model_id) != _base_name(found.model):
-        raise InputError(
-            f"the calibration is of {found.model}, the plan of {model_id}",
-            hint="calibrate with a log of the model that you plan",
-            key="calibration",
-        )
+        raise _of_another("model", found.model, model_id)
     of_memory = bool(found.corrections) or found.gpu_memory_bytes is not None  # a measured step is of any device
     if of_memory and deployment.gpu is not None and found.gpu not in (None, deployment.gpu.name):
-        raise InputError(
-            f"the calibration is of {found.gpu}, the plan of {deployment.gpu.name}",
-            hint="calibrate with a log of the same device",
-            key="calibration",
-        )
+        raise _of_another("GPU", found.gpu, deployment.gpu.name)
     for name in PARALLELISM:
         asked, known = getattr(deployment, name), getattr(found, name)
         if asked not in (1, known) or (asked == 1 and known != 1 and deployment.gpus > 1):
-            raise InputError(
-                f"the calibration is of {name} {known}, the plan of {asked}",
-                hint="calibrate with a log of the same parallelism",
-                key="calibration",
-            )
+            raise _of_another("parallelism", f"{name} {known}", asked)
     filled: dict[str, object] = {name: getattr(found, name) for name in PARALLELISM}
-    filled |= {name: value for name, value in found.settings.items() if not is_said(name, getattr(deployment, name))}
+    filled |= {name: value for name, value in found.settings.items() if not is_asked(deployment, name)}
     if deployment.gpu_memory_bytes is None and found.gpu_memory_bytes is not None:
         filled["gpu_memory_bytes"] = (found.gpu_memory_bytes,)
     if deployment.memory_utilization is None:
@@ -220,6 +198,14 @@ def apply_calibration(deployment: Deployment, found: CalibrationFile, model_id: 
     if deployment.engine.release is None:
         filled["engine"] = found.engine
     return replace(deployment, **filled, corrections=found.corrections)  # type: ignore[arg-type]
+
+
+def _of_another(what: str, known: object, asked: object) -> InputError:
+    return InputError(
+        f"the calibration is of {known}, the plan of {asked}",
+        hint=f"calibrate with a log of the {what} that you plan",
+        key="calibration",
+    )
 
 
 def _base_name(model_id: str) -> str:

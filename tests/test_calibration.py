@@ -258,21 +258,21 @@ GOOD = "engine: vllm@0.11.0\nmodel: org/eight-b\n"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is not a calibration"),
-        ("- a\n- b\n", "is not a calibration"),
-        ("engine: [vllm\n", "is not YAML"),
+        ("", "does not hold keys"),
+        ("- a\n- b\n", "does not hold keys"),
+        ("engine: [vllm\n", "not valid YAML"),
         ("model: org/eight-b\n", "does not say its engine"),
         ("engine: vllm\n", "does not say its model"),
         ("engine: wllm\nmodel: m\n", "not an engine"),
         (GOOD + "corections: {}\n", "'corections' is not a key"),
         (GOOD + "corrections: {weights: many}\n", "whole bytes"),
-        (GOOD + "corrections: 7\n", "whole bytes"),
-        (GOOD + "tensor_parallel: -1\n", "whole number"),
+        (GOOD + "corrections: 7\n", "is not a mapping"),
+        (GOOD + "tensor_parallel: -1\n", "less than 1"),
         (GOOD + "gpu_memory_bytes: 1.5\n", "whole number"),
         (GOOD + "memory_utilization: 1.5\n", "a share"),
         (GOOD + "memory_utilization: lots\n", "a share"),
         (GOOD + "efficiency: 2\n", "a share"),
-        (GOOD + "settings: [1]\n", "settings with values"),
+        (GOOD + "settings: [1]\n", "is not a mapping"),
         (GOOD + "settings: {max_model_len: long}\n", "settings.max_model_len"),
         (GOOD + "settings: {colour: blue}\n", "settings.colour"),
     ],
@@ -305,7 +305,7 @@ def test_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["calibrate", str(log), "--gpu", "h100", "--start", "3"], "the log holds 1"),
         (["calibrate", str(log), "--gpu", "h100", "--output", str(out)], "exists"),
         (["calibrate", str(config), "--gpu", "h100"], "no start-up lines"),
-        (["fit", str(config), "--calibration", str(log)], "is not YAML"),
+        (["fit", str(config), "--calibration", str(log)], "not valid YAML"),
     ):
         assert main(arguments) == 3
         assert words in capsys.readouterr().err
@@ -360,7 +360,7 @@ STARTS = [
 ]
 TRAFFIC = """
 model: {config}
-deployment: {{gpu: {gpu}, engine: {engine}}}
+deployment: {{{named}}}
 traffic:
   duration: 20s
   classes: [{{name: a, rate: 1/s, prompt_tokens: 200, output_tokens: 50, max_tokens: {{value: 100}}}}]
@@ -377,7 +377,7 @@ def test_a_static_pool_says_nothing_of_what_is_left() -> None:
     assert found.culprit is not None
     assert found.culprit.name == "compute_buffer"
     (said,) = [finding for finding in found.findings if finding.code == "total-memory-not-in-log"]
-    assert said.message == f"total memory is not in the log: the plan has that of the {H100.name}, 79.2 GiB"
+    assert said.message.endswith(f"the plan uses that of the {H100.name}, 79.2 GiB")
     assert not [each for each in calibrate(start_of(SLOTS), model(), H100).findings if each.code == said.code]
     partly = "load_tensors: offloaded 20/33 layers to GPU\nload_tensors:        CUDA0 model"
     host = calibrate(start_of(SLOTS.replace("load_tensors:        CUDA0 model", partly)), model())
@@ -417,10 +417,11 @@ def test_every_command_reproduces_the_log_of_every_engine(
     answer("calibrate", log_file, "--gpu", gpu, "--model", model_file, "--output", learnt, *more)
     pool = answer("fit", model_file, "--engine", engine, "--gpu", gpu, "--calibration", learnt)["pool"]
     assert pool["blocks"] == blocks
+    assert answer("fit", model_file, "--calibration", learnt)["pool"] == pool  # the calibration names engine and GPU
 
     traffic = tmp_path / "traffic.yaml"
-    for least, code in ((pool["kv_bytes"], 0), (pool["kv_bytes"] + 1, 1)):
-        text = TRAFFIC.format(config=model_file, gpu=gpu, engine=engine, least=f"{least}B")
+    for least, code, named in ((1, 1, f"gpu: {gpu}, engine: {engine}"), (0, 0, "")):
+        text = TRAFFIC.format(config=model_file, named=named, least=f"{pool['kv_bytes'] + least}B")
         traffic.write_text(text, encoding="utf-8")
         limits = answer("check", traffic, "--seeds", 1, "--calibration", learnt, code=code)["limits"]
         assert [limit["measured"] for limit in limits] == [pool["kv_bytes"]]
@@ -498,6 +499,20 @@ def test_a_printed_block_tells_the_type_that_auto_stands_for() -> None:
     for tokens, word in ((784, "auto"), (1568, "fp8"), (4711, "auto")):
         text = vllm_log({**row, "other_flags": f"attention block size set to {tokens}"})
         assert calibrate(start_of(text), hybrid, device_of("GB10", gib("121.7"))).deployment.kv_dtype == word
+
+
+def test_a_traffic_file_that_names_another_engine_than_its_calibration_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learnt, traffic = tmp_path / "learnt.yaml", tmp_path / "traffic.yaml"
+    learnt.write_text("engine: sglang@0.5.9\nmodel: meta-llama/Llama-3.1-8B-Instruct\ngpu: h100-80gb-sxm\n")
+    for named, code in (("engine: vllm, ", 3), ("", 0)):
+        text = TRAFFIC.format(
+            config="meta-llama/Llama-3.1-8B-Instruct", named=f"{named}calibration: learnt.yaml", least="1GiB"
+        )
+        traffic.write_text(text, encoding="utf-8")
+        assert main(["check", str(traffic), "--seeds", "1", "--offline"]) == code
+        assert ("the calibration is of sglang, the plan of vllm" in capsys.readouterr().err) is bool(code)
 
 
 def test_which_start_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

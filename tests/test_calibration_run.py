@@ -2,11 +2,13 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from kvplan.calibration.run_settings import settings_beside
+from kvplan.calibration.run import settings_beside
 from kvplan.calibration_file import load_calibration
 from kvplan.cli import main
 from kvplan.simulation.plant import build_plant
@@ -54,6 +56,13 @@ def test_a_known_efficiency_comes_back_through_the_command_line(
     assert main(asked) == 3  # written already
     assert main([*asked, "--force"]) == 0
     assert "efficiency 0.500" in capsys.readouterr().out
+
+
+def test_a_run_may_come_through_standard_input(run_file: Path) -> None:
+    program = [sys.executable, "-c", "import sys; from kvplan.cli import main; sys.exit(main())"]
+    asked = ["calibrate", "--run", "-", "--traffic", str(run_file.with_name("traffic.yaml")), "--offline"]
+    found = subprocess.run([*program, *asked], input=run_file.read_text(), capture_output=True, text=True, check=True)
+    assert "efficiency 0.500" in found.stdout
 
 
 def test_a_plan_takes_its_step_from_the_calibration(run_file: Path) -> None:

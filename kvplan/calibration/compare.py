@@ -1,31 +1,35 @@
-"""A log's figures against the plan of the same deployment, term by term; what is left over is named, not hidden."""
+"""A log's figures against the plan of the same deployment, term by term; whatever is left over gets a name too."""
 
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kvplan.calibration.deployment import deployment_of, release_in, with_drafter_of
-from kvplan.calibration.misleading import Misleading, misleading_lines
+from kvplan.calibration.deployment import deployment_of, with_drafter_of
+from kvplan.calibration.findings import log_findings, nothing_measured, overdrawn
+from kvplan.calibration.misleading import Misleading, graphs_are_inside, misleading_lines
 from kvplan.calibration.pool import check_model, measured_pool
-from kvplan.calibration.refusals import nothing_measured, way_out
+from kvplan.calibration_file import PARALLELISM, CalibrationFile, file_text, settings_of
 from kvplan.capacity import Fit, fit
 from kvplan.engine_logs import EngineStart
 from kvplan.engines.base import Budget, Deployment, Finding
 from kvplan.engines.memory_share import GRAPHS_DO_NOT_FIT
-from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
+from kvplan.engines.option_types import MemoryPart
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
-from kvplan.units import GIB, format_bytes
 
-UNEXPLAINED = "unexplained"
 _STATE_POOL = "state_pool"
-_ROUNDED_BYTES = GIB // 10
-"""What figures of two digits can miss."""
+_NON_TORCH = ("non_torch", "communication", "workspace")
+_UNEXPLAINED = "unexplained"
+_HEADER = """\
+# kvplan calibration: what one start-up log taught.
+# kvplan fit|simulate|check|recommend … --calibration FILE (deployment.calibration in a traffic file) reproduces
+# that start; with other settings the same corrections (bytes per GPU, logged − planned) are added to the terms
+# planned for them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TermDifference:
-    """One term: as planned, and as the log printed it (null where it did not). ``names`` are the budget's own."""
+    """One term as planned, and as the log printed it (null where it did not). ``names`` are the budget's own."""
 
     name: str
     names: tuple[str, ...]
@@ -42,7 +46,7 @@ class TermDifference:
 class Calibration:
     """A start compared with its plan. ``corrections`` make ``calibrated``, whose pool is the log's.
 
-    ``kv_bytes_logged`` is the pool as the log's figures pin it down, null where it has none.
+    ``kv_bytes_logged`` is the pool as the log's figures determine it, null where it has none.
     """
 
     start: EngineStart
@@ -65,26 +69,24 @@ class Calibration:
 def calibrate(
     start: EngineStart, model: ModelSpec, gpu: GpuProfile | None = None, weight_bytes: int | None = None
 ) -> Calibration:
-    """Compare ``start`` with what kvplan would have said of it.
+    """Compare ``start`` with what kvplan would have planned.
 
-    Raises InputError where the log is of another model (its pool does not agree with the model's layers), or holds no
-    figure of its memory.
+    Raises InputError where the log is of another model (its pool contradicts the model's layers), or has no figure of
+    its memory.
     """
-    deployment, planned, doubts = _planned(
-        start, model, with_drafter_of(start, model, deployment_of(start, gpu, weight_bytes))
-    )
-    pool = measured_pool(start, planned)
-    budget = planned.plan.budget
+    planned, doubts = _plan(start, model, with_drafter_of(start, model, deployment_of(start, gpu, weight_bytes)))
+    deployment, budget, pool = planned.deployment, planned.plan.budget, measured_pool(start, planned)
     assert budget is not None
     terms = _terms(start, budget)
     if pool is None and all(term.logged_bytes is None for term in terms):
         raise nothing_measured(start)
-    # llama.cpp's pool is allocated as asked: it says nothing of what is left, so of no term that was not printed
+    # llama.cpp allocates its pool as asked: the pool says nothing of what is left, so of no term that was not printed
     left = None if start.engine == "llama.cpp" else pool
     inside = _corrections(terms, budget, left)
-    corrections = (*inside, *_beside(start, budget))
+    corrections = (*inside, *_outside_correction(start, budget))
     calibrated = fit(model, replace(deployment, corrections=corrections))
-    terms = _with_rest(terms, budget, left, inside)
+    if inside and left is not None:
+        terms = _with_rest(terms, budget, left)
     return Calibration(
         start=start,
         deployment=deployment,
@@ -96,18 +98,36 @@ def calibrate(
         misleading=misleading_lines(start, planned),
         findings=(
             *doubts,
-            *_findings(start, gpu, deployment),
-            *_more_than_there_is(terms, budget),
+            *log_findings(start, gpu, deployment),
+            *overdrawn([term.logged_bytes or 0 for term in terms], budget.requested_bytes),
             *(each for each in calibrated.findings if each.code == GRAPHS_DO_NOT_FIT),
         ),
     )
 
 
-def _planned(
-    start: EngineStart, model: ModelSpec, deployment: Deployment
-) -> tuple[Deployment, Fit, tuple[Finding, ...]]:
-    """The plan; where an engine does not print its KV type, of the type that its pool agrees with: TensorRT-LLM never
-    does, and vLLM's "auto" is what the checkpoint says, which sizes the block of a hybrid."""
+def calibration_text(found: Calibration, source: str) -> str:
+    """The calibration file's text. ``source`` names the log."""
+    asked, start = found.deployment, found.start
+    assert not isinstance(asked.memory_utilization, MemoryPart)  # a log prints a share
+    learnt = CalibrationFile(
+        engine=asked.engine,
+        model=found.planned.model.id,
+        source=f"{source}, lines {start.first_line} to {start.last_line}",
+        **{name: getattr(asked, name) for name in PARALLELISM},
+        gpu=None if asked.gpu is None else asked.gpu.name,
+        gpu_memory_bytes=asked.gpu_memory_bytes[0] if asked.gpu_memory_bytes else None,
+        memory_utilization=asked.memory_utilization,
+        settings=settings_of(asked),
+        corrections=found.corrections,
+        kv_bytes=found.kv_bytes_logged,
+    )
+    return file_text(learnt, _HEADER)
+
+
+def _plan(start: EngineStart, model: ModelSpec, deployment: Deployment) -> tuple[Fit, tuple[Finding, ...]]:
+    """The plan, with what it leaves in doubt. Where the log does not print the KV type, the plan of the type that
+    agrees with its pool: TensorRT-LLM never prints one, and vLLM's "auto" is what the checkpoint says, which sizes the
+    block of a hybrid."""
     blocks = start.block_tokens if start.engine == "vllm" and deployment.kv_dtype == "auto" else None
     is_open = blocks is not None or (start.engine == "tensorrt-llm" and start.kv_dtype is None)
     plans = [fit(model, replace(deployment, kv_dtype=word)) for word in (("auto", "fp8") if is_open else ())]
@@ -115,59 +135,33 @@ def _planned(
     refused: InputError | None = None
     for planned in plans:
         try:
-            return planned.deployment, planned, check_model(start, planned)
+            return planned, check_model(start, planned)
         except InputError as error:
             refused = refused or error
     assert refused is not None
     raise refused
 
 
-def _graphs_inside(start: EngineStart) -> bool:
-    seen, release = start.line_of("graphs_inside"), release_in(start.version)
-    if seen is not None:
-        return bool(seen.value)
-    return release is None or release >= FIRST_GRAPHS_INSIDE
-
-
-def _vllm_figures(start: EngineStart) -> dict[str, int | None]:
-    non_torch = start.non_torch_bytes
-    if non_torch is None and start.consumed_bytes is not None and start.weight_bytes is not None:
-        non_torch = start.consumed_bytes - start.weight_bytes
+def _logged(start: EngineStart) -> dict[str, int | None]:
+    """What the log prints, by the group of the budget's terms that it is printed for."""
+    is_vllm, weights, non_torch = start.engine == "vllm", start.weight_bytes, start.non_torch_bytes
+    if start.engine == "sglang" and start.free_before_bytes is not None and start.free_after_load_bytes is not None:
+        weights = start.free_before_bytes - start.free_after_load_bytes
+    if non_torch is None and start.consumed_bytes is not None and weights is not None:
+        non_torch = start.consumed_bytes - weights
     return {
-        "weights": start.weight_bytes,
-        "activation": start.activation_bytes,
+        "weights": weights,
+        "activation": start.activation_bytes if is_vllm else None,
         "non_torch": non_torch,
-        "cuda_graphs": start.graph_estimate_bytes if _graphs_inside(start) else None,
-    }
-
-
-def _sglang_figures(start: EngineStart) -> dict[str, int | None]:
-    loaded = start.weight_bytes
-    if start.free_before_bytes is not None and start.free_after_load_bytes is not None:
-        loaded = start.free_before_bytes - start.free_after_load_bytes
-    return {"weights": loaded, _STATE_POOL: start.state_bytes}
-
-
-def _other_figures(start: EngineStart) -> dict[str, int | None]:
-    return {
-        "weights": start.weight_bytes,
+        "cuda_graphs": start.graph_estimate_bytes if is_vllm and graphs_are_inside(start) else None,
         "compute_buffer": start.compute_bytes,
         "recurrent_state": start.state_bytes,
+        _STATE_POOL: start.state_bytes,
     }
-
-
-_FIGURES: Mapping[str, Callable[[EngineStart], dict[str, int | None]]] = {
-    "vllm": _vllm_figures,
-    "sglang": _sglang_figures,
-    "tensorrt-llm": _other_figures,
-    "llama.cpp": _other_figures,
-    "tgi": _other_figures,
-}
-_NON_TORCH = ("non_torch", "communication", "workspace")
 
 
 def _group(name: str) -> str:
-    """The group of a budget's term: what a log prints as one figure; a load is printed with its drafter's."""
+    """The group of a budget's term: terms that a log prints as one figure. A load includes its drafter's weights."""
     if name == "speculative":
         return "weights"
     if name.startswith("activation") and name != "activations_and_graphs":
@@ -176,21 +170,17 @@ def _group(name: str) -> str:
 
 
 def _terms(start: EngineStart, budget: Budget) -> tuple[TermDifference, ...]:
-    """Inside terms in the budget's order, grouped as the log prints them."""
-    figures = _FIGURES[start.engine](start)
-    groups: dict[str, list[str]] = {}
+    """The terms inside the fraction in the budget's order, grouped as the log prints them."""
+    logged = _logged(start)
+    groups: dict[str, dict[str, int]] = {}
     for term in budget.terms:
         if term.inside_fraction:
-            groups.setdefault(_group(term.name), []).append(term.name)
-    planned = {term.name: term.bytes for term in budget.terms}
+            groups.setdefault(_group(term.name), {})[term.name] = term.bytes
     return tuple(
         TermDifference(
-            name=group,
-            names=tuple(names),
-            planned_bytes=sum(planned[name] for name in names),
-            logged_bytes=figures.get(group),
+            name=group, names=tuple(planned), planned_bytes=sum(planned.values()), logged_bytes=logged.get(group)
         )
-        for group, names in groups.items()
+        for group, planned in groups.items()
     )
 
 
@@ -200,100 +190,36 @@ def _corrections(terms: tuple[TermDifference, ...], budget: Budget, pool: int | 
     ``pool`` is what was left, None where the log does not tell.
     """
     differing = [(term.names[0], term.difference_bytes) for term in terms if term.difference_bytes]
-    known = sum(amount for _, amount in differing)
     # a state pool is a share of what is left, not a term before it: it follows from the rest
     found = [(name, amount) for name, amount in differing if name != _STATE_POOL]
-    if pool is not None:
-        rest = budget.kv_bytes - pool - known
-        unseen = [
-            term.names[0] for term in terms if term.logged_bytes is None and term.name not in ("weights", "left_free")
-        ]
-        if rest:
-            found.append((unseen[0] if unseen else UNEXPLAINED, rest))
+    rest = 0 if pool is None else _rest(terms, budget, pool)
+    if rest:
+        hidden = [term for term in terms if term.logged_bytes is None and term.name not in ("weights", "left_free")]
+        found.append((hidden[0].names[0] if hidden else _UNEXPLAINED, rest))
     return tuple(found)
 
 
-def _beside(start: EngineStart, budget: Budget) -> tuple[tuple[str, int], ...]:
-    """What graphs took beside the fraction, against what was planned there; the pool does not know of it."""
+def _rest(terms: tuple[TermDifference, ...], budget: Budget, pool: int) -> int:
+    """By how much the pool is smaller than planned, beyond what the printed terms explain."""
+    return budget.kv_bytes - pool - sum(term.difference_bytes or 0 for term in terms)
+
+
+def _outside_correction(start: EngineStart, budget: Budget) -> tuple[tuple[str, int], ...]:
+    """What vLLM's graphs took outside the fraction, where they were planned there; the pool does not depend on it."""
     planned = next((term for term in budget.terms if term.name == "cuda_graphs" and not term.inside_fraction), None)
     if start.engine != "vllm" or planned is None or start.graph_bytes is None or start.graph_bytes < 0:
         return ()
     return ((planned.name, start.graph_bytes - planned.bytes),)
 
 
-def _with_rest(
-    terms: tuple[TermDifference, ...], budget: Budget, pool: int | None, corrections: tuple[tuple[str, int], ...]
-) -> tuple[TermDifference, ...]:
-    """The terms, and what the log's pool says of those that it does not print, as one more."""
-    known = sum(term.difference_bytes or 0 for term in terms)
-    if pool is None or not corrections:
-        return terms
-    unseen = tuple(term for term in terms if term.logged_bytes is None)
-    names = tuple(name for term in unseen for name in term.names)
-    planned = sum(term.planned_bytes for term in unseen)
-    rest = budget.kv_bytes - pool - known
-    label = " + ".join(term.name for term in unseen) if unseen else UNEXPLAINED
-    joined = TermDifference(name=label, names=names, planned_bytes=planned, logged_bytes=planned + rest)
-    return (*(term for term in terms if term.logged_bytes is not None), joined)
-
-
-def _more_than_there_is(terms: tuple[TermDifference, ...], budget: Budget) -> Iterator[Finding]:
-    """A rest below nothing, beyond what rounding leaves: the log's figures need more memory than the plan has."""
-    missing = max((-(term.logged_bytes or 0) for term in terms), default=0)
-    if missing > _ROUNDED_BYTES:
-        yield Finding(
-            code="log-takes-more-than-there-is",
-            severity="warning",
-            message=f"the log's own figures are {format_bytes(missing)} more than the "
-            f"{format_bytes(budget.requested_bytes)} that the plan may use: it is of a larger GPU, or of another share",
-            hint="--gpu NAME, of the GPU that it ran on",
-        )
-
-
-def _findings(start: EngineStart, gpu: GpuProfile | None, deployment: Deployment) -> tuple[Finding, ...]:
-    findings = [
-        Finding(
-            code=f"log-refusal-{refusal.reason.replace('_', '-')}",
-            severity="error",
-            message=f"line {refusal.line}: the engine refused to start: {refusal.text[:160]}",
-            hint=way_out(refusal, start),
-        )
-        for refusal in start.refusals
-    ]
-    if gpu is None:
-        findings.append(
-            Finding(
-                code="gpu-not-said",
-                severity="info",
-                message="the log does not name the GPU: settings that it does not print are those of an H100",
-                hint="--gpu NAME",
-            )
-        )
-    elif deployment.gpu_memory_bytes is None:
-        findings.append(
-            Finding(
-                code="total-memory-not-in-log",
-                severity="info",
-                message=f"total memory is not in the log: the plan has that of the {gpu.name}, "
-                f"{format_bytes(gpu.memory_bytes)}",
-            )
-        )
-    if start.layers_on_gpu is not None and start.layers is not None and start.layers_on_gpu < start.layers:
-        findings.append(
-            Finding(
-                code="layers-on-the-host",
-                severity="warning",
-                message=f"{start.layers_on_gpu} of {start.layers} layers are on the GPU: the plan has all of them "
-                "there, and so more weights than the log",
-                hint="--n-gpu-layers 999 loads all, where they fit",
-            )
-        )
-    if start.has_speculation and not deployment.speculative_tokens:
-        findings.append(
-            Finding(
-                code="speculation-in-log",
-                severity="warning",
-                message="the engine ran with speculative decoding: a draft's weights and KV are in its figures",
-            )
-        )
-    return tuple(findings)
+def _with_rest(terms: tuple[TermDifference, ...], budget: Budget, pool: int) -> tuple[TermDifference, ...]:
+    """The printed terms, and one more for all that were not: what the log's pool says of them together."""
+    hidden = [term for term in terms if term.logged_bytes is None]
+    planned = sum(term.planned_bytes for term in hidden)
+    together = TermDifference(
+        name=" + ".join(term.name for term in hidden) or _UNEXPLAINED,
+        names=tuple(name for term in hidden for name in term.names),
+        planned_bytes=planned,
+        logged_bytes=planned + _rest(terms, budget, pool),
+    )
+    return (*(term for term in terms if term.logged_bytes is not None), together)

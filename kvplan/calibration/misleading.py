@@ -1,5 +1,6 @@
-"""Log lines that say something else than they seem to, each with the reason: what a reader must not take from them."""
+"""Log lines whose figures mean something other than they seem to, each with the reason."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvplan.calibration.deployment import release_in
@@ -9,7 +10,7 @@ from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.units import format_bytes
 
 _TORCH_ON_ROCM = (0, 24)
-"""0.24 takes a load from what torch allocated, as on CUDA; 0.11 to 0.19 from what the device has free."""
+"""0.24 takes the size of a load from what torch allocated, as on CUDA; 0.11 to 0.19 from the device's free memory."""
 _SIZES = {"weight_bytes", "kv_bytes", "key_bytes", "free_before_bytes"}
 
 
@@ -34,151 +35,109 @@ def effective_tokens(concurrency: float, window_tokens: int) -> int:
 
 
 def misleading_lines(start: EngineStart, fit: Fit | None = None) -> tuple[Misleading, ...]:
-    """The misleading lines of one start; ``fit`` is the plan of the same deployment, where there is one."""
-    checks = (
-        _token_figure(start),
-        _gigabytes(start),
-        _graph_estimate(start),
-        _profiled_blocks(start),
-        _loaded_on_rocm(start),
-        _other_platform(start),
-        _every_rank(start),
-        _rounded_share(start),
-        _joint_peak(start),
-        _negative_graphs(start),
-        _fp4_sizes(start, fit),
-        _window_pool(start),
-        _concurrency(start),
-    )
-    return tuple(sorted((found for found in checks if found is not None), key=lambda found: found.line))
+    """The misleading lines of one start, in order. ``fit`` is the plan of the same deployment, where there is one."""
+    found = list(_of_any_engine(start))
+    if start.engine == "vllm":
+        found += [*_of_vllm_capacity(start), *_of_vllm_memory(start)]
+    elif start.engine == "sglang":
+        found += _of_sglang(start, fit)
+    return tuple(sorted(found, key=lambda each: each.line))
 
 
-def _at(seen: Observation | None, reason: str) -> Misleading | None:
-    return None if seen is None else Misleading(line=seen.line, text=seen.text, reason=reason)
+def _at(seen: Observation | None, reason: str) -> Iterator[Misleading]:
+    """One of where a line gave the figure, else none."""
+    if seen is not None:
+        yield Misleading(line=seen.line, text=seen.text, reason=reason)
 
 
-def _is_vllm(start: EngineStart) -> bool:
-    return start.engine == "vllm"
+def graphs_are_inside(start: EngineStart) -> bool:
+    """Whether this start of vLLM subtracts its estimate of CUDA graphs from the pool; the newest releases do."""
+    seen, release = start.line_of("graphs_inside"), release_in(start.version)
+    if seen is not None:
+        return bool(seen.value)
+    return release is None or release >= FIRST_GRAPHS_INSIDE
 
 
-def _token_figure(start: EngineStart) -> Misleading | None:
-    if not _is_vllm(start) or start.kv_tokens is None or not start.concurrency or start.concurrency_tokens is None:
-        return None
-    real = effective_tokens(start.concurrency, start.concurrency_tokens)
-    if abs(real - start.kv_tokens) <= 0.02 * real:
-        return None
-    return _at(
-        start.line_of("kv_tokens"),
-        f"the two capacity lines disagree, as they do for hybrid models: {start.kv_tokens:,} tokens are blocks × "
-        f"block / groups; use concurrency × max_model_len = {real:,}, what requests of the whole window can hold",
-    )
+def _of_any_engine(start: EngineStart) -> Iterator[Misleading]:
+    profiled, platform = start.line_of("profiled_blocks"), start.line_of("platform")
+    if profiled is not None:
+        yield from _at(
+            profiled, f"graphs were tried with {profiled.value} blocks before there was a pool: not the pool's size"
+        )
+    if platform is not None:
+        yield from _at(
+            platform,
+            f"it ran on {str(platform.value).upper()}s: pages and blocks are counted as on GPUs, what the engine holds "
+            "besides weights and KV is not",
+        )
+    if start.graph_bytes is not None and start.graph_bytes < 0:
+        yield from _at(start.line_of("graph_bytes"), "a negative size: memory was freed while the graphs were captured")
 
 
-def _gigabytes(start: EngineStart) -> Misleading | None:
-    if start.engine not in ("vllm", "sglang"):
-        return None
-    seen = next((item for item in start.observations if item.name in _SIZES and " GB" in item.text), None)
-    return _at(seen, "what is called GB is divided by 2**30: it is GiB, 7 % more bytes than a GB")
-
-
-def _graph_estimate(start: EngineStart) -> Misleading | None:
-    seen, inside = start.line_of("graph_estimate_bytes"), start.line_of("graphs_inside")
-    release = release_in(start.version)
-    if not _is_vllm(start) or seen is None or release is None:
-        return None
-    subtracted = release >= FIRST_GRAPHS_INSIDE if inside is None else bool(inside.value)
-    if subtracted:
-        return None
-    return _at(seen, "the estimate is printed, but this start does not subtract it: graphs lie outside the fraction")
-
-
-def _profiled_blocks(start: EngineStart) -> Misleading | None:
-    seen = start.line_of("profiled_blocks")
-    if seen is None:
-        return None
-    return _at(seen, f"{seen.value} blocks are what graphs were tried with before there was a pool: not its size")
-
-
-def _loaded_on_rocm(start: EngineStart) -> Misleading | None:
-    release, seen = release_in(start.version), start.line_of("weight_bytes")
-    rocm = start.line_of("is_rocm")
-    if not _is_vllm(start) or rocm is None or seen is None or (release is not None and release >= _TORCH_ON_ROCM):
-        return None
-    return _at(
-        seen,
-        "on ROCm these releases print all that left the device while loading: weights, code objects and the libraries' "
-        "own memory, 1 % to 2 % above the weights",
-    )
-
-
-def _other_platform(start: EngineStart) -> Misleading | None:
-    seen = start.line_of("platform")
-    if seen is None:
-        return None
-    return _at(
-        seen,
-        f"it ran on {str(seen.value).upper()}s: pages and blocks are counted as on GPUs, what the engine holds beside "
-        "weights and KV is not",
-    )
-
-
-def _every_rank(start: EngineStart) -> Misleading | None:
+def _of_vllm_capacity(start: EngineStart) -> Iterator[Misleading]:
+    window = start.concurrency_tokens
+    if start.concurrency and window is not None:
+        real = effective_tokens(start.concurrency, window)
+        if start.kv_tokens is not None and abs(real - start.kv_tokens) > 0.02 * real:
+            yield from _at(
+                start.line_of("kv_tokens"),
+                f"the two capacity lines disagree, as they do for hybrid models: {start.kv_tokens:,} tokens are "
+                f"blocks × block / groups; use concurrency × max_model_len = {real:,}, what requests of the whole "
+                "window can hold",
+            )
+        yield from _at(
+            start.line_of("concurrency"),
+            f"{start.concurrency:g} requests of the whole window ({window:,} tokens) fit, not how many users: "
+            "shorter requests take fewer blocks",
+        )
     printed = [item for item in start.observations if item.name == "kv_tokens"]
-    by_writer = {(item.rank, item.value) for item in printed}
-    if not _is_vllm(start) or len(by_writer) == len({item.rank for item in printed}):
-        return None
-    largest = max(printed, key=lambda item: item.value if isinstance(item.value, int) else 0)
-    return _at(largest, f"each rank's own capacity is printed; the pool is the smallest's, {start.kv_tokens:,} tokens")
+    if len({(item.rank, item.value) for item in printed}) != len({item.rank for item in printed}):
+        yield from _at(
+            max(printed, key=lambda item: item.value if isinstance(item.value, int) else 0),
+            f"each rank's own capacity is printed; the pool is the smallest's, {start.kv_tokens:,} tokens",
+        )
 
 
-def _rounded_share(start: EngineStart) -> Misleading | None:
-    seen = start.line_of("total_bytes")
-    if not _is_vllm(start) or seen is None or "x gpu_memory_utilization (" not in seen.text:
-        return None
-    return _at(seen, "the utilisation is rounded to two digits here; its product is what was used")
+def _of_vllm_memory(start: EngineStart) -> Iterator[Misleading]:
+    yield from _gigabytes(start)
+    release = release_in(start.version)
+    if release is not None and not graphs_are_inside(start):
+        yield from _at(
+            start.line_of("graph_estimate_bytes"),
+            "the estimate is printed, but this start does not subtract it: graphs lie outside the fraction",
+        )
+    if start.line_of("is_rocm") is not None and (release is None or release < _TORCH_ON_ROCM):
+        yield from _at(
+            start.line_of("weight_bytes"),
+            "on ROCm these releases print everything that left the device's free memory while loading: weights, code "
+            "objects and the libraries' own memory, 1 % to 2 % more than the weights",
+        )
+    total = start.line_of("total_bytes")
+    if total is not None and "x gpu_memory_utilization (" in total.text:
+        yield from _at(total, "the utilisation is rounded to two digits here; its product is what was used")
+    if start.graph_estimate_bytes:
+        yield from _at(
+            start.line_of("activation_with_graphs_bytes"),
+            "the peak activation printed here includes the graph estimate "
+            f"({format_bytes(start.graph_estimate_bytes)}), and weights are printed together with non-torch memory",
+        )
 
 
-def _joint_peak(start: EngineStart) -> Misleading | None:
-    seen = start.line_of("activation_with_graphs_bytes")
-    if seen is None or not start.graph_estimate_bytes:
-        return None
-    return _at(
-        seen,
-        f"the peak activation printed here holds the graph estimate ({format_bytes(start.graph_estimate_bytes)}), and "
-        "weights are joined with non-torch memory",
-    )
-
-
-def _negative_graphs(start: EngineStart) -> Misleading | None:
-    if start.graph_bytes is None or start.graph_bytes >= 0:
-        return None
-    return _at(start.line_of("graph_bytes"), "a negative size: memory was freed while the graphs were captured")
-
-
-def _fp4_sizes(start: EngineStart, fit: Fit | None) -> Misleading | None:
+def _of_sglang(start: EngineStart, fit: Fit | None) -> Iterator[Misleading]:
+    yield from _gigabytes(start)
     word = (start.kv_dtype or "") + ("" if fit is None else fit.plan.kv_types.name)
-    if start.engine != "sglang" or ("fp4" not in word and "float4" not in word):
-        return None
-    return _at(
-        start.line_of("key_bytes"), "sizes of 4-bit KV leave out the scales: 1 byte for 16 values, an eighth more"
-    )
+    if "fp4" in word or "float4" in word:
+        yield from _at(
+            start.line_of("key_bytes"), "sizes of 4-bit KV leave out the scales: 1 byte for 16 values, an eighth more"
+        )
+    if start.window_pool_tokens is not None:
+        yield from _at(
+            start.line_of("kv_tokens"),
+            f"the tokens are those of the full-attention layers; window layers have {start.window_pool_tokens:,} of "
+            "their own",
+        )
 
 
-def _window_pool(start: EngineStart) -> Misleading | None:
-    if start.engine != "sglang" or start.window_pool_tokens is None:
-        return None
-    return _at(
-        start.line_of("kv_tokens"),
-        f"the tokens are those of the full-attention layers; window layers have {start.window_pool_tokens:,} of "
-        "their own",
-    )
-
-
-def _concurrency(start: EngineStart) -> Misleading | None:
-    if not _is_vllm(start) or not start.concurrency or start.concurrency_tokens is None:
-        return None
-    return _at(
-        start.line_of("concurrency"),
-        f"{start.concurrency:g} requests of the whole window ({start.concurrency_tokens:,} tokens) fit, not how "
-        "many users: shorter requests take fewer blocks",
-    )
+def _gigabytes(start: EngineStart) -> Iterator[Misleading]:
+    seen = next((item for item in start.observations if item.name in _SIZES and " GB" in item.text), None)
+    yield from _at(seen, "GB here means GiB, 7 % more bytes than a GB: the size was divided by 2**30")

@@ -1,4 +1,4 @@
-"""The pool that a log's figures pin down, and whether it can be the model's at all."""
+"""The pool that a log's figures determine, and whether it can be the model's at all."""
 
 import math
 from dataclasses import replace
@@ -22,34 +22,37 @@ _MOST_BLOCKS = 1 << 32
 
 
 def measured_pool(start: EngineStart, planned: Fit) -> int | None:
-    """KV memory of one rank, in whole blocks where the log pins their number down.
+    """KV memory of one rank, in whole blocks where the log determines their number.
 
-    Blocks as printed; else the number of blocks whose printed tokens are the log's, within the rounding of its memory.
+    The blocks as printed; else the number of blocks for which the engine prints the log's tokens, within the rounding
+    of the memory printed.
     """
     layout = planned.plan.layout
+    size = layout.bytes_per_block
     if start.engine == "llama.cpp":
         return start.kv_bytes
     if start.blocks is not None:
-        return start.blocks * layout.bytes_per_block
-    refused = [refusal.available_bytes for refusal in start.refusals if refusal.reason == "window_too_long"]
-    memory = start.kv_bytes if start.kv_bytes is not None else next((size for size in refused if size), None)
+        return start.blocks * size
     if start.engine == "sglang" and start.kv_tokens is not None:
-        return start.kv_tokens // layout.block_tokens * layout.bytes_per_block
+        return start.kv_tokens // layout.block_tokens * size
+    refused = (refusal.available_bytes for refusal in start.refusals if refusal.reason == "window_too_long")
+    memory = start.kv_bytes if start.kv_bytes is not None else next(filter(None, refused), None)
     if memory is None:
-        return None if start.kv_tokens is None else _blocks_of(start, planned, 0, _MOST_BLOCKS)
-    size = layout.bytes_per_block
-    exact = _blocks_of(
-        start, planned, max(0, (memory - _ROUNDING_BYTES) // size), (memory + _ROUNDING_BYTES) // size + 1
-    )
-    if exact is not None:
-        return exact
-    # a rank printed another memory than the one that decides, or a draft's layers lie in the same blocks
+        return _blocks_of(start, planned, 0, _MOST_BLOCKS)
     near = int(memory * _NEAR) // size
-    return _blocks_of(start, planned, memory // size - near, memory // size + near) or memory
+    for least, most in (
+        ((memory - _ROUNDING_BYTES) // size, (memory + _ROUNDING_BYTES) // size + 1),
+        # a rank printed another memory than the one that decides, or a draft's layers share the blocks
+        (memory // size - near, memory // size + near),
+    ):
+        blocks = _blocks_of(start, planned, least, most)
+        if blocks is not None:
+            return blocks
+    return memory
 
 
 def _blocks_of(start: EngineStart, planned: Fit, first: int, last: int) -> int | None:
-    """Bytes of the fewest blocks from ``first`` to ``last`` that print the log's tokens and concurrency, or None."""
+    """Bytes of the fewest blocks, from ``first`` to ``last``, that give the log's tokens and concurrency; else None."""
     if start.kv_tokens is None:
         return None
     first, highest = max(0, first), last
@@ -61,7 +64,7 @@ def _blocks_of(start: EngineStart, planned: Fit, first: int, last: int) -> int |
             last = middle
     if first > highest or _printed(planned, first) != start.kv_tokens:
         return None
-    # older releases divide by the groups: several pools print the same tokens, and their concurrency tells them apart
+    # older releases divide by the number of groups: several pools print the same tokens, but not the same concurrency
     layout = planned.plan.layout
     if start.concurrency is not None and start.concurrency_tokens == planned.max_model_len:
         least = math.ceil((Fraction(str(start.concurrency)) - _ROUNDED) * layout.request_blocks(planned.max_model_len))
@@ -79,7 +82,7 @@ def _printed(planned: Fit, blocks: int) -> int:
 
 
 class _Capacity(NamedTuple):
-    """What a pool holds by the plan's rules and by the log, ``allowed`` apart by the rounding of what was printed."""
+    """What a pool holds by the plan's rules and by the log; rounding may put them ``allowed`` apart."""
 
     planned: Fraction
     logged: Fraction
@@ -88,9 +91,9 @@ class _Capacity(NamedTuple):
 
 
 def check_model(start: EngineStart, planned: Fit) -> tuple[Finding, ...]:
-    """Refuses a log whose pool cannot be that of the model: its memory and its capacity must agree with the layers.
+    """Refuses a log whose pool cannot be that of the model: its memory and its capacity contradict the layers.
 
-    Where layers form several groups, or a draft's layers lie among them, releases differ: then it is a finding.
+    It is only a finding where releases differ: with several groups of layers, or a draft's layers among them.
     """
     memory = start.kv_bytes
     if memory is None or memory <= 4 * _ROUNDING_BYTES:
@@ -115,7 +118,7 @@ def check_model(start: EngineStart, planned: Fit) -> tuple[Finding, ...]:
             Finding(
                 code="capacity-differs",
                 severity="warning",
-                message=f"{rules}: its release pages this model otherwise, or it is of another model",
+                message=f"{rules}: its release pages this model differently, or it is of another model",
             ),
         )
     raise InputError(
@@ -127,7 +130,7 @@ def check_model(start: EngineStart, planned: Fit) -> tuple[Finding, ...]:
 
 
 def _capacity(start: EngineStart, planned: Fit, memory: int) -> _Capacity | None:
-    """The pool in the unit that this engine prints beside its memory; None where it prints none."""
+    """The pool in the unit that the engine prints next to its memory; None where it prints none."""
     plan, layout = planned.plan, planned.plan.layout
     if start.engine == "llama.cpp":
         return _Capacity(Fraction(plan.kv_bytes), Fraction(memory), "bytes of KV buffers", Fraction(0))

@@ -1,20 +1,40 @@
-"""A measured run as a calibration: the plant that it is played on, and the file that keeps what it taught."""
+"""A measured run as a calibration: its engine's settings, the fit of one constant, and the file that keeps it."""
 
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kvplan.calibration_file import FLAGS, PARALLELISM, SETTINGS, WORDS, is_said
-from kvplan.errors import InputError
+from kvplan.calibration_file import PARALLELISM, CalibrationFile, file_text, load_calibration, settings_of
+from kvplan.errors import InputError, unreadable
 from kvplan.simulation.efficiency import EfficiencyFit, fit_efficiency
 from kvplan.simulation.measured import MeasuredRun
 from kvplan.simulation.plant import build_plant
 from kvplan.traffic.spec import Traffic
 
-_HEADER = (
-    "# kvplan calibration: what a measured run taught.\n"
-    "# kvplan simulate|recommend … --calibration FILE (or deployment.calibration in a traffic file) takes a step's\n"
-    "# time from it: the roofline of the plan's model and GPU, divided by this efficiency.\n"
-)
+_HEADER = """\
+# kvplan calibration: what a measured run taught.
+# kvplan simulate|recommend … --calibration FILE (or deployment.calibration in a traffic file) takes a step's
+# time from it: the roofline of the plan's model and GPU, divided by this efficiency.
+"""
+_REQUESTS, _META = "_requests.", "_meta.json"
+_LARGEST_BYTES = 2**24
+_ARGUMENTS = {
+    "tensor_parallel_size": "tensor_parallel",
+    "pipeline_parallel_size": "pipeline_parallel",
+    "data_parallel_size": "data_parallel",
+    "decode_context_parallel_size": "context_parallel",
+    "enable_expert_parallel": "expert_parallel",
+    "max_model_len": "max_model_len",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "kv_cache_dtype": "kv_dtype",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+    "enforce_eager": "enforce_eager",
+}
+"""vLLM's engine arguments, and the keys of a traffic file's deployment that mean the same."""
 
 
 def calibrate_run(
@@ -24,13 +44,13 @@ def calibrate_run(
     offline: bool = False,
     profiles_folder: str | Path | None = None,
 ) -> EfficiencyFit:
-    """Fit the efficiency of ``traffic``'s deployment on a run that it served; of the traffic only that is used.
+    """Fit the efficiency of ``traffic``'s deployment on a run that it served; nothing else of the traffic is used.
 
-    A ``service`` in the file is left aside: it is what the fit replaces. Raises InputError where the file names no
-    model or no GPU.
+    A ``service`` in the file is ignored: it is what the fit replaces. Raises InputError where the file names no model
+    or no GPU.
     """
     for key, value in (("model", traffic.model), ("gpu", traffic.deployment.gpu_name)):
-        if value is None and (key == "model" or traffic.deployment.calibration is None):
+        if value is None:
             raise InputError(
                 f"a measured run is compared with a roofline, which needs the {'GPU' if key == 'gpu' else key}",
                 hint=f"name it: --{key} {'h100' if key == 'gpu' else 'org/name'}, or --traffic with the deployment",
@@ -41,33 +61,72 @@ def calibrate_run(
 
 
 def run_calibration_text(found: EfficiencyFit, traffic: Traffic, source: str) -> str:
-    """The file's text. ``source`` names the run. A start-up log's calibration that the plan used is kept in it."""
-    import yaml
-
-    wanted, step = traffic.deployment, found.plant.service.step
-    kept: dict[str, object] = {}
-    if wanted.calibration is not None:
-        kept = yaml.safe_load(Path(wanted.calibration).read_text(encoding="utf-8"))
-    settings: dict[str, object] = {
-        name: getattr(wanted, name)
-        for name in (*SETTINGS, *FLAGS, *WORDS)
-        if is_said(name, getattr(wanted, name, None))
-    }
-    before = kept.get("settings")
+    """The file's text. ``source`` names the run. It keeps the calibration of a start-up log that the plan used."""
+    wanted = traffic.deployment
     said = f"{source}, {found.requests} requests"
-    document: dict[str, object] = {
-        "engine": str(wanted.engine),
-        "model": found.plant.model.id if found.plant.model is not None else traffic.model,
-        **{name: getattr(wanted, name) for name in PARALLELISM},
-        "gpu": found.plant.gpu,
-        **kept,
-        "source": f"{kept['source']}; {said}" if "source" in kept else said,
-        "settings": {**(before if isinstance(before, dict) else {}), **settings},
-        "efficiency": found.efficiency,
-    }
-    constants = "".join(f"#   {name}: {value:.4g}\n" for name, value in vars(step).items())
+    if wanted.calibration is None:
+        kept = CalibrationFile(
+            engine=wanted.engine,
+            model=(found.plant.model.id if found.plant.model is not None else traffic.model) or "",
+            **{name: getattr(wanted, name) for name in PARALLELISM},
+            gpu=found.plant.gpu,
+        )
+    else:
+        kept = load_calibration(Path(wanted.calibration))
+        said = said if kept.source is None else f"{kept.source}; {said}"
+    learnt = replace(
+        kept, source=said, settings={**kept.settings, **settings_of(wanted)}, efficiency_share=found.efficiency
+    )
+    constants = "".join(f"#   {name}: {value:.4g}\n" for name, value in vars(found.plant.service.step).items())
     return (
-        _HEADER
-        + yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        file_text(learnt, _HEADER)
         + f"# One step of this run, as deployment.service in a traffic file would say it:\n{constants}"
     )
+
+
+def settings_beside(run: Path) -> tuple[Path, dict[str, object]] | None:
+    """The file ``NAME_meta.json`` (or ``.gz``) beside ``NAME_requests.…``, and the deployment's keys that it states.
+
+    None without such a file. It is read as LLMServingSim's benchmark writes it
+    (github.com/casys-kaist/LLMServingSim @ 5daddb21): the model and engine arguments, vLLM's version, the pool in
+    blocks, the device's name, and vLLM's resolved switches.
+    """
+    stem, mark, _ = run.name.partition(_REQUESTS)
+    found = (run.with_name(f"{stem}{_META}{ending}") for ending in ("", ".gz"))
+    path = next((path for path in found if mark and path.is_file()), None)
+    return None if path is None else (path, _deployment_keys(_read(path)))
+
+
+def _read(path: Path) -> Mapping[str, object]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            document = json.loads(stream.read(_LARGEST_BYTES))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, EOFError, zlib.error) as error:
+        raise InputError(
+            f"{path} is not JSON", hint="mend it, or move it away and give options", file=str(path)
+        ) from error
+    return document if isinstance(document, Mapping) else {}
+
+
+def _deployment_keys(document: Mapping[str, object]) -> dict[str, object]:
+    arguments, resolved = _part(document, "engine_kwargs"), _part(document, "resolved_config")
+    keys = {key: arguments[name] for name, key in _ARGUMENTS.items() if arguments.get(name) is not None}
+    blocks = _part(document, "kv_cache").get("num_gpu_blocks")
+    if blocks is not None:
+        keys["kv_pool"] = {"blocks": blocks}
+    version = document.get("vllm_version")
+    known = (
+        ("model", arguments.get("model"), str),
+        ("engine", f"vllm@{version}" if isinstance(version, str) else None, str),
+        ("gpu", _part(document, "hardware").get("device_name"), str),
+        ("async_scheduling", _part(resolved, "scheduler_config").get("async_scheduling"), bool),
+        ("prefix_caching", _part(resolved, "cache_config").get("enable_prefix_caching"), bool),
+    )
+    return keys | {key: value for key, value, kind in known if isinstance(value, kind)}
+
+
+def _part(document: Mapping[str, object], name: str) -> Mapping[str, object]:
+    part = document.get(name)
+    return part if isinstance(part, Mapping) else {}

@@ -8,7 +8,7 @@ import typer
 
 from kvplan.cli import options, overrides
 from kvplan.cli.asked import takes_deployment
-from kvplan.cli.files import check_free
+from kvplan.cli.files import check_free, readable
 from kvplan.cli.output import show_report, talk, write_file
 from kvplan.engines.option_types import read_amount
 from kvplan.errors import InputError
@@ -39,7 +39,7 @@ def run(
     ] = None,
     measured_run: Annotated[
         Path | None,
-        typer.Option("--run", metavar="REQUESTS", help="A measured run instead: CSV or JSONL."),
+        typer.Option("--run", metavar="REQUESTS", help="A measured run instead: CSV or JSONL; - for stdin."),
     ] = None,
     traffic: Annotated[
         str | None, typer.Option("--traffic", metavar="TRAFFIC", help="With --run: the file of its deployment.")
@@ -79,9 +79,8 @@ def run(
             )
         named = {"weight_bytes": weights_bytes, "model": model, "gpu": gpu, "engine": engine}
         keys = overrides.overrides(set_keys, **named, **asked)
-        learnt = _from_run(measured_run, traffic, keys, offline=offline, folder=folder)
+        learnt = _from_run(readable(measured_run), traffic, keys, offline=offline, folder=folder)
     elif log is not None:
-        log = Path("/dev/stdin") if log == Path("-") else log
         told = {"traffic": traffic, "set": set_keys, **asked}
         misplaced = next((name for name, value in told.items() if value), None)
         if misplaced is not None:
@@ -90,7 +89,14 @@ def run(
                 f"{option} belongs to --run; a log says its own settings", hint=f"leave {option} out", key=misplaced
             )
         learnt = _from_log(
-            log, start, model=model, engine=engine, gpu=gpu, weights_bytes=weights_bytes, offline=offline, folder=folder
+            readable(log),
+            start,
+            model=model,
+            engine=engine,
+            gpu=gpu,
+            weights_bytes=weights_bytes,
+            offline=offline,
+            folder=folder,
         )
     else:
         raise InputError("neither a log nor a run is named", hint="kvplan calibrate LOG, or --run FILE", key="log")
@@ -144,8 +150,7 @@ def _from_run(
     measured: Path, traffic: str | None, keys: dict[str, object], *, offline: bool, folder: Path | None
 ) -> _Learnt:
     """The constant that fits a measured run."""
-    from kvplan.calibration.run import calibrate_run, run_calibration_text
-    from kvplan.calibration.run_settings import settings_beside
+    from kvplan.calibration.run import calibrate_run, run_calibration_text, settings_beside
     from kvplan.simulation.measured import read_measured_run
     from kvplan.traffic.load import load_traffic, parse_traffic
 

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all: beside their place first, then moved there."""
+"""Files of the command line: ``-`` is standard input; output is written whole or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -28,6 +28,11 @@ def whole(path: Path) -> Iterator[Path]:
     finally:
         if not direct:
             part.unlink(missing_ok=True)
+
+
+def readable(path: Path) -> Path:
+    """The path to read from: standard input for ``-``."""
+    return Path("/dev/stdin") if path == Path("-") else path
 
 
 def check_free(path: Path, *, force: bool) -> None:

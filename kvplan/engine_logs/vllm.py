@@ -106,8 +106,8 @@ WORDING = Wording(
     patterns=patterns(
         r"LLM engine \(v(?P<version_text>[^)\s]+)\)",
         pattern(r"LLM engine with config: ", version="0.4.0"),  # the last release that did not say which it is
-        r"LLM API server version (?P<version_text>\S+)",
-        r"█  version (?P<version_text>\d\S+)",
+        r"LLM API server version (?P<version_text>[\w.+-]+)",
+        r"█  version (?P<version_text>\d[\w.+-]+)",
         pattern(r"Automatically detected platform rocm|\[rocm\.py:\d+\]", is_rocm=True),
         r"device_config=(?P<platform_text>npu|xpu|hpu|tpu|cpu)\b",
         r"█  model +(?P<model_text>\S+)",

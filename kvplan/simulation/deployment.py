@@ -1,13 +1,12 @@
 """From the file's deployment to the engine's own question: what it names is looked up, what it calibrates applied."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 from kvplan.calibration_file import apply_calibration, load_calibration
 from kvplan.engines.base import Deployment
 from kvplan.engines.options import deployment_of
 from kvplan.model import ModelSpec
-from kvplan.profiles.loader import load_gpu
 from kvplan.traffic.spec import PlannedDeployment
 
 
@@ -28,10 +27,7 @@ def plan_deployment(
     deployment = deployment_of(asked, offline=offline, profiles_folder=profiles_folder)
     if wanted.calibration is None:
         return deployment
-    found = load_calibration(Path(wanted.calibration))
-    if deployment.gpu is None and found.gpu is not None:
-        deployment = replace(deployment, gpu=load_gpu(found.gpu, extra_folder=profiles_folder))
-    return apply_calibration(deployment, found, model_id)
+    return apply_calibration(deployment, load_calibration(Path(wanted.calibration)), model_id)
 
 
 def read_named_model(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, create_model, model_validator
 
+from kvplan.calibration_file import load_calibration
 from kvplan.engines.options import Row, read_options, rows
 from kvplan.errors import InputError
 from kvplan.profiles.loader import load_gpu
@@ -76,8 +77,13 @@ class OwnShape(Section):
         return self
 
     def deployment(self, profiles: str | Path | None) -> PlannedDeployment:
-        """What is asked of each engine. Names of models and GPUs stay names; the GPU must be known."""
+        """What is asked of each engine. Names of models and GPUs stay names; the GPU must be known.
+
+        A calibration's engine and GPU hold where the file names none.
+        """
         asked = self._options()
+        if self.calibration is not None:
+            asked = {**load_calibration(Path(self.calibration)).device, **asked}
         gpu_name, memory_bytes = asked.pop("gpu", None), asked.pop("kv_memory_bytes", None)
         if gpu_name is not None:
             looked_up(lambda: load_gpu(gpu_name, extra_folder=profiles), at=("deployment", "gpu"))

@@ -1,0 +1,91 @@
+"""What a log and its comparison with the plan leave to say: refused starts, figures that cannot be, and doubts."""
+
+from collections.abc import Iterator, Sequence
+
+from kvplan.engine_logs import EngineStart, Refusal
+from kvplan.engines.base import Deployment, Finding
+from kvplan.errors import InputError
+from kvplan.profiles.kinds import GpuProfile
+from kvplan.units import GIB, format_bytes
+
+_ROUNDED_BYTES = GIB // 10
+"""What figures of two digits can be off by, summed up."""
+
+
+def nothing_measured(start: EngineStart) -> InputError:
+    """Why there is nothing to compare: the engine refused to start, or the log says too little."""
+    for refusal in start.refusals:
+        return InputError(
+            f"line {refusal.line}: the engine refused to start before it measured anything: {refusal.text[:160]}",
+            hint=_remedy(refusal, start) or "start it with the flags of kvplan fit --flags cli",
+        )
+    return InputError(
+        "the log has no figure of this engine's memory",
+        hint="give the log from the engine's first line on, at its default log level",
+    )
+
+
+def _remedy(refusal: Refusal, start: EngineStart) -> str | None:
+    """What would start, by the engine's own message."""
+    if refusal.estimated_max_model_len is not None:
+        return f"--max-model-len {refusal.estimated_max_model_len}, as the engine says"
+    if refusal.pool_tokens is not None:
+        return f"--max-model-len {refusal.pool_tokens}, all that the pool holds"
+    if refusal.most_sequences is not None:
+        return f"--max-num-seqs {refusal.most_sequences}, as the engine says"
+    if refusal.reason == "not_enough_free" and refusal.available_bytes and start.total_bytes:
+        most = int(refusal.available_bytes / start.total_bytes * 1000) / 1000
+        return f"--gpu-memory-utilization {most:g} at most, or stop the process that holds the memory"
+    return None
+
+
+def log_findings(start: EngineStart, gpu: GpuProfile | None, deployment: Deployment) -> Iterator[Finding]:
+    """Refused starts, and what the log does not say of its deployment."""
+    for refusal in start.refusals:
+        yield Finding(
+            code=f"log-refusal-{refusal.reason.replace('_', '-')}",
+            severity="error",
+            message=f"line {refusal.line}: the engine refused to start: {refusal.text[:160]}",
+            hint=_remedy(refusal, start),
+        )
+    if gpu is None:
+        yield Finding(
+            code="gpu-not-said",
+            severity="info",
+            message="the log does not name the GPU: settings that it does not print are those of an H100",
+            hint="--gpu NAME",
+        )
+    elif deployment.gpu_memory_bytes is None:
+        yield Finding(
+            code="total-memory-not-in-log",
+            severity="info",
+            message=f"the log does not print the total memory: the plan uses that of the {gpu.name}, "
+            f"{format_bytes(gpu.memory_bytes)}",
+        )
+    if start.layers_on_gpu is not None and start.layers is not None and start.layers_on_gpu < start.layers:
+        yield Finding(
+            code="layers-on-the-host",
+            severity="warning",
+            message=f"{start.layers_on_gpu} of {start.layers} layers are on the GPU: the plan puts all of them there, "
+            "so it has more weights than the log",
+            hint="--n-gpu-layers 999 loads all of them, where they fit",
+        )
+    if start.has_speculation and not deployment.speculative_tokens:
+        yield Finding(
+            code="speculation-in-log",
+            severity="warning",
+            message="the engine ran with speculative decoding: its figures include a draft's weights and KV",
+        )
+
+
+def overdrawn(logged_bytes: Sequence[int], usable_bytes: int) -> Iterator[Finding]:
+    """A term below zero, by more than rounding: the log's figures need more memory than the plan has."""
+    missing = -min(logged_bytes, default=0)
+    if missing > _ROUNDED_BYTES:
+        yield Finding(
+            code="log-takes-more-than-there-is",
+            severity="warning",
+            message=f"the log's own figures are {format_bytes(missing)} more than the {format_bytes(usable_bytes)} "
+            "that the plan may use: the log is of a larger GPU, or of another share of its memory",
+            hint="--gpu NAME, the GPU that it ran on",
+        )
