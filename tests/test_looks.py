@@ -15,7 +15,7 @@ import pytest
 
 from kvplan.cli import main
 from kvplan.cli.app import COMMANDS, EVERYDAY
-from kvplan.cli.grouped import Grouped
+from kvplan.cli.help import Grouped
 from kvplan.cli.output import encodable
 from kvplan.explain import TOPICS
 from kvplan.recommend import recommend

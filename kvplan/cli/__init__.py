@@ -59,7 +59,6 @@ def _run(arguments: list[str]) -> int:
     import typer
 
     from kvplan.cli.app import build_app
-    from kvplan.cli.failures import report_usage
 
     completing = "_KVPLAN_COMPLETE" in os.environ
     app = build_app(None if completing else arguments)
@@ -68,6 +67,8 @@ def _run(arguments: list[str]) -> int:
     except typer.Abort:
         return INTERRUPTED
     except typer.TyperException as error:
+        from kvplan.cli.failures import report_usage
+
         return report_usage(error, arguments)
     except SystemExit:
         if completing:

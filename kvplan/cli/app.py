@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kvplan.cli.grouped import help_width, with_help
+from kvplan.cli.help import help_width, with_help
 
 COMMANDS: dict[str, str] = {
     "model": "What one token and one sequence of a model cost.",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from kvplan.cli import options, overrides
-from kvplan.cli.asked import takes_deployment
+from kvplan.cli import options
+from kvplan.cli.deployment_options import takes_deployment
 from kvplan.cli.files import check_free, readable
 from kvplan.cli.output import show_report, talk, write_file
 from kvplan.engines.option_types import read_amount
@@ -55,7 +55,7 @@ def run(
     start: Annotated[
         int | None, typer.Option("--start", metavar="N", help="Which start of the log, from 1; the last.")
     ] = None,
-    set_keys: overrides.Set = None,
+    set_keys: options.Set = None,
     output: options.Output = None,
     force: options.Force = False,
     format: options.Format = "text",
@@ -78,7 +78,7 @@ def run(
                 key="run",
             )
         named = {"weight_bytes": weights_bytes, "model": model, "gpu": gpu, "engine": engine}
-        keys = overrides.overrides(set_keys, **named, **asked)
+        keys = options.changes(set_keys, **named, **asked)
         learnt = _from_run(readable(measured_run), traffic, keys, offline=offline, folder=folder)
     elif log is not None:
         told = {"traffic": traffic, "set": set_keys, **asked}

@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from kvplan.cli import options, overrides
+from kvplan.cli import options
 from kvplan.cli.files import check_free
-from kvplan.cli.output import show_report, talk
-from kvplan.cli.progress import progress_bar
+from kvplan.cli.output import progress_bar, show_report, talk
 from kvplan.errors import InputError
 
 NEEDS_ARGUMENTS = True
@@ -28,10 +27,10 @@ def run(
     seeds: options.Seeds = None,
     seed: options.Seed = None,
     price: options.Price = None,
-    policy: overrides.Policy = None,
-    duration: overrides.Duration = None,
+    policy: options.Policy = None,
+    duration: options.Duration = None,
     calibration: options.Calibration = None,
-    set_keys: overrides.Set = None,
+    set_keys: options.Set = None,
     workers: options.Workers = None,
     cluster: options.Cluster = None,
     output: options.Output = None,
@@ -56,10 +55,10 @@ def run(
         raise InputError("--against and --baseline are two bases", hint="give one of them", key="against")
     if output is not None:
         check_free(output, force=force)
-    changed = overrides.overrides(set_keys, policy=policy, duration=duration, calibration=calibration)
-    mix = overrides.load(traffic, changed, folder)
+    changed = options.changes(set_keys, policy=policy, duration=duration, calibration=calibration)
+    mix = options.load_changed(traffic, changed, folder)
     # The base is taken as it stands: what is tried by hand is part of the change.
-    base = None if against is None else overrides.load(against, {}, folder)
+    base = None if against is None else options.load_changed(against, {}, folder)
     with progress_bar("checking") as step, cluster_executor(cluster) as executor:
         result = check(
             mix,

@@ -7,8 +7,7 @@ import typer
 
 from kvplan.cli import options
 from kvplan.cli.files import check_free
-from kvplan.cli.output import show_report
-from kvplan.cli.progress import progress_bar
+from kvplan.cli.output import progress_bar, show_report
 from kvplan.engines.option_types import read_kv_type, read_share, read_tokens
 from kvplan.errors import InputError
 
@@ -37,7 +36,7 @@ def run(
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", metavar="N", help="How many of them at once; 1.")
     ] = None,
-    safety_fraction: options.SafetyFraction = 1.0,
+    safety_fraction: options.SafetyFraction = None,
     tensor_parallel: Annotated[
         str,
         typer.Option(
@@ -119,7 +118,7 @@ def _load(
     prompt: int | None,
     max_tokens: int | None,
     concurrency: int | None,
-    safety_fraction: float,
+    safety_fraction: float | None,
     folder: Path | None,
 ) -> "ShapeLoad | Traffic":
     """The traffic file, or the shape: one of them."""
@@ -137,7 +136,7 @@ def _load(
         prompt_tokens=options.positive_or_none(prompt, "--prompt"),
         max_output_tokens=options.positive_or_none(max_tokens, "--max-tokens"),
         concurrency=options.positive_or_none(concurrency, "--concurrency") or 1,
-        safety_fraction=read_share(safety_fraction, "--safety-fraction"),
+        safety_fraction=read_share(1 if safety_fraction is None else safety_fraction, "--safety-fraction"),
     )
 
 

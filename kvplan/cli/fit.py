@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from kvplan.cli import options
-from kvplan.cli.asked import flag_of, takes_deployment
+from kvplan.cli.deployment_options import flag_of, takes_deployment
 from kvplan.cli.failures import tell
-from kvplan.cli.grouped import grouped
+from kvplan.cli.help import grouped
 from kvplan.cli.output import remark, show_report, write_data
 from kvplan.errors import InputError, UnsupportedModelError
 
@@ -43,7 +43,7 @@ def run(
     default_max_tokens: Annotated[
         int | None, grouped("load", "--default-max-tokens", metavar="N", help="The cap where a request has none.")
     ] = None,
-    safety_fraction: options.SafetyFraction = 1.0,
+    safety_fraction: options.SafetyFraction = None,
     calibration: options.Calibration = None,
     flags: Annotated[
         Literal["cli", "k8s"] | None, typer.Option("--flags", help="Print only the engine's flags.")
@@ -67,7 +67,7 @@ def run(
     named = {} if learnt is None else learnt.device
     wanted = named | read_options(asked, {key: flag_of(key) for key in asked})
     _check_device(wanted, learnt)
-    fraction = read_share(safety_fraction, "--safety-fraction")
+    fraction = read_share(1 if safety_fraction is None else safety_fraction, "--safety-fraction")
     try:
         result = _fit(model, wanted, learnt, shapes, fraction, default_cap, offline=offline, folder=folder)
     except UnsupportedModelError as error:

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from kvplan.cli import options, overrides
-from kvplan.cli.grouped import Grouped, grouped
+from kvplan.cli import options
+from kvplan.cli.help import Grouped, grouped
 from kvplan.cli.output import talk
 from kvplan.engines.option_types import read_count
 from kvplan.errors import InputError
@@ -75,9 +75,9 @@ def run(
     trust_plan: Annotated[
         bool, typer.Option("--trust-plan", help="Start although the engine reports a smaller pool.")
     ] = False,
-    safety_fraction: overrides.SafetyFraction = None,
-    default_max_tokens: overrides.DefaultMaxTokens = None,
-    set_keys: overrides.Set = None,
+    safety_fraction: options.SafetyFraction = None,
+    default_max_tokens: options.DefaultMaxTokens = None,
+    set_keys: options.Set = None,
     demo: Annotated[bool, typer.Option("--demo", help="Show it with made-up engines and clients.")] = False,
     demo_time: Annotated[str, _told(DEMO, "--demo-time", "TIME", "How long the demo runs.")] = "30s",
     offline: options.Offline = False,
@@ -122,7 +122,7 @@ def run(
         grace_s=options.parse_time(grace, "--grace"),
         upstream_timeout_s=options.parse_time(upstream_timeout, "--upstream-timeout"),
         trust_plan=trust_plan,
-        overrides=overrides.overrides(set_keys, safety_fraction=safety_fraction, default_max_tokens=default_max_tokens),
+        overrides=options.changes(set_keys, safety_fraction=safety_fraction, default_max_tokens=default_max_tokens),
         offline=offline,
         profiles_folder=options.profiles_folder(profiles),
     )

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from kvplan.cli import options
-from kvplan.cli.asked import takes_deployment
+from kvplan.cli.deployment_options import takes_deployment
 from kvplan.cli.output import talk, write_data, write_file
 
 NEEDS_ARGUMENTS = False

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvplan.cli import options
-from kvplan.cli.asked import flag_of, takes_deployment
+from kvplan.cli.deployment_options import flag_of, takes_deployment
 from kvplan.cli.output import show_report
 
 NEEDS_ARGUMENTS = True

@@ -1,9 +1,9 @@
-"""Where text goes: data to stdout, or to a file that is never overwritten unasked; talk to stderr."""
+"""Where text goes: data to stdout, or to a file that is never overwritten unasked; talk and progress to stderr."""
 
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,9 @@ from kvplan.report import report
 
 if TYPE_CHECKING:
     from kvplan.report.page import Part
+
+Step = Callable[[int, int], None]
+"""Told how much is done, of how much."""
 
 _ASCII = {"×": "x", "±": "+/-", "·": "-", "−": "-", "≤": "<=", "≥": ">=", "…": "...", "→": "->"}
 
@@ -141,3 +144,29 @@ def show_above(parts: "Iterable[Part]", text: str) -> None:
 
     lines = render(parts, width=78).splitlines()
     write_data("".join(f"# {line}".rstrip() + "\n" for line in lines) + f"\n{text}")
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Step | None]:
+    """A function to be told (done, all), or None where nobody would see it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+
+        def step(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield step

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvplan.cli import options, overrides
-from kvplan.cli.asked import takes_deployment
+from kvplan.cli import options
+from kvplan.cli.deployment_options import takes_deployment
 from kvplan.cli.files import check_free
-from kvplan.cli.output import show_above, show_report, talk, write_file
-from kvplan.cli.progress import progress_bar
+from kvplan.cli.output import progress_bar, show_above, show_report, talk, write_file
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,13 +45,13 @@ def run(
     seeds: options.Seeds = None,
     seed: options.Seed = None,
     scale: options.Scale = 1.0,
-    duration: overrides.Duration = None,
+    duration: options.Duration = None,
     workers: options.Workers = None,
     cluster: options.Cluster = None,
-    model: overrides.Model = None,
-    replicas: overrides.Replicas = None,
+    model: options.Model = None,
+    replicas: options.Replicas = None,
     calibration: options.Calibration = None,
-    set_keys: overrides.Set = None,
+    set_keys: options.Set = None,
     format: options.Format = "text",
     offline: options.Offline = False,
     profiles: options.Profiles = None,
@@ -72,8 +71,8 @@ def run(
         check_free(output, force=force)
     folder = options.profiles_folder(profiles)
     tried = {"duration": duration, "model": model, "replicas": replicas, "calibration": calibration}
-    changed = overrides.overrides(set_keys, **tried, **asked)
-    mix = overrides.load(traffic, changed, folder)
+    changed = options.changes(set_keys, **tried, **asked)
+    mix = options.load_changed(traffic, changed, folder)
     with progress_bar("searching") as step, cluster_executor(cluster) as executor:
         advice = recommend(
             mix,

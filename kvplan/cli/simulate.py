@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kvplan.cli import options, overrides
-from kvplan.cli.asked import takes_deployment
+from kvplan.cli import options
+from kvplan.cli.deployment_options import takes_deployment
 from kvplan.cli.files import check_free, whole
-from kvplan.cli.output import encodable, show, show_report, talk, terminal_width, write_lines
-from kvplan.cli.progress import progress_bar
+from kvplan.cli.output import encodable, progress_bar, show, show_report, talk, terminal_width, write_lines
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,15 +35,15 @@ def run(
     seeds: options.Seeds = None,
     seed: options.Seed = None,
     scale: options.Scale = 1.0,
-    duration: overrides.Duration = None,
+    duration: options.Duration = None,
     workers: options.Workers = None,
-    safety_fraction: overrides.SafetyFraction = None,
-    default_max_tokens: overrides.DefaultMaxTokens = None,
-    concurrency: overrides.Concurrency = None,
-    model: overrides.Model = None,
-    replicas: overrides.Replicas = None,
+    safety_fraction: options.SafetyFraction = None,
+    default_max_tokens: options.DefaultMaxTokens = None,
+    concurrency: options.Concurrency = None,
+    model: options.Model = None,
+    replicas: options.Replicas = None,
     calibration: options.Calibration = None,
-    set_keys: overrides.Set = None,
+    set_keys: options.Set = None,
     requests: Annotated[
         Path | None, typer.Option("--requests", metavar="FILE.csv", help="Write every request there.")
     ] = None,
@@ -69,7 +68,7 @@ def run(
 
     folder = options.profiles_folder(profiles)
     _check_files(requests, plot, report, force=force)
-    changed = overrides.overrides(
+    changed = options.changes(
         set_keys,
         duration=duration,
         safety_fraction=safety_fraction,
@@ -80,7 +79,7 @@ def run(
         calibration=calibration,
         **asked,
     )
-    mix = overrides.load(traffic, changed, folder)
+    mix = options.load_changed(traffic, changed, folder)
     with progress_bar("simulating") as step:
         result = simulate(
             mix,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import wraps
 from typing import Annotated, Any
 
-from kvplan.cli.grouped import grouped
+from kvplan.cli.help import grouped
 from kvplan.engines.option_types import SWITCH
 from kvplan.engines.options import Row, rows
 from kvplan.errors import InputError
