@@ -243,8 +243,8 @@ def test_rows_that_were_not_replayed_as_they_stand_are_said(capsys: pytest.Captu
     (tmp_path / "traffic.yaml").write_text(replay, encoding="utf-8")
     shown = " ".join(_run(capsys, "--strategy", "none").split())
     assert "Trace r: 1 row skipped: no output (a failed request)" in shown
-    assert "Trace r: 1 row skipped: a figure that is no number" in shown
-    assert "Trace r: 1 row with a stamp before that of the row above: sorted for replay" in shown
+    assert "Trace r: 1 row skipped: a value that is not a number" in shown
+    assert "Trace r: 1 row with a time before that of the row above: sorted for replay" in shown
 
 
 def test_time_outs_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

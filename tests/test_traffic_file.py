@@ -157,7 +157,7 @@ limits:
         ("duration: 60s", "duration: 60", 2, "traffic.duration", "60 has no unit", "unit: 60s"),
         ("duration: 60s", "duration: 60 parsecs", 2, "traffic.duration", "not a duration", "250ms, 30s"),
         ("  duration: 60s\n", "", 1, "traffic", "the key 'duration' is missing", "30m"),
-        ("", "rate: 7/s", 6, CLASS + ".rate", "stands twice (first on line 5)", None),
+        ("", "rate: 7/s", 6, CLASS + ".rate", "is given twice (first on line 5)", None),
         ("", "client: no-such-client", 6, CLASS + ".client", "not a known client", ""),
         ("", "shared_prefix: {groups: 2}", 6, CLASS + ".shared_prefix.tokens", "is missing", None),
         ("", "shared_prefix: {tokens: 9, groups: 0}", 6, CLASS + ".shared_prefix.groups", "to 1", None),
@@ -205,8 +205,8 @@ def test_mistakes_are_answered_with_their_place(
         ("traffic: {duration: 5s, classes: []}\n", "1 or more entries"),
         ("traffic: null\n", "block of keys"),
         ("a: &x [*x]\n", "nested too deeply"),
-        ("traffic: !!python/object:os.system {}\n", "is not understood"),
-        ("traffic: !!python/name:os.system\n", "is not understood"),
+        ("traffic: !!python/object:os.system {}\n", "is not supported"),
+        ("traffic: !!python/name:os.system\n", "is not supported"),
         ("\x00", "not valid YAML"),
     ],
 )
@@ -261,7 +261,7 @@ def test_a_folder_a_missing_and_a_huge_file(tmp_path: Path) -> None:
     assert "chat" in (caught.value.hint or "")
     huge = tmp_path / "huge.yaml"
     huge.write_bytes(b"#" * (4 * 2**20 + 1))
-    with pytest.raises(InputError, match="no traffic file"):
+    with pytest.raises(InputError, match="too many for a traffic file"):
         load_traffic(huge)
     latin = tmp_path / "latin.yaml"
     latin.write_bytes("model: Müller".encode("latin-1"))

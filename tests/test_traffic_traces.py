@@ -113,7 +113,7 @@ def test_columns_have_many_names_and_stamps_many_units(
     assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([100, 200], [20, 30])
     assert trace.max_tokens.tolist() == ([0, 64] if "max_completion" in text else [0, 0])
     assert trace.notes.guessed_unit == HEADERS[text]
-    said = "does not say its unit: taken as seconds" in " ".join(trace.notes.odd_rows)
+    said = "has no unit: taken as seconds" in " ".join(trace.notes.odd_rows)
     assert said == bool(HEADERS[text])
 
 
@@ -149,12 +149,12 @@ def test_odd_rows_are_counted_and_the_rest_is_replayed(tmp_path: Path) -> None:
     assert trace.skipped == {
         "no prompt tokens": 1,
         "no output (a failed request)": 1,
-        "a negative figure": 1,
-        "a figure that is no number": 2,
+        "a negative value": 1,
+        "a value that is not a number": 2,
     }
     assert (trace.notes.unsorted, trace.notes.equal_stamps, trace.notes.ends_without_newline) == (1, 1, True)
     oddities = " · ".join(describe_trace(path).oddities)
-    for word in ("no prompt tokens", "before that of the row above", "line 5", "stamp of the row above", "no newline"):
+    for word in ("no prompt tokens", "before that of the row above", "line 5", "timestamp of the row above", "no newline"):
         assert word in oddities
 
 
@@ -193,7 +193,7 @@ def test_folders_missing_and_damaged_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no azure trace has the columns") as caught:
         load_trace(tmp_path / "t.csv", format="azure")
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("none says ContextTokens, GeneratedTokens, TIMESTAMP;")
+    assert caught.value.hint.startswith("no column holds ContextTokens or GeneratedTokens or TIMESTAMP;")
     with pytest.raises(InputError, match="there is no trace"):
         load_trace(tmp_path / "none.csv")
     damaged = tmp_path / "t.csv.gz"
@@ -204,7 +204,7 @@ def test_folders_missing_and_damaged_files(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00\x01" * 10)
     with pytest.raises(InputError, match="not UTF-8"):
         load_trace(binary)
-    with pytest.raises(InputError, match="no trace format"):
+    with pytest.raises(InputError, match="not a trace format"):
         load_trace(damaged, format="other")
 
 

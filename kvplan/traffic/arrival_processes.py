@@ -1,6 +1,6 @@
-"""When requests come: a renewal or modulated process in unit-rate time, bent by how the rate changes.
+"""When requests arrive: a renewal process of rate one, mapped through the integral of the rate over time.
 
-A process at rate r(t) is a unit-rate process read at R(t) = ∫ r; so the same draws serve every ``--scale``.
+A process of rate r(t) is a unit-rate process read at R(t) = ∫ r, so the same draws serve every ``--scale``.
 """
 
 import math
@@ -15,19 +15,19 @@ _GRID = 4096
 
 
 class ArrivalProcess(Protocol):
-    """How arrivals cluster. ``gaps`` are unit-mean gaps; ``rate_curve`` is the relative rate over time, mean one."""
+    """How arrivals cluster: gaps of mean one, and a relative rate over time of mean one."""
 
     def gaps(self, rng: np.random.Generator, count: int) -> FloatArray:
-        """The next ``count`` gaps of this stream, with mean one."""
+        """The next ``count`` gaps of this stream."""
         ...
 
     def rate_curve(self, rng: np.random.Generator, duration_s: float) -> tuple[FloatArray, FloatArray] | None:
-        """Times (from 0 to the duration) and the integral of the relative rate up to them; None where constant."""
+        """Times from 0 to the duration, and the integral of the relative rate up to each; None where it is constant."""
         ...
 
 
 class _Steady:
-    """A process whose rate does not move."""
+    """A process of constant rate."""
 
     def rate_curve(self, rng: np.random.Generator, duration_s: float) -> tuple[FloatArray, FloatArray] | None:
         return None
@@ -86,10 +86,10 @@ class Weibull(_Steady):
 
 @dataclass(frozen=True, kw_only=True)
 class OnOff:
-    """Bursts: Poisson arrivals while on, none (or ``off_share`` of the mean rate) while off; both last exponentially.
+    """Bursts: Poisson arrivals while on, none (or ``off_share`` of the mean rate) while off; both times are
+    exponential.
 
-    The rate while on is raised so that the long-run mean stays what ``rate`` says:
-    (mean × (on + off) − mean × off_share × off) / on.
+    The rate while on is raised to keep the long-run mean: (mean × (on + off) − mean × off_share × off) / on.
     """
 
     on_s: float
@@ -116,7 +116,7 @@ class OnOff:
 
 @dataclass(frozen=True, kw_only=True)
 class Diurnal:
-    """A day: rate × (1 + (peak − 1) × cos(2π (t − peak_at) / period)); ``peak_to_mean`` between 1 and 2."""
+    """A daily cycle: rate × (1 + (peak − 1) × cos(2π (t − peak_at) / period)), with ``peak_to_mean`` from 1 to 2."""
 
     period_s: float = 86_400.0
     peak_to_mean: float = 1.5
@@ -136,8 +136,10 @@ class Diurnal:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """The rate goes up and down as it was counted: ``counts`` arrivals, one figure each ``step_s`` seconds, over and
-    over; only their proportions count. Between two steps gaps are gamma with the coefficient of variation ``cv``."""
+    """A recorded rate: ``counts`` arrivals in successive steps of ``step_s`` seconds, repeated over and over.
+
+    Only the proportions of the counts matter. Within a step gaps are gamma with the coefficient of variation ``cv``.
+    """
 
     step_s: float
     counts: tuple[float, ...]
@@ -155,7 +157,7 @@ class Recorded:
 
 @dataclass(frozen=True, kw_only=True)
 class Ramp:
-    """The rate of every class, multiplied by a factor that goes straight from ``start`` to ``end`` over the run."""
+    """A factor on the rate of every class, linear from ``start`` to ``end`` over the run."""
 
     start: float = 1.0
     end: float = 1.0
@@ -198,7 +200,7 @@ def arrival_times(
 
 
 def _times_at(levels: FloatArray, times: FloatArray, integral: FloatArray) -> FloatArray:
-    """Inverse of an integral that may pause: a level lies on the rising piece that reaches it."""
+    """The inverse of an integral that may be flat in places: a level lies on the rising piece that reaches it."""
     piece = np.clip(np.searchsorted(integral, levels, side="left"), 1, len(integral) - 1)
     rise = integral[piece] - integral[piece - 1]
     part = (levels - integral[piece - 1]) / np.where(rise > 0, rise, 1.0)
@@ -206,7 +208,7 @@ def _times_at(levels: FloatArray, times: FloatArray, integral: FloatArray) -> Fl
 
 
 def _unit_arrivals(process: ArrivalProcess, rng: np.random.Generator, until: float) -> FloatArray:
-    """Arrival times of the unit-rate process below ``until``; the draws do not depend on how many are asked at once."""
+    """Arrival times of the unit-rate process below ``until``; the draws do not depend on how many are made at once."""
     pieces, reached = [], 0.0
     while reached < until:
         count = int((until - reached) * 1.05 + 6.0 * math.sqrt(until - reached) + 16.0)

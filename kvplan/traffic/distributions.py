@@ -1,6 +1,6 @@
-"""How long prompts and answers are: one frozen dataclass per distribution, each able to draw and to name a quantile.
+"""How long prompts and answers are: one frozen dataclass for each distribution, which draws and states quantiles.
 
-Draws are whole tokens, never below one; 0 stands for "not sent" and comes only from ``Choices``.
+Draws are whole tokens, never below one; 0 means "not sent" and comes only from ``Constant`` and ``Choices``.
 """
 
 import math
@@ -17,18 +17,18 @@ _Z95 = NormalDist().inv_cdf(0.95)
 
 
 class Distribution(Protocol):
-    """Something that token counts are drawn from."""
+    """A distribution of token counts."""
 
     def draw(self, rng: np.random.Generator, count: int) -> IntArray:
         """The first ``count`` draws of this stream."""
         ...
 
     def quantile(self, probability: float) -> int:
-        """The value that ``probability`` of all draws do not exceed."""
+        """The value that a share ``probability`` of all draws does not exceed."""
         ...
 
     def mean(self) -> float:
-        """The expected value, unset counting nothing."""
+        """The expected value; an unset one counts as 0."""
         ...
 
 
@@ -82,13 +82,13 @@ class Lognormal:
         return min(max(value, self.minimum), value if self.maximum is None else self.maximum)
 
     def mean(self) -> float:
-        """Of the law before clipping: p50 × exp(σ² / 2)."""
+        """The mean before clipping: p50 × exp(σ² / 2)."""
         return self.p50 * math.exp(self.sigma**2 / 2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential:
-    """Memoryless with the given mean, clipped to [minimum, maximum]."""
+    """Exponential with the given average, clipped to [minimum, maximum]."""
 
     average: float
     minimum: int = 1
@@ -107,7 +107,7 @@ class Exponential:
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
-    """Every whole number from ``minimum`` to ``maximum`` alike."""
+    """Every whole number from ``minimum`` to ``maximum`` with the same probability."""
 
     minimum: int
     maximum: int
@@ -133,7 +133,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """A few values, each with its share; the shares sum to one."""
+    """A few values whose shares sum to one."""
 
     choices: tuple[Choice, ...]
 
@@ -157,7 +157,7 @@ class Choices:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantiles:
-    """The inverse distribution function, straight between the given points (probability, tokens).
+    """The inverse distribution function, linear between the given points (probability, tokens).
 
     >>> Quantiles(points=((0.0, 1.0), (0.5, 101.0), (1.0, 501.0))).quantile(0.75)
     301
@@ -179,7 +179,7 @@ class Quantiles:
 
 
 def histogram(edges: tuple[float, ...], shares: tuple[float, ...]) -> Quantiles:
-    """Bins between ``edges`` with the given shares, even inside each bin.
+    """Bins between ``edges`` with the given shares, uniform inside each bin.
 
     >>> histogram((0, 100, 200), (0.25, 0.75)).points
     ((0.0, 0), (0.25, 100), (1.0, 200))
@@ -193,7 +193,7 @@ def histogram(edges: tuple[float, ...], shares: tuple[float, ...]) -> Quantiles:
 
 
 def ranks(values: IntArray, rng: np.random.Generator) -> IntArray:
-    """The place of each value among all, from 0, equal ones in random order.
+    """The rank of each value, from 0; equal values are ranked in random order.
 
     >>> ranks(np.array([30, 10, 20]), np.random.default_rng(0)).tolist()
     [2, 0, 1]
@@ -204,8 +204,9 @@ def ranks(values: IntArray, rng: np.random.Generator) -> IntArray:
 
 
 def coupled(values: IntArray, leading: IntArray, correlation: float, rng: np.random.Generator) -> IntArray:
-    """``values`` in the order of correlation × z + √(1 − correlation²) × noise, z being normal in the order of
-    ``leading`` (a Gaussian copula: 1 puts the longest with the longest, −1 with the shortest, 0 leaves it to chance).
+    """``values`` reordered to correlate with ``leading`` (a Gaussian copula): sorted as correlation × z +
+    √(1 − correlation²) × noise, where z is normal in the order of ``leading``. 1 pairs the longest with the longest, −1
+    with the shortest, 0 leaves it to chance.
 
     >>> coupled(np.array([1, 2, 3]), np.array([30, 10, 20]), -1.0, np.random.default_rng(0)).tolist()
     [1, 3, 2]

@@ -1,7 +1,7 @@
-"""Columns of a run that is longer than memory should hold: whole arrays, kept in files that nobody else sees.
+"""Columns of a run that is too long for memory: arrays mapped to unnamed temporary files.
 
-They read and write like any array; what was used of them leaves memory again when it is told to. A run is worked
-through in pieces; one piece or less stays in memory.
+They read and write like any array, and ``forget`` releases the memory of what was used. A long run is processed in
+pieces; a run of one piece stays in memory.
 """
 
 import mmap
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from kvplan.errors import InputError
 
 PIECE_ROWS = 2**18
-"""Rows that are worked on at once: about 40 MB of what a request is asked, plays and becomes."""
+"""Rows that are processed at once: about 40 MB of requests, their state and their results."""
 
 
 def pieces(count: int, rows: int | None = None) -> Iterator[slice]:
-    """The parts of ``count`` rows, in order; one empty part of none.
+    """Slices that cover ``count`` rows in order; one empty slice for no rows.
 
     >>> list(pieces(5, 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -34,18 +34,18 @@ def pieces(count: int, rows: int | None = None) -> Iterator[slice]:
 
 
 def is_long(count: int) -> bool:
-    """Whether so many rows are more than a piece."""
+    """Whether ``count`` rows are more than one piece."""
     return count > PIECE_ROWS
 
 
 def zeros(count: int, dtype: Any) -> NDArray[Any]:
-    """``count`` zeros; of a long run in a file of the temporary folder, which is gone when nobody holds the array."""
+    """``count`` zeros; for a long run in a temporary file, which disappears with the last reference to the array."""
     if not is_long(count):
         return np.zeros(count, dtype)
     size = max(count * np.dtype(dtype).itemsize, 1)
     with _told_when_full(size), tempfile.TemporaryFile() as file:
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is told here, not by a signal later
+            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, not a signal later
         else:
             file.truncate(size)
         return np.frombuffer(mmap.mmap(file.fileno(), size), dtype, count)
@@ -64,21 +64,21 @@ def _told_when_full(size: int) -> Iterator[None]:
 
 
 class Growing:
-    """A column whose length is not known yet: values join ``rest``, and go to a file when they are ``put_by``."""
+    """A column of unknown length: values are appended to ``rest``, and ``put_by`` moves them to a file."""
 
     def __init__(self, code: str) -> None:
         self.rest: array[Any] = array(code)
         self._file: IO[bytes] | None = None
 
     def put_by(self) -> None:
-        """What was gathered leaves memory."""
+        """Moves the appended values from memory to the file."""
         with _told_when_full(0):
             self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115 - the mapping outlives it
             self.rest.tofile(self._file)
         del self.rest[:]
 
     def whole(self) -> NDArray[Any]:
-        """All values, once there are no more."""
+        """All values, after the last one was appended."""
         kind = np.dtype(self.rest.typecode)
         if self._file is None:
             return np.frombuffer(self.rest, kind)
@@ -89,11 +89,11 @@ class Growing:
 
     def __del__(self) -> None:
         if self._file is not None:
-            self._file.close()  # a mapping of it stays
+            self._file.close()  # its mappings stay valid
 
 
 def forget(*held: object) -> None:
-    """What was read or written of columns, given alone or as fields, leaves memory; those on disk keep their values."""
+    """Releases the memory of columns on disk, given alone or as fields of dataclasses; their values stay on disk."""
     columns = [one for each in held for one in (vars(each).values() if is_dataclass(each) else (each,))]
     for column in columns:
         base: Any = column
@@ -107,8 +107,8 @@ def forget(*held: object) -> None:
 def filled(
     count: int, make: Callable[[slice], NDArray[Any]], *, dtype: Any, uses: tuple[NDArray[Any], ...] = ()
 ) -> Any:
-    """``make`` of all rows: as it is of one piece, else piece by piece in a column on disk; ``uses`` are forgotten as
-    it goes."""
+    """The column that ``make`` gives for all rows: in memory for one piece, else built on disk piece by piece, while
+    the columns it ``uses`` are released."""
     if not is_long(count):
         return make(slice(0, count))
     column = zeros(count, dtype)

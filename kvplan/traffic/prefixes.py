@@ -1,4 +1,4 @@
-"""Prompts that begin alike: recorded as ids of blocks, or drawn as groups of requests that share a prefix."""
+"""Shared prompt prefixes: recorded as ids of blocks, or drawn as groups of requests that share one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from kvplan.traffic.distributions import Distribution, ranks
 
 _FINEST_TOKENS, _COARSEST_TOKENS = 16, 512
 _LINKS = 32
-"""Blocks that a usual prefix is written as: few to keep, and the last one's rounding is 3 % of it."""
+"""Blocks of a prefix of mean length: few to store, and the rounding of the last one is 3 % of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prefixes:
-    """Shared prompt prefixes: request i's block ids are ``ids[offsets[i]:offsets[i + 1]]``, each of
-    ``block_tokens`` prompt tokens; equal ids at equal places mean equal content."""
+    """The block ids of request i are ``ids[offsets[i]:offsets[i + 1]]``, each for ``block_tokens`` prompt tokens; equal
+    ids at equal places mean equal content."""
 
     ids: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -26,8 +26,10 @@ class Prefixes:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedPrefix:
-    """``groups`` different prefixes are in use at a time, each for ``lifetime_s`` (None: the whole run) before another
-    takes its place. ``tokens`` is how much of its group's prefix a prompt begins with, at most the whole prompt."""
+    """``groups`` prefixes in use at a time, each for ``lifetime_s`` (None: the whole run) before another replaces it.
+
+    ``tokens`` is how much of its group's prefix a prompt begins with, at most the whole prompt.
+    """
 
     tokens: Distribution
     groups: int = 1
@@ -35,7 +37,7 @@ class SharedPrefix:
 
     @property
     def block_tokens(self) -> int:
-        """The block that prefixes are counted in where no trace says one: a power of two, 16 to 512 tokens.
+        """The block size of prefixes where no trace states one: a power of two from 16 to 512 tokens.
 
         >>> from kvplan.traffic.distributions import Constant
         >>> [SharedPrefix(tokens=Constant(value=tokens)).block_tokens for tokens in (100, 2_000, 100_000)]
@@ -51,10 +53,10 @@ class SharedPrefix:
         rng: np.random.Generator,
         block_tokens: int,
     ) -> Prefixes:
-        """The ids of every prompt's blocks: its group's number as often as it shares blocks, then a number of its own.
+        """The block ids of every prompt: its group's number for each shared block, then a number of its own.
 
-        Long prompts have long prefixes, as in conversations: the request at a fraction u of the prompts, in order of
-        length (equal ones in random order), has the prefix length at u of those drawn, and the group at u of all.
+        Long prompts have long prefixes, as in conversations: the request at a fraction u of the prompts, sorted by
+        length (equal ones in random order), gets the prefix length at u of those drawn, and the group at u of all.
         """
         count = len(arrival_s)
         rank = ranks(prompt_tokens, rng)
@@ -74,8 +76,8 @@ class SharedPrefix:
 def merged_prefixes(
     parts: Sequence[Prefixes | None], requests: Sequence[int], order: NDArray[np.int64]
 ) -> Prefixes | None:
-    """The block ids of several drawings, which have so many ``requests`` each, in the ``order`` of all; every drawing
-    keeps ids of its own."""
+    """The block ids of several drawings in the ``order`` of all requests; ``requests`` counts those of each drawing.
+    Every drawing keeps ids of its own."""
     block_tokens = {part.block_tokens for part in parts if part is not None}
     if not block_tokens:
         return None

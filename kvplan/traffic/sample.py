@@ -1,4 +1,4 @@
-"""Draws a traffic file: one random stream per class and purpose, so that request i always takes its i-th draw."""
+"""Draws the requests of a traffic file: one random stream for each class and purpose, so request i is always draw i."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from kvplan.traffic.traces.arrays import Trace
 
 MOST_REQUESTS = 50_000_000
-"""What a run may draw: more would not fit into memory."""
+"""The most that a run may draw; more would not fit into memory."""
 ENOUGH_REQUESTS = 10_000
-"""Of so many requests a share of 1 % is known to 0.2 %; one short run has too few to judge long answers by."""
-# The place in this tuple is part of a stream's seed: append, never reorder.
+"""Enough to know a share of 1 % to within 0.2 %. One short run has too few requests to judge long answers."""
+# The position in this tuple is part of a stream's seed: append, never reorder.
 PURPOSES = (
     "arrivals",
     "rate",
@@ -44,7 +44,7 @@ def stream(seed: int, class_index: int, purpose: str) -> np.random.Generator:
 
 
 def enough(traffic: Traffic, first: Arrivals, *, seed: int, seeds: int, scale: float = 1.0) -> list[Arrivals]:
-    """``first``, which ``seed`` drew, and the drawings of the next of ``seeds`` until ``ENOUGH_REQUESTS`` are there."""
+    """``first``, drawn with ``seed``, and further drawings, at most ``seeds``, until there are ``ENOUGH_REQUESTS``."""
     drawn = [first]
     while len(drawn) < seeds and sum(map(len, drawn)) < ENOUGH_REQUESTS:
         drawn.append(sample(traffic, seed + len(drawn), scale=scale))
@@ -52,9 +52,9 @@ def enough(traffic: Traffic, first: Arrivals, *, seed: int, seeds: int, scale: f
 
 
 def sample(traffic: Traffic, seed: int, *, scale: float = 1.0) -> Arrivals:
-    """One drawing of ``traffic``, merged over its classes in order of arrival (equal stamps keep the classes' order).
+    """One drawing of ``traffic``: all classes in order of arrival (equal times keep the order of the classes).
 
-    ``scale`` multiplies every rate: gaps shrink, lengths and the order of draws stay.
+    ``scale`` multiplies every rate: it shortens gaps and leaves lengths and the order of draws as they are.
     """
     if traffic.duration_s is not None:
         grown = (traffic.ramp.start + traffic.ramp.end) / 2 if traffic.ramp is not None else 1.0
@@ -97,7 +97,7 @@ def _draw(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: f
         answers = entry.answers.draw(stream(seed, index, "answers"), count)
         first = np.cumsum(answers) - answers
         answer_tokens = entry.output_tokens.draw(stream(seed, index, "other_outputs"), int(answers.sum()))
-        answer_tokens[first] = output  # so that the first answer is the one of n = 1
+        answer_tokens[first] = output  # the first answer is the same as with n = 1
         output = np.maximum.reduceat(answer_tokens, first) if count else output
     prefixes = None
     if entry.shared_prefix is not None:
@@ -122,8 +122,8 @@ def _draw(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: f
 
 
 def _block_tokens(traffic: Traffic, own: SharedPrefix) -> int:
-    """The block that drawn prefixes are counted in: that of a trace in the mix which marks some, else the finest of
-    what the classes would choose."""
+    """The block size of drawn prefixes: that of a trace in the mix that marks prefixes, else the finest of what the
+    classes would choose."""
     for entry in traffic.classes:
         if entry.trace is not None:
             recorded = _trace(entry.trace.path, entry.trace.format, _stamp(entry.trace.path)).prefixes
@@ -138,7 +138,7 @@ def _timeouts(entry: TrafficClass, count: int) -> NDArray[np.float64]:
 
 
 def _cancels(entry: TrafficClass, index: int, seed: int, count: int) -> NDArray[np.float64]:
-    """For each request the share of its answer after which its user walks away; infinite for those who stay."""
+    """For each request the share of its answer after which its user cancels; infinite for those who stay."""
     if not entry.cancel_share:
         return np.broadcast_to(np.float64(np.inf), count)
     rng = stream(seed, index, "cancel")
@@ -152,7 +152,7 @@ def _cancels(entry: TrafficClass, index: int, seed: int, count: int) -> NDArray[
 
 
 def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale: float) -> Arrivals:
-    """A trace's rows as they stand: stamps divided by the scales, caps drawn where the row has none."""
+    """The rows of a trace, their times divided by both scales, and caps drawn for rows that have none."""
     assert entry.trace is not None
     trace = _trace(entry.trace.path, entry.trace.format, _stamp(entry.trace.path))
     faster = entry.trace.scale * scale
@@ -203,7 +203,7 @@ def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale:
 
 @lru_cache(maxsize=2)
 def _trace(path: str, name: str, stamp: tuple[int, int]) -> "Trace":  # noqa: ARG001 - the stamp is part of the key
-    """The trace, read once a process for all seeds and strategies; ``stamp`` tells a file that has changed."""
+    """The trace, read once per process for all seeds and strategies; ``stamp`` changes when the file does."""
     from kvplan.traffic.traces.arrays import load_trace
 
     return load_trace(path, format=name)
@@ -213,12 +213,12 @@ def _stamp(path: str) -> tuple[int, int]:
     try:
         found = Path(path).stat()
     except OSError:
-        return 0, 0  # reading it says what is wrong
+        return 0, 0  # reading the file reports what is wrong
     return found.st_mtime_ns, found.st_size
 
 
 def _bent(arrival_s: NDArray[np.float64], traffic: Traffic) -> NDArray[np.float64]:
-    """Stamps bent so that their rate is multiplied by the ramp: the solution u of R(u) = t, a quadratic in u."""
+    """Times moved so that the ramp multiplies their rate: the solution u of R(u) = t, a quadratic in u."""
     if traffic.ramp is None:
         return arrival_s
     assert traffic.duration_s is not None

@@ -1,4 +1,4 @@
-"""What a traffic file says, once it has been read: frozen values, units in their names."""
+"""What a traffic file says, as frozen values whose names carry their units."""
 
 from dataclasses import dataclass, field
 
@@ -10,9 +10,9 @@ from kvplan.traffic.prefixes import SharedPrefix
 
 @dataclass(frozen=True, kw_only=True)
 class KvPool:
-    """A pool that was measured: blocks as the engine prints them (the reserved one included), or bytes per GPU.
+    """A measured pool: blocks as the engine prints them (the reserved one included), or bytes per GPU.
 
-    ``block_tokens`` given: one full-attention group of that block size. Not given: the model's own groups.
+    With ``block_tokens`` it is one full-attention group of that block size, without it the model's own groups.
     """
 
     blocks: int | None = None
@@ -31,7 +31,7 @@ class StepCost:
     kv_token_s: float
 
     def times(self, factor: float) -> "StepCost":
-        """Every term so many times as long."""
+        """Every term multiplied by ``factor``."""
         return StepCost(**{name: value * factor for name, value in vars(self).items()})
 
 
@@ -40,10 +40,10 @@ MOST_REPLICAS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedDeployment(Deployment):
-    """The file's ``deployment``: what is asked of each engine, and what the file alone says.
+    """The file's ``deployment``: the options of each engine, and the keys that only a traffic file has.
 
-    What is named, as the file's ``model`` is, is looked up when it is planned: ``gpu_name``, ``draft_model_name`` and
-    ``calibration``; until then ``gpu`` and ``draft_model`` are None. ``kv_pool`` stands for ``kv_memory_bytes``.
+    Names (``gpu_name``, ``draft_model_name``, ``calibration``) are looked up when the deployment is planned; until then
+    ``gpu`` and ``draft_model`` are None. ``kv_pool`` takes the place of ``kv_memory_bytes``.
     """
 
     gpu_name: str | None = None
@@ -61,7 +61,7 @@ class PlannedDeployment(Deployment):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryAfter:
-    """What a refusal tells the client: ``seconds``, or None for the ledger's expected drain; spread by the jitter."""
+    """The Retry-After of a refusal: ``seconds``, or None for the ledger's expected drain; the jitter spreads it."""
 
     seconds: float | None = None
     jitter_share: float = 0.25
@@ -69,7 +69,7 @@ class RetryAfter:
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionPlan:
-    """The front door. ``concurrency`` None means the engine's max_num_seqs; ``default_max_tokens`` None means none."""
+    """The front door. ``concurrency`` None means the engine's max_num_seqs, ``default_max_tokens`` None no default."""
 
     policy: str = "worst_case"
     safety_fraction: float = 1.0
@@ -80,19 +80,20 @@ class AdmissionPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class TraceFile:
-    """A recorded trace that a class replays. ``scale`` multiplies its rate."""
+    """A recorded trace that a class replays, its rate multiplied by ``scale``."""
 
     path: str
     format: str = "auto"
     scale: float = 1.0
     hash_block_tokens: int | None = None
-    loop: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficClass:
-    """Requests of one kind: either drawn (``rate_per_s`` and the lengths) or replayed (``trace``). ``answers`` is how
-    many each asks for (``n`` in a request), every one of a length of its own."""
+    """Requests of one kind, either drawn (``rate_per_s`` and the lengths) or replayed (``trace``).
+
+    ``answers`` is how many answers a request asks for (``n`` in its body); each has a length of its own.
+    """
 
     name: str
     rate_per_s: float = 0.0
@@ -111,7 +112,7 @@ class TrafficClass:
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """One line of ``limits``: a measure, perhaps of one class, and the bound it must keep."""
+    """One entry of ``limits``: a measure, of one class or of all, and its bound."""
 
     name: str
     minimum: float | None = None
@@ -122,7 +123,7 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """A whole traffic file. ``file`` is where it came from; ``duration_s`` None: a trace runs whole and drains."""
+    """A whole traffic file, read from ``file``. With ``duration_s`` None a trace runs to its end and then drains."""
 
     file: str
     classes: tuple[TrafficClass, ...]

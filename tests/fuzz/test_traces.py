@@ -166,7 +166,7 @@ def test_a_line_without_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     """Twenty million characters on one line: refused before they fill the memory."""
     path = tmp_path / "line.csv"
     path.write_bytes(b"arrival_s,prompt_tokens,output_tokens\n0,1," + b"1" * 20_000_000)
-    assert "that is no trace" in answer(["trace", str(path)], capsys)[2]
+    assert "not a trace" in answer(["trace", str(path)], capsys)[2]
 
 
 def test_a_trace_from_a_pipe_of_the_shell() -> None:

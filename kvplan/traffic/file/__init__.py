@@ -1,1 +1,1 @@
-"""The traffic file: its text, the shapes it may have, the complaints about it, and the values it stands for."""
+"""The traffic file: one module for each section, which defines its keys, validates them and converts the values."""

@@ -1,4 +1,4 @@
-"""The commented traffic file of ``kvplan init``: it runs as it stands, and every line says what to change."""
+"""The commented traffic file of ``kvplan init``, which runs unchanged, filled in for a model, a GPU and an engine."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from kvplan.sources import read_model
 
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 _PLAIN = re.compile(r"[\w./][\w./@+~-]*")
-"""What needs no quotes in YAML."""
+"""Text that needs no quotes in YAML."""
 
 TEMPLATE = """\
 # A kvplan traffic file. It runs as it stands: kvplan simulate FILE, check FILE.
@@ -86,10 +86,10 @@ def written_for(
     offline: bool = False,
     profiles_folder: str | Path | None = None,
 ) -> str:
-    """The template for a model, a GPU and an engine, each the template's own where it is None.
+    """The template for a model, a GPU and an engine; where one is None, the template's own stays.
 
-    As many GPUs, or as short a window, as it takes to fit, unless they are given; an engine other than vLLM keeps its
-    own batch.
+    Unless they are given, the number of GPUs is raised or the window shortened until the plan fits. An engine other
+    than vLLM keeps its own batch limits.
     """
     sizes = read_options({"tensor_parallel": tensor_parallel, "max_model_len": max_model_len})
     ranks, given_window = sizes.get("tensor_parallel"), sizes.get("max_model_len")
@@ -121,11 +121,11 @@ def written_for(
 
 
 def _carried(model: ModelSpec, asked: Deployment, choices: Sequence[int], *, keeps_window: bool) -> Deployment:
-    """``asked`` with as many GPUs of ``choices`` as it takes, or half of the window and more; else as it is."""
+    """``asked`` with the fewest GPUs of ``choices`` that fit, or with at least half of its window; else unchanged."""
     for ranks in choices:
         try:
             found = fit(model, replace(asked, tensor_parallel=ranks))
-        except KvplanError:  # ranks that this model cannot be split over; what is wrong at all, the file's user is told
+        except KvplanError:  # this model cannot be split over so many ranks; other errors the file's first run reports
             continue
         if found.verdict == FITS:
             return found.deployment
@@ -135,14 +135,14 @@ def _carried(model: ModelSpec, asked: Deployment, choices: Sequence[int], *, kee
 
 
 def _value(key: str) -> str:
-    """What the template says of ``key``."""
+    """The value of ``key`` in the template."""
     found = re.search(rf"^ *{key}: (\S+)", TEMPLATE, re.MULTILINE)
     assert found is not None, key
     return found[1]
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    r"""``text`` with other values; comments stay in their column where there is room.
+    r"""``text`` with ``values`` filled in; comments stay in their column where there is room.
 
     >>> _filled("gpu: h100   # one of many\n", {"gpu": "l4"})
     'gpu: l4     # one of many\n'

@@ -1,6 +1,6 @@
-"""YAML text to plain values with the line of every key, by YAML 1.2's rules for numbers and words.
+"""Parses YAML into plain values and the line of every key, with YAML 1.2's rules for numbers and words.
 
-PyYAML reads ``on`` as true, ``1:30`` as ninety and ``4e-5`` as text; a traffic file means none of these.
+PyYAML by itself reads ``on`` as true, ``1:30`` as ninety and ``4e-5`` as text.
 """
 
 import math
@@ -15,13 +15,13 @@ from kvplan.errors import InputError, unreadable
 
 LARGEST_FILE_BYTES = 4 * 2**20
 MOST_VALUES = 200_000
-"""Aliases of aliases make more out of a few lines than a memory holds; a file written by people has hundreds."""
-_HOW = "kvplan init writes a file to begin with; kvplan explain traffic names every key"
+"""Nested aliases can expand a few lines to more than memory holds; a file written by people has hundreds of values."""
+_HOW = "kvplan init writes a file to start from; kvplan explain traffic lists every key"
 KeyPath = tuple[str | int, ...]
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader with the core schema's scalars only."""
+    """The safe loader, limited to the scalars of the core schema."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - the base class's shape
 
@@ -49,8 +49,8 @@ def read_text(path: Path) -> str:
         require_file(path)
         if path.stat().st_size > LARGEST_FILE_BYTES:
             raise InputError(
-                f"{file} has {path.stat().st_size:,} bytes: that is no traffic file",
-                hint="a recorded trace is named inside a traffic file; kvplan trace FILE writes one",
+                f"{file} has {path.stat().st_size:,} bytes, too many for a traffic file",
+                hint="a traffic file names a recorded trace; kvplan trace FILE writes such a file",
                 file=file,
             )
         return path.read_text(encoding="utf-8-sig")
@@ -63,7 +63,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_mapping(text: str, file: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    r"""The mapping that ``text`` holds, and the line (from 1) of every key and list entry by its path.
+    r"""The mapping in ``text``, and the line (from 1) of every key and list entry by its path.
 
     >>> values, lines = parse_mapping("a:\n  - b: 4e-5\n    c: on\n", "x.yaml")
     >>> values, lines["a", 0, "c"]
@@ -86,7 +86,7 @@ def parse_mapping(text: str, file: str) -> tuple[dict[str, Any], dict[KeyPath, i
             "the file is empty", hint="kvplan init writes a traffic file that runs as it stands", file=file
         )
     if not isinstance(values, dict):
-        raise InputError("the file holds no keys and values", hint="kvplan init writes an example", file=file, line=1)
+        raise InputError("the file has no keys and values", hint="kvplan init writes an example", file=file, line=1)
     return values, lines
 
 
@@ -95,7 +95,7 @@ _TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", 
 
 def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], file: str) -> Any:
     if node.tag not in _TAGS:
-        raise _wrong(f"the tag {node.tag} is not understood", node, file, hint="write the value alone")
+        raise _wrong(f"the tag {node.tag} is not supported", node, file, hint="write the value without a tag")
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -104,7 +104,7 @@ def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyP
             key = str(key_node.value)
             inner = (*path, key)
             if key in found:
-                twice = f"the key {key!r} stands twice (first on line {lines[inner]})"
+                twice = f"the key {key!r} is given twice (first on line {lines[inner]})"
                 raise _wrong(twice, key_node, file, inner, hint="remove one of them")
             _place(lines, inner, key_node, file)
             found[key] = _construct(loader, value_node, inner, lines, file)
@@ -116,9 +116,9 @@ def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyP
             entries.append(_construct(loader, entry, (*path, index), lines, file))
         return entries
     try:
-        # Whole numbers by Python's reading: PyYAML takes 010 for eight, and fails at 08.
+        # Whole numbers as Python reads them: PyYAML takes 010 for eight and fails at 08.
         value = int(node.value) if node.tag.endswith(":int") else loader.construct_object(node)
-    except ValueError as error:  # a tag that the text does not fit, or thousands of digits
+    except ValueError as error:  # text that does not fit its tag, or thousands of digits
         raise _wrong(f"{_key(path)}: {node.value:.40} is not a number", node, file, path) from error
     if isinstance(value, float) and not math.isfinite(value):
         raise _wrong(f"{_key(path)}: {node.value} is not a finite number", node, file, path)
@@ -127,7 +127,7 @@ def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyP
 
 def _place(lines: dict[KeyPath, int], path: KeyPath, node: yaml.Node, file: str) -> None:
     if len(lines) == MOST_VALUES:
-        raise _wrong(f"more than {MOST_VALUES:,} values: that is no traffic file", node, file)
+        raise _wrong(f"more than {MOST_VALUES:,} values, too many for a traffic file", node, file)
     lines[path] = node.start_mark.line + 1
 
 
@@ -147,5 +147,5 @@ def _unreadable(error: yaml.YAMLError, text: str, file: str) -> InputError:
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
     shown = "".join(text.splitlines()[line - 1 : line]) if line is not None else ""
     if "\t" in shown[: len(shown) - len(shown.lstrip())] or "'\\t'" in str(problem):
-        return InputError("a tab is used for indentation", hint="YAML wants spaces", file=file, line=line)
+        return InputError("a tab is used for indentation", hint="YAML requires spaces", file=file, line=line)
     return InputError(f"not valid YAML: {problem}", hint=_HOW, file=file, line=line)

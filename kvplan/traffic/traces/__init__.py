@@ -1,1 +1,1 @@
-"""Recorded traces: read row by row or whole, described, and written as a traffic file that is drawn like them."""
+"""Recorded traces: read row by row or as arrays, described, and turned into a traffic file that resembles them."""

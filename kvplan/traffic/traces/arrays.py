@@ -1,4 +1,4 @@
-"""A whole trace as arrays: one typed array a column, sorted by arrival; those of a long one are kept on disk."""
+"""A whole trace as typed arrays, one for each column, sorted by arrival; those of a long trace are kept on disk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from kvplan.traffic.traces.reader import TraceNotes, read_trace, skip_text
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trace:
-    """A whole trace as arrays, sorted by arrival, the first at 0. ``max_tokens`` 0: the client sent none."""
+    """A whole trace, sorted by arrival, the first at 0. ``max_tokens`` is 0 where the client sent none."""
 
     format: str
     arrival_s: NDArray[np.float64]
@@ -38,7 +38,7 @@ class Trace:
 
 
 def load_trace(path: str | Path, *, format: str = "auto") -> Trace:  # noqa: A002
-    """The whole trace, sorted by arrival (equal stamps keep their order) and shifted to start at 0."""
+    """The whole trace, sorted by arrival (equal times keep their order) and shifted to start at 0."""
     notes = TraceNotes()
     columns = _Columns()
     kind = ""
@@ -46,12 +46,12 @@ def load_trace(path: str | Path, *, format: str = "auto") -> Trace:  # noqa: A00
         columns.add(row)
         kind = kind or row.format
     if not notes.rows:
-        raise InputError(f"{path} holds no request that can be replayed", hint=skip_text(notes), file=str(path))
+        raise InputError(f"{path} has no request that can be replayed", hint=skip_text(notes), file=str(path))
     return columns.trace(kind, notes)
 
 
 class _Columns:
-    """Rows gathered into one typed array a column: 32 bytes a row, of which memory holds the last piece."""
+    """Collects rows into one typed array for each column: 32 bytes a row, of which memory holds the last piece."""
 
     def __init__(self) -> None:
         self._arrival_s = Growing("d")

@@ -1,6 +1,6 @@
-"""What a recorded trace is like: counts, rate, burstiness, length quantiles, and what is odd about the file.
+"""Describes a recorded trace: counts, rate, burstiness, length quantiles, and what is odd about the file.
 
-The rows stream by. Lengths are counted per value and arrivals per window, so memory does not grow with the file.
+Rows are streamed. Lengths are counted by value and arrivals by window, so memory does not grow with the file.
 """
 
 from collections import Counter
@@ -13,13 +13,13 @@ from kvplan.traffic.traces.prefix_reuse import Part, Repeats
 from kvplan.traffic.traces.reader import TraceNotes, read_trace, skip_text
 from kvplan.traffic.traces.statistics import WINDOWS_S, Lengths, Stamps
 
-_TICK_S = 1e-6  # no trace has a finer clock: stamps closer than that are equal
+_TICK_S = 1e-6  # no trace has a finer clock: times closer than that are equal
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceDescription:
-    """What a trace is like. ``interarrival_cv`` is the gaps' standard deviation over their mean; ``dispersion`` the
-    variance over the mean of arrivals per window of so many seconds (1 for Poisson)."""
+    """What a trace is like. ``interarrival_cv`` is the gaps' standard deviation over their mean, ``dispersion`` the
+    variance over the mean of arrivals in windows of one length each (1 for Poisson)."""
 
     file: str
     format: str
@@ -42,7 +42,7 @@ class TraceDescription:
 
 
 def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescription:  # noqa: A002
-    """The description of a trace of any size. Raises InputError for files that hold no usable trace."""
+    """Describes a trace of any size. Raises InputError for a file that holds no usable trace."""
     notes, arrivals = TraceNotes(), Stamps()
     prompt: Counter[int] = Counter()
     output: Counter[int] = Counter()
@@ -60,7 +60,7 @@ def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescriptio
         classes[row.class_name] += 1
         repeats.add(row)
     if not notes.rows:
-        raise InputError(f"{path} holds no request that can be replayed", hint=skip_text(notes), file=str(path))
+        raise InputError(f"{path} has no request that can be replayed", hint=skip_text(notes), file=str(path))
     span_s = arrivals.span_s
     spreads = {f"{window}s": arrivals.dispersion(window) for window in WINDOWS_S}
     return TraceDescription(
@@ -86,14 +86,14 @@ def describe_trace(path: str | Path, *, format: str = "auto") -> TraceDescriptio
 
 
 def _oddities(notes: TraceNotes, output: Counter[int], caps: Counter[int], span_s: float) -> tuple[str, ...]:
-    """What a reader of the figures should know about the file."""
+    """What a reader of the statistics should know about the file."""
     found = list(notes.odd_rows)
     if notes.equal_stamps:
-        found.append(f"{notes.equal_stamps:,} rows have the stamp of the row above: they keep the file's order")
+        found.append(f"{notes.equal_stamps:,} rows have the timestamp of the row above: they keep the file's order")
     if notes.ends_without_newline:
-        found.append("the last line has no newline: read all the same")
+        found.append("the last line has no newline: it was read all the same")
     if span_s < _TICK_S:
-        found.append("all stamps are equal: there is no rate, only a burst")
+        found.append("all timestamps are equal: there is no rate, only a burst")
     if not caps:
         found.append("no max_tokens is recorded: what clients ask for must be assumed")
     longest, rows = max(output), output.total()

@@ -1,7 +1,6 @@
-"""How recorded traces write a request: which column says what, and how a row becomes a ``TraceRow``.
+"""How recorded traces write a request: which column holds what, and how a row becomes a ``TraceRow``.
 
-A format is known by its very columns, or by the usual names of columns in any spelling. A row is read, or there is a
-reason why it is skipped.
+A format is recognised by its exact columns, or by the usual names of columns in any spelling.
 """
 
 import math
@@ -29,18 +28,18 @@ LAST_TOKEN = (*_ENDS, "lasttoken", "lasttokents", "lasttokentime", "end", "endti
 TIME_TO_FIRST = ("ttft", "timetofirsttoken", "firsttokenlatency")
 TIME_TO_LAST = ("e2e", "e2el", "e2elatency", "latency", "requestlatency", "totaltime", "duration")
 
-NOT_A_NUMBER = "a figure that is no number"
+NOT_A_NUMBER = "a value that is not a number"
 NO_PROMPT = "no prompt tokens"
 NO_OUTPUT = "no output (a failed request)"
-NEGATIVE = "a negative figure"
-NO_STAMP = "a stamp beyond any clock (seconds are wanted)"
+NEGATIVE = "a negative value"
+NO_STAMP = "a timestamp out of range (seconds are expected)"
 TOO_LONG = "more tokens than any model reads"
 LARGEST_TOKENS = 2**31 - 1
-_LATEST_S = 1e12  # 31,700 years: beyond it stand milliseconds of today, and sums of squares lose their meaning
+_LATEST_S = 1e12  # 31,700 years: later ones are milliseconds of today, and sums of squares lose their precision
 
 
 class TraceRow(NamedTuple):
-    """One recorded request. Stamps are seconds on the trace's own clock; ``max_tokens`` 0: the client sent none."""
+    """One recorded request, its time in seconds of the trace's own clock. ``max_tokens`` 0: the client sent none."""
 
     arrival_s: float
     prompt_tokens: int
@@ -55,7 +54,7 @@ class TraceRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TraceFormat:
-    """Which columns of a file say what. ``unit_s``: how long one of its stamps' units is, None where nobody says."""
+    """Which column of a file holds what. ``unit_s`` is the unit of its timestamps in seconds, None where unknown."""
 
     name: str
     stamp: str
@@ -72,11 +71,11 @@ class TraceFormat:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that give the format away."""
+        """The columns that identify the format."""
         return frozenset(filter(None, (self.stamp, self.prompt, self.output, self.mark)))
 
     def read(self, record: Record) -> TraceRow | str:
-        """A row of the file, or the reason why it is none."""
+        """A row of the file, or the reason why it is skipped."""
         try:
             return self._row(record)
         except (KeyError, ValueError, TypeError, OverflowError):
@@ -88,7 +87,7 @@ class TraceFormat:
             return NO_STAMP
         cap, ids = record.get(self.cap), record.get(self.hash_ids)
         prompt_tokens, output_tokens = _count(record[self.prompt]), _count(record[self.output])
-        max_tokens = min(_count(cap), LARGEST_TOKENS) if cap else 0  # a larger wish is cut to the window as well
+        max_tokens = min(_count(cap), LARGEST_TOKENS) if cap else 0  # the window cuts a larger one anyway
         if prompt_tokens < 0 or output_tokens < 0 or max_tokens < 0:
             return NEGATIVE
         if max(prompt_tokens, output_tokens) > LARGEST_TOKENS:
@@ -118,7 +117,7 @@ FORMATS: dict[str, TraceFormat] = {
             stamp="arrival_s",
             prompt="prompt_tokens",
             output="output_tokens",
-            source="kvplan's own form, seconds from any origin; and all others whose columns have usual names",
+            source="kvplan's own form, seconds from any origin; also any file whose columns have usual names",
         ),
         TraceFormat(
             name="azure",
@@ -158,14 +157,14 @@ FORMATS: dict[str, TraceFormat] = {
 
 
 class Column(NamedTuple):
-    """A column of a file; ``unit_s``: how long one of its units is, None where its name does not say."""
+    """A column of a file; ``unit_s`` is its unit in seconds, None where its name does not state one."""
 
     name: str
     unit_s: float | None = None
 
 
 class Columns:
-    """The columns of a file, to be asked for by their usual names.
+    """The columns of a file, looked up by their usual names.
 
     >>> Columns({"Prompt Tokens": 1, "TTFT_ms": 5}).timed(TIME_TO_FIRST)
     Column(name='TTFT_ms', unit_s=0.001)
@@ -176,11 +175,11 @@ class Columns:
         self._names = {re.sub("[^a-z0-9]", "", str(column).lower()): str(column) for column in record}
 
     def counted(self, usual: Iterable[str]) -> str:
-        """The first of these names that a column has; empty where none has."""
+        """The column with the first of these names that the file has; empty where it has none."""
         return next((self._names[name] for name in usual if name in self._names), "")
 
     def timed(self, usual: Iterable[str]) -> Column | None:
-        """The same of a time, whose name may end with its unit; a stamp since 1970 shows it by its size."""
+        """The same for a time: its unit may end its name, and the size of a time since 1970 shows it too."""
         for name in usual:
             for unit, unit_s in _UNITS_S.items():
                 column = self._names.get(name + unit)
@@ -190,7 +189,7 @@ class Columns:
 
 
 def _unit_by_size(value: object) -> float | None:
-    """The unit of a stamp since 1970 (seconds of our time have ten digits), and that of a written date; else None.
+    """The unit of a time since 1970 (today's seconds have ten digits) or of a written date; else None.
 
     >>> _unit_by_size("2026-11-30 07:00:00"), _unit_by_size(1.8e9), _unit_by_size(1.8e12), _unit_by_size(12.5)
     (1.0, 1.0, 0.001, None)
@@ -203,8 +202,7 @@ def _unit_by_size(value: object) -> float | None:
 
 
 def recognise(record: Record, name: str = "auto") -> TraceFormat | list[str]:
-    """The format of a file whose first row is ``record``: a known one by its very columns, else by the usual names of
-    columns in any spelling; or what no column says. ``name``: the format that it shall have."""
+    """The format of a file whose first row is ``record``, or what no column holds. ``name`` is the format asked for."""
     names = set(record)
     fitting = [known for known in FORMATS.values() if known.columns <= names and name in ("auto", known.name)]
     if fitting:
@@ -214,14 +212,14 @@ def recognise(record: Record, name: str = "auto") -> TraceFormat | list[str]:
     columns, plain = Columns(record), FORMATS["plain"]
     stamp, prompt, output = columns.timed(ARRIVAL), columns.counted(PROMPT), columns.counted(OUTPUT)
     if stamp is None or not prompt or not output:
-        said = {"when a request came": stamp, "how long its prompt is": prompt, "how long its answer is": output}
-        return [what for what, column in said.items() if not column]
+        found = {"the arrival time": stamp, "the prompt tokens": prompt, "the output tokens": output}
+        return [what for what, column in found.items() if not column]
     cap = columns.counted(CAP) or plain.cap
     return replace(plain, stamp=stamp.name, unit_s=stamp.unit_s, prompt=prompt, output=output, cap=cap)
 
 
 def stamp_s(value: object, unit_s: float) -> float:
-    """Seconds of a stamp: a number of units, or a date that begins with its year."""
+    """Seconds of a timestamp: a number of units, or a date that begins with its year."""
     if type(value) is str and value.strip()[4:5] == "-" and value.strip()[:4].isdecimal():  # not 8.4e-05
         return parse_stamp(value)
     return _number(value) * unit_s
@@ -230,7 +228,7 @@ def stamp_s(value: object, unit_s: float) -> float:
 def _number(value: object) -> float:
     """A finite number; ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(value)  # noqa: TRY004 - one reason for every figure that cannot be read
+        raise ValueError(value)  # noqa: TRY004 - one reason for every value that cannot be read
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(value)
@@ -238,7 +236,7 @@ def _number(value: object) -> float:
 
 
 def _count(value: object) -> int:
-    """A whole number of tokens, as text or number; a fraction is cut off."""
+    """A whole number of tokens, from text or a number; a fraction is cut off."""
     if type(value) is str and value.isdecimal():
         return int(value)
     return value if type(value) is int else int(_number(value))
@@ -247,14 +245,14 @@ def _count(value: object) -> int:
 def _ids(value: object) -> tuple[int, ...]:
     parts = value.split() if isinstance(value, str) else value
     if not isinstance(parts, list):
-        raise ValueError(value)  # noqa: TRY004 - one reason for every figure that cannot be read
+        raise ValueError(value)  # noqa: TRY004 - one reason for every value that cannot be read
     return tuple(int(part) % 2**63 for part in parts)
 
 
 def parse_stamp(text: str) -> float:
-    """Seconds of a naive or zoned ISO stamp with any number of fractional digits.
+    """Seconds of an ISO timestamp with any number of fractional digits, with or without a time zone.
 
-    The seconds are computed as if the clock were UTC's: only differences are used.
+    A time without a zone is taken as UTC, because only differences are used.
 
     >>> parse_stamp("2023-11-16 18:15:50.9951690") - parse_stamp("2023-11-16 18:15:46.6805900")
     4.314579010009766

@@ -1,4 +1,4 @@
-"""Requests of a trace that begin like others, apart from those that do not: often they are of another kind."""
+"""The requests of a trace whose prompts reuse a prefix, separated from the others, which are often of another kind."""
 
 import math
 from collections import Counter
@@ -19,9 +19,9 @@ _VALUES = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recurrence:
-    """How prompts begin alike: ``shared`` tokens of those that came after another with the same first block; so many
-    ``groups`` of them are in use at a time, each for ``lifetime_s`` (None: as long as the trace)."""
+class PrefixReuse:
+    """How prompts share prefixes: the ``shared`` tokens of requests that follow another with the same first block, the
+    number of prefix ``groups`` in use at a time, and how long each lasts (``lifetime_s`` None: the whole trace)."""
 
     shared: Lengths
     groups: int
@@ -30,19 +30,19 @@ class Recurrence:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Requests of one kind: their lengths, how they arrive, and what their prompts share. ``products`` is the sum of
-    prompt × output tokens: how much KV the answers hold, which depends on whether long ones follow long prompts."""
+    """Requests of one kind: their lengths, how they arrive and what their prompts share. ``products`` is the sum of
+    prompt × output tokens, which tells whether long answers follow long prompts."""
 
     prompt: Lengths
     output: Lengths
     products: int
     arrivals: ArrivalProcess
-    recurrence: Recurrence | None = None
+    reuse: PrefixReuse | None = None
 
     @property
     def length_correlation(self) -> float:
-        """The correlation at which lengths drawn in step (``distributions.coupled``) have the recorded mean of prompt ×
-        output; found by halving, for that mean rises with it."""
+        """The correlation at which coupled lengths (``distributions.coupled``) have the recorded mean of prompt ×
+        output, found by bisection because that mean rises with it."""
         prompt, output = _spread(self.prompt), _spread(self.output)
         low, high = -1.0, 1.0
         for _ in range(12):
@@ -54,7 +54,7 @@ class Part:
 
 
 def _spread(lengths: Lengths) -> NDArray[np.int64]:
-    """So many values at even quantiles."""
+    """``_VALUES`` lengths at evenly spaced quantiles."""
     values = np.array(sorted(lengths.counts), np.int64)
     below = np.cumsum([lengths.counts[value] for value in values.tolist()])
     wanted = (np.arange(_VALUES) + 0.5) / _VALUES * below[-1]
@@ -63,7 +63,7 @@ def _spread(lengths: Lengths) -> NDArray[np.int64]:
 
 
 class Repeats:
-    """Counts repeated blocks while the rows go by. It remembers ids, so it grows with distinct blocks only."""
+    """Counts repeated blocks row by row. It remembers block ids, so it grows with distinct blocks only."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -79,14 +79,14 @@ class Repeats:
         self._output: Counter[int] = Counter()
         self._shared: Counter[int] = Counter()
         self._products, self._shared_products = 0, 0
-        self._recurring, self._others = Stamps(), Stamps()
+        self._reusing, self._others = Stamps(), Stamps()
 
     def add(self, row: TraceRow) -> None:
-        """Count one request."""
+        """Counts one request."""
         ids = row.hash_ids
         self._products += row.prompt_tokens * row.output_tokens
         if not ids:
-            if self.requests:  # a trace without any ids needs no second count
+            if self.requests:  # a trace without ids needs no second count
                 self._others.add(row.arrival_s)
             return
         begin = ids[0]
@@ -111,30 +111,30 @@ class Repeats:
         self._prompt[prompt_tokens] += 1
         self._output[output_tokens] += 1
         self._shared_products += prompt_tokens * output_tokens
-        self._recurring.add(arrival_s)
+        self._reusing.add(arrival_s)
 
     @property
     def shared_share(self) -> float | None:
-        """The share of blocks that had been seen before; None without any."""
+        """The share of blocks that were seen before; None where there are no blocks."""
         return self._repeated / self._blocks if self._blocks else None
 
     def parts(self, stamps: Stamps, *, prompt: Mapping[int, int], output: Mapping[int, int]) -> tuple[Part, ...]:
-        """The whole trace, whose lengths and stamps are given, as one kind of requests; as two where some recur."""
+        """The trace with these lengths and arrivals as one kind of requests; as two where prefixes are reused."""
         whole = Part(
             prompt=Lengths(counts=prompt),
             output=Lengths(counts=output),
             products=self._products,
             arrivals=fitted_arrivals(stamps),
         )
-        recurrence = self._recurrence(stamps.span_s)
-        if recurrence is None:
+        reuse = self._prefix_reuse(stamps.span_s)
+        if reuse is None:
             return (whole,)
         several = Part(
             prompt=Lengths(counts=self._prompt),
             output=Lengths(counts=self._output),
             products=self._shared_products,
-            arrivals=fitted_arrivals(self._recurring, like=stamps),
-            recurrence=recurrence,
+            arrivals=fitted_arrivals(self._reusing, like=stamps),
+            reuse=reuse,
         )
         for _, _, arrival_s in self._alone.values():
             self._others.add(arrival_s)
@@ -146,18 +146,20 @@ class Repeats:
         )
         return (others, several) if others.prompt.rows else (several,)
 
-    def _recurrence(self, span_s: float) -> Recurrence | None:
-        """None where nothing recurs. With r such requests a second and g seconds from one use of a prefix to the next,
-        r × g prefixes are in use; each lasts as long as makes a trace of this span see the number of them that it saw:
-        in use × (span / lifetime + 1). For a cache, short gaps count: g is the mean of exponential gaps whose
-        logarithms have the recorded mean (which is ln g − 0.577)."""
+    def _prefix_reuse(self, span_s: float) -> PrefixReuse | None:
+        """How prefixes are reused; None where they are not.
+
+        With r such requests a second and g seconds between two uses of a prefix, r × g prefixes are in use. Their
+        lifetime is the one at which the trace sees as many as it did: in use × (span / lifetime + 1). Short gaps matter
+        to a cache, so g is the mean of exponential gaps whose logarithms have the recorded mean, ln g − 0.577.
+        """
         rows = self._prompt.total()
         if not rows or span_s <= 0:
             return None
         gap_s = math.exp(self._log_gaps / (rows - self._groups) + _EULER)
         in_use = min(rows / span_s * gap_s, float(self._groups))
         renewals = self._groups / in_use - 1.0
-        return Recurrence(
+        return PrefixReuse(
             shared=Lengths(counts=self._shared),
             groups=max(1, round(in_use)),
             lifetime_s=span_s / renewals if renewals > 0 else None,

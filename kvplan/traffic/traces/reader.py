@@ -1,6 +1,7 @@
-"""Recorded traces row by row: Azure, BurstGPT, Mooncake, Bailian, and whatever names its columns in the usual ways.
+"""Reads recorded traces row by row: Azure, BurstGPT, Mooncake, Bailian, and files whose columns have usual names.
 
-Files are streamed (gzip, bzip2, xz or not); rows that cannot be read are counted by reason, never silently dropped.
+Files are streamed, packed (gzip, bzip2, xz) or not. Rows that cannot be read are counted by reason, never dropped
+silently.
 """
 
 import bz2
@@ -21,7 +22,7 @@ from typing import Any
 
 from kvplan.checkpoint import require_file
 from kvplan.errors import InputError, unreadable
-from kvplan.traffic.traces.formats import FORMATS, TraceFormat, TraceRow, recognise
+from kvplan.traffic.traces.formats import FORMATS, NO_OUTPUT, TraceFormat, TraceRow, recognise
 
 _BAD_SHARE = 0.5
 _LONGEST_LINE = 2**24
@@ -30,7 +31,7 @@ _SHOWN_COLUMNS = 20
 
 @dataclass(kw_only=True)
 class TraceNotes:
-    """What was odd in a file: rows skipped by reason, and how the stamps lie. Filled while the rows go by."""
+    """What was odd in a file, filled while its rows are read: skipped rows by reason, and unsorted or equal times."""
 
     skipped: Counter[str] = field(default_factory=Counter)
     first_bad_line: int | None = None
@@ -42,14 +43,14 @@ class TraceNotes:
 
     @property
     def odd_rows(self) -> tuple[str, ...]:
-        """What was not replayed as it stands in the file, in words."""
+        """What is not replayed exactly as the file has it, in words."""
         found = [f"{_counted_rows(count)} skipped: {reason}" for reason, count in self.skipped.items()]
-        found += [f"the first of these stands in line {self.first_bad_line:,}"] if self.first_bad_line else []
+        found += [f"the first of these is line {self.first_bad_line:,}"] if self.first_bad_line else []
         if self.unsorted:
-            found.append(f"{_counted_rows(self.unsorted)} with a stamp before that of the row above: sorted for replay")
+            found.append(f"{_counted_rows(self.unsorted)} with a time before that of the row above: sorted for replay")
         if self.guessed_unit:
             name = self.guessed_unit
-            found.append(f"the column {name!r} does not say its unit: taken as seconds (else name it {name}_ms or _ns)")
+            found.append(f"the column {name!r} has no unit: taken as seconds (else name it {name}_ms or {name}_ns)")
         return tuple(found)
 
 
@@ -58,9 +59,10 @@ def _counted_rows(count: int) -> str:
 
 
 def read_trace(path: str | Path, *, format: str = "auto", notes: TraceNotes | None = None) -> Iterator[TraceRow]:  # noqa: A002
-    """The rows of a trace in the file's order, one at a time; what was skipped is counted in ``notes``.
+    """The rows of a trace in the file's order, one at a time; skipped rows are counted in ``notes``.
 
-    Raises InputError for a folder, an unknown or empty file, and for a file of which more than half cannot be read.
+    Raises InputError for a folder, an empty file, an unknown format, and where more than half of the rows cannot be
+    read.
     """
     notes = notes if notes is not None else TraceNotes()
     with _opened(Path(path)) as stream:
@@ -68,20 +70,20 @@ def read_trace(path: str | Path, *, format: str = "auto", notes: TraceNotes | No
 
 
 def read_records(path: str | Path, *, notes: TraceNotes | None = None) -> Iterator[Mapping[str, object]]:
-    """The rows of any CSV or JSONL file as mappings from column to value, unjudged."""
+    """The rows of any CSV or JSONL file as mappings from column to value, unvalidated."""
     notes = notes if notes is not None else TraceNotes()
     with _opened(Path(path)) as stream:
         yield from (record for _, record in _records(stream, str(path), notes))
 
 
 def skip_text(notes: TraceNotes) -> str | None:
-    """What was skipped and why, as a hint; None where nothing was."""
+    """The skipped rows by reason, as a hint; None where there are none."""
     return ", ".join(f"{count:,} × {reason}" for reason, count in notes.skipped.items()) or None
 
 
 def _rows(stream: io.TextIOBase, file: str, name: str, notes: TraceNotes) -> Iterator[TraceRow]:
     if name not in ("auto", *FORMATS):
-        raise InputError(f"{name!r} is no trace format", hint=f"formats: {', '.join(FORMATS)}", key="format")
+        raise InputError(f"{name!r} is not a trace format", hint=f"formats: {', '.join(FORMATS)}", key="format")
     records = _records(stream, file, notes)
     head = next(records, None)
     if head is None:
@@ -91,7 +93,7 @@ def _rows(stream: io.TextIOBase, file: str, name: str, notes: TraceNotes) -> Ite
         columns = ", ".join(map(str, list(head[1])[:_SHOWN_COLUMNS]))
         raise InputError(
             f"{file}: no {'known' if name == 'auto' else name} trace has the columns {columns}",
-            hint=f"none says {', '.join(chosen)}; {_PLAIN_HINT}",
+            hint=f"no column holds {' or '.join(chosen)}; {_PLAIN_HINT}",
             file=file,
             line=1,
         )
@@ -101,7 +103,7 @@ def _rows(stream: io.TextIOBase, file: str, name: str, notes: TraceNotes) -> Ite
 
 
 def _records(stream: io.TextIOBase, file: str, notes: TraceNotes) -> Iterator[tuple[int, Mapping[str, object]]]:
-    """Line number and columns of every row; JSONL where the first line is an object, else CSV with a header."""
+    """The line number and columns of every row: JSONL where the first line is an object, else CSV with a header."""
     lines = _counted(stream, notes)
     first = next((line for line in lines if line.strip()), None)
     if first is None:
@@ -137,7 +139,7 @@ def _checked(
         notes.equal_stamps += row.arrival_s == last_s
         last_s = row.arrival_s
         yield row
-    bad = notes.skipped.total() - notes.skipped["no output (a failed request)"]
+    bad = notes.skipped.total() - notes.skipped[NO_OUTPUT]
     seen = notes.rows + notes.skipped.total()
     if bad > _BAD_SHARE * seen:
         raise InputError(
@@ -152,7 +154,7 @@ def _counted(stream: io.TextIOBase, notes: TraceNotes) -> Iterator[str]:
     last = "\n"
     while line := stream.readline(_LONGEST_LINE):
         if len(line) == _LONGEST_LINE:
-            raise InputError(f"a line has {_LONGEST_LINE:,} characters and more: that is no trace", hint=_PLAIN_HINT)
+            raise InputError(f"not a trace: a line has {_LONGEST_LINE:,} characters or more", hint=_PLAIN_HINT)
         last = line
         yield line
     notes.ends_without_newline = not last.endswith("\n")
@@ -190,7 +192,7 @@ _BENCHMARK = ("start_times", "input_lens", "output_lens")
 
 
 def _benchmark_requests(record: Mapping[str, object], file: str, line: int) -> Iterator[Mapping[str, object]]:
-    """The requests of a benchmark's result, which lists their figures column by column; times are seconds.
+    """The requests of a benchmark's result, which lists their values column by column; times are seconds.
 
     Source: vLLM 0.33, ``vllm bench serve --save-result --save-detailed``; other benchmarks list no start times.
     """
@@ -222,11 +224,11 @@ _FOREIGN = {
     b"PK\x03\x04": ("zip", "unzip"),
     b"PAR1": ("Parquet", "write it as CSV:"),
 }
-"""How files begin that are packed, and what must be done to those that cannot be read."""
+"""The first bytes of packed files, and what to run on those that cannot be read."""
 
 
 def _unpacked(raw: io.BufferedReader, path: Path) -> Any:
-    start = raw.peek(8)[:8]  # a look ahead, not a read: the shell's pipes cannot go back
+    start = raw.peek(8)[:8]  # not a read, because a pipe cannot seek back
     for magic, (kind, command) in _FOREIGN.items():
         if start.startswith(magic):
             raise InputError(f"{path} is a {kind} file", hint=f"{command} {path}", file=str(path))
@@ -235,7 +237,7 @@ def _unpacked(raw: io.BufferedReader, path: Path) -> Any:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[io.TextIOBase]:
-    """A text stream of the file, unpacked."""
+    """The file as a stream of unpacked text."""
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a trace", hint="name a file in it", file=str(path))
     try:
@@ -245,7 +247,7 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
     except FileNotFoundError as error:
         raise InputError(f"there is no trace {path}", hint="check the path", file=str(path)) from error
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise InputError(f"{path} is truncated or damaged", hint="fetch it anew", file=str(path)) from error
+        raise InputError(f"{path} is truncated or damaged", hint="download it again", file=str(path)) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text", hint=_PLAIN_HINT, file=str(path)) from error
     except csv.Error as error:

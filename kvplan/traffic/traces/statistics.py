@@ -1,6 +1,6 @@
-"""Running statistics of a trace, in memory that its rows cannot grow: token counts, and how arrivals lie in time.
+"""Running statistics of a trace whose memory does not grow with its rows: token counts and arrival times.
 
-Arrivals: span, gaps, how unevenly they fill windows, and which arrival process clusters like them.
+Of arrival times: span, gaps, dispersion over windows, and the arrival process that fits them.
 """
 
 import math
@@ -20,13 +20,13 @@ _CV = (0.02, 50.0)
 _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 _MOST_STEPS = 1800
 _SIGNAL = 5.0
-"""Counts are kept as the rate's course where they vary by five times what chance alone makes of them (a dispersion of
-5): drawn again around that course, they then vary by a fifth more than they did."""
+"""The dispersion from which counts are kept as a varying rate: chance alone gives 1, and counts drawn again around that
+rate then vary by a fifth more than the recorded ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """Token counts of one column: ``counts`` maps a length to how many rows have it."""
+    """The token counts of one column: ``counts`` maps a length to the number of rows that have it."""
 
     counts: Mapping[int, int] = field(repr=False)
 
@@ -37,11 +37,11 @@ class Lengths:
 
     @property
     def mean(self) -> float:
-        """The average length; 0 of none."""
+        """The average length; 0 where there is none."""
         return sum(length * count for length, count in self.counts.items()) / self.rows if self.counts else 0.0
 
     def quantile(self, probability: float) -> int:
-        """Value number ceil(probability × n) of the sorted lengths.
+        """The length at rank ceil(probability × rows), in ascending order.
 
         >>> Lengths(counts={1: 1, 5: 1, 9: 2}).quantile(0.5)
         5
@@ -54,7 +54,7 @@ class Lengths:
         return 0
 
     def quantiles(self, percents: tuple[float, ...] = PERCENTS) -> dict[str, int]:
-        """Several of them, named ``p50`` and so on."""
+        """Several quantiles, named ``p50`` and so on."""
         ordered, below, place, found = sorted(self.counts), 0, -1, {}
         for percent in percents:
             wanted = max(1, math.ceil(percent / 100 * self.rows - 1e-9))
@@ -66,8 +66,8 @@ class Lengths:
 
 
 class Stamps:
-    """Running figures of a trace's stamps. Arrivals are counted in bins of a second; when there are too many bins,
-    the next wider ones take their place, and the windows that are narrower are given up.
+    """Running statistics of arrival times, counted in bins of a second. Too many bins are replaced by wider ones, and
+    windows narrower than a bin are given up.
 
     >>> stamps = Stamps()
     >>> for second in range(101):
@@ -88,7 +88,7 @@ class Stamps:
         self._bins = array("L")
 
     def add(self, stamp_s: float) -> None:
-        """Count one arrival, in the order of the file."""
+        """Counts one arrival, in the order of the file."""
         second = math.floor(stamp_s)
         if self._previous_s is None:
             self._origin = second
@@ -108,7 +108,7 @@ class Stamps:
         self._bins[place] += 1
 
     def _make_room(self, second: int) -> int:
-        """Bins up to that of ``second``, in wider steps where they would be too many; its place."""
+        """Adds bins up to that of ``second``, widening them where they would be too many; returns its place."""
         low = min(self._origin, second)
         reach = max(self._origin + len(self._bins) * _WIDTHS_S[self._width], second + 1) - low
         while reach > _MOST_BINS * _WIDTHS_S[self._width] and self._width + 1 < len(_WIDTHS_S):
@@ -132,22 +132,20 @@ class Stamps:
 
     @property
     def span_s(self) -> float:
-        """From the first stamp to the last."""
+        """From the first arrival to the last."""
         return self.last_s - self.first_s
 
     @property
     def interarrival_cv(self) -> float:
-        """Standard deviation of the gaps over their mean, in the order of the file."""
+        """The standard deviation of the gaps over their mean, in the order of the file."""
         if self._gaps < 2 or self._gap_sum <= 0:
             return 0.0
         mean = self._gap_sum / self._gaps
         return math.sqrt(max(self._gap_squares / self._gaps - mean * mean, 0.0)) / mean
 
     def counts(self, window_s: int, like: "Stamps | None" = None) -> list[int] | None:
-        """Arrivals in each whole window of the span, or of the span of ``like``.
-
-        None of fewer than ten windows, and where the bins are wider than the window by now.
-        """
+        """Arrivals in each whole window of the span, or of the span of ``like``; None where there are fewer than ten
+        windows, or where bins have become wider than a window."""
         whole = like or self
         width = _WIDTHS_S[self._width]
         windows = int(whole.span_s // window_s)
@@ -158,13 +156,13 @@ class Stamps:
         return [sum(self._bins[max(place, 0) : max(place + step, 0)]) for place in places]
 
     def dispersion(self, window_s: int) -> float | None:
-        """Variance over mean of the arrivals in the windows that ``counts`` counts (1 for Poisson)."""
+        """The variance over the mean of the arrivals in each window (1 for Poisson)."""
         inside = self.counts(window_s)
         return dispersion(inside) if inside else None
 
     def dispersion_within(self, window_s: int, like: "Stamps | None" = None) -> float:
-        """What is left of the dispersion of a second's arrivals once each window's own rate is taken away: the mean
-        squared distance from that rate over the mean; 1 where seconds were not counted."""
+        """The dispersion of arrivals per second around the rate of their window: the mean squared difference from that
+        rate over the mean; 1 where seconds were not counted."""
         inside, seconds = self.counts(window_s, like), self.counts(1, like)
         if inside is None or seconds is None or window_s == 1:
             return 1.0
@@ -174,16 +172,16 @@ class Stamps:
 
 
 def dispersion(counts: Sequence[int]) -> float:
-    """Variance over mean; 0 where all are 0."""
+    """The variance over the mean; 0 where all are 0."""
     mean = sum(counts) / len(counts)
     return sum((count - mean) ** 2 for count in counts) / len(counts) / mean if mean else 0.0
 
 
 def fitted_arrivals(stamps: Stamps, *, like: Stamps | None = None) -> ArrivalProcess:
-    """The course of the rate, in the finest steps in which it stands out from chance, with gaps between as uneven as
-    the seconds of a step are; else gamma gaps of the recorded coefficient of variation; Poisson where that is near 1.
+    """The arrival process that fits: the rate in the finest steps that stand out from chance, its gaps as uneven as the
+    seconds within a step; else gamma gaps with the recorded coefficient of variation, or Poisson where that is near 1.
 
-    ``like``: the whole trace, of which these stamps are a part, not in its order; then steps and gaps are the whole's.
+    ``like`` is the whole trace where ``stamps`` are a part of it out of order; steps and gaps are then the whole's.
 
     >>> stamps = Stamps()
     >>> for second in range(101):
@@ -204,5 +202,5 @@ def fitted_arrivals(stamps: Stamps, *, like: Stamps | None = None) -> ArrivalPro
 
 
 def _bounded(cv: float) -> float:
-    """The coefficient of variation that a file may say; 1 where it is as good as Poisson's."""
+    """The coefficient of variation as a traffic file may state it; 1 where it is close to Poisson's."""
     return 1.0 if _POISSON_CV[0] <= cv <= _POISSON_CV[1] else float(f"{min(max(cv, _CV[0]), _CV[1]):.3g}")
