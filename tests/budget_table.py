@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.engines.base import Deployment, EngineVersion
-from kvplan.engines.vllm import budget_constants, peaks
-from kvplan.engines.vllm.budget import rank_facts
-from kvplan.engines.vllm.budget_terms import rank_budget
-from kvplan.engines.vllm.peaks import RankFacts
+from kvplan.engines.vllm import budget_constants, budget_terms
+from kvplan.engines.vllm.budget import rank_budget
+from kvplan.engines.vllm.rank_facts import RankFacts, rank_facts
 from kvplan.engines.vllm.settings import resolve_settings
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
@@ -268,12 +267,12 @@ def _constants(values: Mapping[str, Any]) -> Iterator[None]:
         "triton": budget_constants.SAMPLER_COPIES_TRITON,
         "flashinfer": budget_constants.SAMPLER_COPIES_FLASHINFER,
     }
-    table_before = dict(peaks.SAMPLERS)
-    peaks.SAMPLERS.update(copies)
+    table_before = dict(budget_terms.SAMPLERS)
+    budget_terms.SAMPLERS.update(copies)
     try:
         yield
     finally:
-        peaks.SAMPLERS.update(table_before)
+        budget_terms.SAMPLERS.update(table_before)
         for name, value in before.items():
             setattr(budget_constants, name, value)
 

@@ -11,26 +11,23 @@ import pytest
 from kvplan.engines.base import Budget, Deployment
 from kvplan.engines.devices import device_memories
 from kvplan.engines.lora import ExpertSlots, lora_bytes
-from kvplan.engines.vllm.budget import rank_facts, stage_budgets
+from kvplan.engines.vllm.budget import rank_budget, rank_terms, stage_budgets
 from kvplan.engines.vllm.budget_terms import (
+    captured_graphs,
     communication_bytes,
-    non_torch_bytes,
-    rank_budget,
-    rank_terms,
-    workspace_bytes,
-)
-from kvplan.engines.vllm.graphs import captured_graphs, graph_bytes
-from kvplan.engines.vllm.peaks import (
-    RankFacts,
     compile_bytes,
     encoder_bytes,
     encoder_output_bytes,
     encoder_tokens,
     forward_bytes,
+    graph_bytes,
+    non_torch_bytes,
     sampler_bytes,
     sampler_state_bytes,
+    workspace_bytes,
 )
-from kvplan.engines.vllm.runner import is_second_runner
+from kvplan.engines.vllm.rank_facts import RankFacts, rank_facts
+from kvplan.engines.vllm.releases import is_second_runner
 from kvplan.engines.vllm.settings import resolve_settings
 from kvplan.errors import InputError
 from kvplan.model import EncoderShape, WeightPart
@@ -152,7 +149,8 @@ def test_an_encoder_has_a_line_of_its_own_where_it_is_not_the_peak_too() -> None
     found = {term.name: term for term in rank_terms(facts(encoder=TOWER, release=(0, 11)))}
     assert found["activation_encoder"].bytes == 0  # 1,024 sequences: sampling takes more
     assert found["activation_encoder"].formula == (
-        "16,384 tokens × 4 patches × 2 B × 16,368 values = 2 GiB before the decoder runs; here what exceeds the others"
+        "16,384 tokens × 4 patches × 2 B × 16,368 values = 2 GiB before the decoder runs; only the excess "
+        "over the other peaks counts"
     )
     assert "activation_encoder" not in terms()
     # 0.11 keeps room for 153,600 tokens of a video of Qwen3-VL, which makes four vectors of each

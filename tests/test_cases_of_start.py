@@ -3,9 +3,8 @@
 from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm, Finding, MediaLimit
-from kvplan.engines.vllm.findings import uneven_finding
-from kvplan.engines.vllm.media import worst_case_tokens
-from kvplan.engines.vllm.memory_findings import graphs_inside_findings, prompt_logits_finding
+from kvplan.engines.vllm.findings import uneven_finding, worst_case_tokens
+from kvplan.engines.vllm.memory_findings import graphs_inside_findings, prompt_logits_findings
 from kvplan.units import GIB, MIB
 
 
@@ -28,11 +27,10 @@ def test_the_share_that_keeps_the_pool_when_graphs_count() -> None:
 
 def test_prompt_log_probabilities_beside_a_tight_pool() -> None:
     """302.5 MiB of logits, 218.81 MiB left. Source: github.com/local-inference-lab/vllm/issues/257"""
-    finding = prompt_logits_finding(154_880, 1024, round(218.81 * MIB))
-    assert finding is not None
+    (finding,) = prompt_logits_findings(154_880, 1024, round(218.81 * MIB))
     assert "302.5 MiB" in finding.message
     assert "reject or cap prompt_logprobs" in (finding.hint or "")
-    assert prompt_logits_finding(154_880, 1024, round(302.5 * MIB)) is None
+    assert list(prompt_logits_findings(154_880, 1024, round(302.5 * MIB))) == []
 
 
 def test_media_of_the_worst_prompt() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from kvplan.engines import engine_of, parse_engine
 from kvplan.engines.base import Deployment, EngineVersion
-from kvplan.engines.vllm.settings import resolve_settings, version_findings
+from kvplan.engines.vllm.releases import release_findings
+from kvplan.engines.vllm.settings import resolve_settings
 from kvplan.errors import InputError
 from kvplan.layers import CrossAttention, FullAttention, LatentAttention, Mamba1State
 from kvplan.model import Shape
@@ -170,7 +171,7 @@ def test_a_window_that_nobody_says_is_2048() -> None:
     ],
 )
 def test_other_releases_are_named(engine: str, codes: list[str]) -> None:
-    found = version_findings(Deployment(engine=parse_engine(engine)))
+    found = release_findings(Deployment(engine=parse_engine(engine)))
     assert [finding.code for finding in found] == codes
 
 

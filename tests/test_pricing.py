@@ -66,7 +66,7 @@ def test_the_fullest_pipeline_stage_decides() -> None:
     """61 layers over 4 stages: 15, 15, 16, 15."""
     model = read_model("deepseek-ai/DeepSeek-V3", offline=True)
     assert price(model, Deployment(pipeline_parallel=4)).gpu_bytes_per_token == 16 * 576 * 2
-    with pytest.raises(InputError, match="more than the model's 61 layers"):
+    with pytest.raises(InputError, match="exceeds the model's 61 layers"):
         price(model, Deployment(pipeline_parallel=62))
 
 

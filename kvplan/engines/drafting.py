@@ -1,11 +1,13 @@
-"""What guesses tokens ahead on any engine: the method asked for, or that follows from the models, and the weights it
-loads. How an engine pages a drafter's caches is the engine's own."""
+"""Speculative decoding on any engine: the method, given or implied by the models, and the drafter's weights.
+
+How an engine pages a drafter's caches is up to each engine.
+"""
 
 from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.base import Deployment
-from kvplan.engines.weights import MTP_NAMES, part_bytes, rank_share, rank_weights
+from kvplan.engines.weights import MTP_NAMES, all_bytes, part_bytes, rank_share, rank_weights
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import Layer
 from kvplan.model import ModelSpec
@@ -18,7 +20,7 @@ _AUXILIARY_STATES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Drafter:
-    """What guesses ``tokens`` ahead: ``layers`` are its caches, ``model`` the checkpoint they come from, if another.
+    """What drafts ``tokens`` per step: ``layers`` are its caches; ``model`` is its checkpoint, where that is another.
 
     ``retained_tokens`` are kept below every window: modules that run one after the other read that far back.
     """
@@ -31,25 +33,25 @@ class Drafter:
 
     @property
     def engine_word(self) -> str:
-        """The method as vLLM spells it: EAGLE-3 has a name of its own."""
+        """The method as vLLM spells it: EAGLE-3 has its own name."""
         return "eagle3" if self.model is not None and self.method == EAGLE and _is_third(self.model) else self.method
 
     @property
     def lookahead_tokens(self) -> int:
-        """Slots that are reserved past a request's tokens."""
+        """Slots reserved past a request's tokens."""
         return 0 if self.method == NGRAM else self.tokens
 
 
 def method_of(model: ModelSpec, deployment: Deployment) -> str:
-    """How tokens are guessed ahead: as asked for, or as the draft model or the model's own layers imply it.
+    """The method of drafting: the one asked for, else the one that the draft model or the model's own layers imply.
 
-    Raises UnsupportedModelError for a method that is not modelled, InputError where it and the draft model disagree.
+    Raises UnsupportedModelError for a method that is not modelled, InputError where it contradicts the draft model.
     """
     draft = deployment.draft_model
     method = deployment.speculative_method or _implied(model, draft)
     if method not in METHODS:
         raise UnsupportedModelError(
-            f"cannot tell: tokens guessed ahead by {method!r} are not modelled",
+            f"cannot tell: speculative decoding by {method!r} is not modelled",
             hint=f"one of {', '.join(METHODS)}",
             key="speculative_method",
         )
@@ -68,14 +70,14 @@ def _implied(model: ModelSpec, draft: ModelSpec | None) -> str:
     if model.next_token_layers:
         return MTP
     raise UnsupportedModelError(
-        f"cannot tell what guesses ahead: no next-token layers are read from {model.id}",
+        f"cannot tell what drafts tokens: no next-token layers are read from {model.id}",
         hint="--speculative-method ngram, or --draft-model org/name",
         key="speculative_tokens",
     )
 
 
 def counted(amount: int, noun: str) -> str:
-    """``amount`` and its noun.
+    """``amount`` with its noun.
 
     >>> counted(1, "token"), counted(3, "token")
     ('1 token', '3 tokens')
@@ -85,20 +87,20 @@ def counted(amount: int, noun: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftWeights:
-    """What the drafter's own weights take on a rank of the last stage; embedding and head are the model's."""
+    """Bytes of the drafter's own weights on a rank of the last stage."""
 
     bytes: int
     formula: str
 
 
 def draft_weights(model: ModelSpec, drafter: Drafter | None, tensor_parallel: int) -> DraftWeights:
-    """Bytes of the drafter on one rank.
+    """Weights of the drafter on one rank.
 
-    Next-token layers share the model's embedding and head; so does EAGLE's, which joins hidden states with the token by
-    a matrix of its own (EAGLE-3: 3 × hidden × hidden, and queries, keys and values of twice the width).
+    Next-token layers and EAGLE share the model's embedding and head. EAGLE joins hidden states with the token by a
+    matrix of its own (EAGLE-3: 3 × hidden × hidden, and queries, keys and values of twice the width).
     """
     if drafter is None or drafter.method == NGRAM:
-        return DraftWeights(bytes=0, formula="nothing is loaded to guess ahead")
+        return DraftWeights(bytes=0, formula="no drafter is loaded")
     if drafter.model is None:
         return DraftWeights(
             bytes=_next_token_bytes(model, tensor_parallel),
@@ -109,20 +111,19 @@ def draft_weights(model: ModelSpec, drafter: Drafter | None, tensor_parallel: in
         return DraftWeights(bytes=whole.bytes, formula=f"{drafter.model.id}: {whole.formula}")
     return DraftWeights(
         bytes=_eagle_bytes(drafter.model, tensor_parallel),
-        formula=f"{drafter.model.id}: its layers and what joins them, embedding shared",
+        formula=f"{drafter.model.id}: its layers and the matrix that joins them, embedding shared",
     )
 
 
 def _next_token_bytes(model: ModelSpec, tensor_parallel: int) -> int:
-    """The multi-token parts, without their copies of embedding and head; of file sizes their share."""
+    """The multi-token parts without their copies of embedding and head, scaled to the file sizes where quantised."""
     weights, vocabulary = model.weights, model.shape.vocabulary
     width = model.shape.expert_intermediate or model.shape.intermediate
     own = [part for part in weights.parts if part.name.startswith(MTP_NAMES) and part.split != "vocabulary"]
     shares = (rank_share(part, tensor_parallel, vocabulary, expert_width=width) for part in own)
     counted = sum((part_bytes(part, share, model.dtype) for part, share in zip(own, shares, strict=True)), Fraction(0))
     if weights.quantization is not None and weights.stored_bytes is not None and weights.parts:
-        every = sum((part_bytes(part, Fraction(part.parameters), model.dtype) for part in weights.parts), Fraction(0))
-        counted = counted * weights.stored_bytes / every
+        counted = counted * weights.stored_bytes / all_bytes(weights.parts, model.dtype)
     return int(counted)
 
 

@@ -1,4 +1,4 @@
-"""LoRA slots: what an engine sets aside on a rank for adapters, whether or not any is loaded."""
+"""LoRA slots: the memory that an engine allocates on a rank for adapters, whether or not any is loaded."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ _JOINED = frozenset(
 
 
 def adapters_are_priced(model: ModelSpec) -> bool:
-    """Whether the slots of adapters can be counted: attention, MLPs and experts of a class whose matrices are known.
-    Recurrent layers, and MLA beside experts, have adapters of their own shape."""
+    """Whether adapters can be counted: for attention, MLPs and experts of a class whose matrices are known. Recurrent
+    layers, and MLA beside experts, have adapters of other shapes."""
     own = model.keeps(RecurrentLayer) or (bool(model.shape.experts) and model.keeps(LatentAttention))
     has_matrices = any(part.name.endswith("proj") for part in model.weights.parts)
     return not own and has_matrices and bool(model.shape.hidden)
@@ -31,8 +31,8 @@ def adapters_are_priced(model: ModelSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertSlots:
-    """Experts as a rank's adapters see them: ``held`` of them, each cut ``slices`` times, and ``inputs`` sides as wide
-    as the model that no rank shares (A of gate and of up, B of down; gate and up joined have one A)."""
+    """The experts that a rank's adapters cover: ``held`` experts, each cut into ``slices``, with ``inputs`` matrices as
+    wide as the model that are whole on every rank (A of gate and of up, B of down; gate and up joined have one A)."""
 
     experts: int = 0
     held: int = 0
@@ -41,7 +41,7 @@ class ExpertSlots:
 
 
 def expert_slots(model: ModelSpec, deployment: Deployment) -> ExpertSlots:
-    """Every expert in slices, or under expert parallelism some of them whole."""
+    """Slices of every expert, or under expert parallelism some whole experts."""
     experts = model.shape.experts or 0
     ranks = deployment.tensor_parallel * deployment.data_parallel
     whole = deployment.expert_parallel
@@ -65,11 +65,11 @@ def lora_bytes(
 ) -> int:
     """Slots × rank × Σ (inputs + outputs) × 2 B over the adapted matrices of the rank's layers.
 
-    A matrix of inputs × outputs gets A (inputs × rank) and B (rank × outputs); the side that tensor parallelism splits
-    is split, the other is whole on every rank. All linear layers are adapted, every expert held by itself (vLLM 0.33,
-    ``FusedMoEWithLoRA``: held × (3 × hidden + 3 × expert width / slices)). ``stage`` names the layers of a pipeline
-    stage. Embedding and head (those among ``parts``) get rank × (vocabulary + hidden), whole on every rank and counted
-    on every stage; classes that do not adapt them take less. Source: vLLM 0.33, ``lora/layers``.
+    A matrix of inputs × outputs gets A (inputs × rank) and B (rank × outputs). The side that tensor parallelism splits
+    is split; the other is whole on every rank. All linear layers are adapted, each expert by itself (vLLM 0.33,
+    ``FusedMoEWithLoRA``: held × (3 × hidden + 3 × expert width / slices)). ``stage``: the layers of a pipeline stage.
+    Embedding and head, where among ``parts``, get rank × (vocabulary + hidden), whole on every rank and counted on
+    every stage; classes that do not adapt them take less. Source: vLLM 0.33, ``lora/layers``.
 
     >>> q = WeightPart(name="self_attn.q_proj", parameters=4096 * 4096, split="heads", layer=0)
     >>> lora_bytes([q], 4096, tensor_parallel=1, slots=1, rank=16) == 16 * (4096 + 4096) * 2
@@ -83,7 +83,7 @@ def lora_bytes(
 
 
 def _widths(part: WeightPart, hidden: int, tensor_parallel: int, experts: ExpertSlots) -> int:
-    """Inputs + outputs of the adapters of one part on a rank; 0 for what is not a linear layer."""
+    """Inputs + outputs of one part's adapters on a rank; 0 where the part is not a linear layer."""
     outputs = part.parameters // hidden
     if part.name in _TABLES:
         return outputs + hidden

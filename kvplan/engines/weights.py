@@ -1,4 +1,4 @@
-"""Bytes of weights on each rank: what tensor, pipeline and expert parallelism leave of a model's parts."""
+"""Bytes of weights on each rank: the share of a model's parts under tensor, pipeline and expert parallelism."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,32 +12,30 @@ from kvplan.model import ModelSpec, WeightPart
 from kvplan.units import GIB
 
 VOCABULARY_PADDING = 64
-"""Rows of an embedding are padded to a multiple of this (vLLM 0.33, ``DEFAULT_VOCAB_PADDING_SIZE``)."""
+"""Embedding rows are padded to a multiple of this (vLLM 0.33, ``DEFAULT_VOCAB_PADDING_SIZE``)."""
 
 EXPERT_PADDING = 64
 """Columns of a slice of an MXFP4 expert are padded to a multiple of this."""
 
-_LEAST_SAID = Fraction(1, 200)
+_LEAST_SHOWN_GIB = Fraction(1, 200)
 
 BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
 MTP_NAMES = "mtp."
-"""Parts of multi-token prediction layers: stored in the checkpoint, loaded only for speculation."""
+"""Prefix of the parts of multi-token prediction layers, which are loaded only for speculative decoding."""
 
 # Relative uncertainties of each way of counting, from the residuals of start-up logs.
 ARITHMETIC_WEIGHT_SHARE = Fraction(1, 100)
 QUANTIZED_WEIGHT_SHARE = Fraction(4, 100)
 PADDED_WEIGHT_SHARE = Fraction(8, 100)
-"""MXFP4 experts are padded once more by the kernel that is chosen: a loaded gpt-oss is 6 to 9 % above the count."""
+"""The kernel in use pads MXFP4 experts once more: a loaded gpt-oss is 6 to 9 % above the count."""
 FILE_WEIGHT_SHARE = Fraction(2, 100)
 UNKNOWN_WEIGHT_SHARE = Fraction(3, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankWeights:
-    """Bytes on one rank, without layers that guess ahead.
-
-    ``unsure_share`` is the relative uncertainty that the way of counting leaves.
-    """
+    """Bytes on one rank, without multi-token prediction layers. ``unsure_share``: the relative uncertainty of the
+    count."""
 
     bytes: int
     unsure_share: Fraction
@@ -45,7 +43,7 @@ class RankWeights:
 
 
 def padded_vocabulary(vocabulary: int) -> int:
-    """Rows of the embedding as vLLM keeps it: the next multiple of 64.
+    """Rows of the embedding in vLLM: the next multiple of 64.
 
     >>> padded_vocabulary(32000), padded_vocabulary(73448)
     (32000, 73472)
@@ -66,9 +64,9 @@ def rank_share(
 
     heads, columns: parameters / tp. kv_heads: parameters × max(1, kv_heads // tp) / kv_heads. vocabulary: parameters ×
     padded vocabulary / vocabulary / tp. none: all. Experts are divided over ``expert_ranks`` = tp × dp where given:
-    as slices of every expert, or under expert parallelism as ``whole_experts`` of which the first ranks hold one more
-    where they do not divide (vLLM 0.33, ``FusedMoEParallelConfig.make`` and ``determine_expert_map``). A slice of an
-    MXFP4 expert is padded to whole multiples of 64 columns (``Mxfp4MoEMethod``).
+    into slices of every expert, or under expert parallelism into ``whole_experts``, of which the first ranks hold one
+    more where they do not divide (vLLM 0.33, ``FusedMoEParallelConfig.make`` and ``determine_expert_map``). A slice of
+    an MXFP4 expert is padded to multiples of 64 columns (``Mxfp4MoEMethod``).
     """
     if part.split == "none":
         return Fraction(part.parameters)
@@ -87,24 +85,27 @@ def rank_share(
             return Fraction(part.parameters * padded, expert_width)
         return Fraction(part.parameters, ranks)
     if part.kv_heads and part.kv_heads % tensor_parallel:
-        return Fraction(part.parameters)  # an encoder whose heads do not divide is copied
+        return Fraction(part.parameters)  # an encoder whose heads do not divide is copied to every rank
     return Fraction(part.parameters, tensor_parallel)
 
 
 def part_bytes(part: WeightPart, elements: Fraction, dtype: str) -> Fraction:
-    """Bytes of ``elements`` elements in the part's own type, or in the model's."""
+    """Bytes of ``elements`` in the part's own type, else in the model's ``dtype``."""
     if part.stored is not None:
         return elements * part.stored.bytes_per_group / part.stored.elements_per_group
     return elements * BYTES_PER_ELEMENT.get(dtype, 2)
 
 
+def all_bytes(parts: Iterable[WeightPart], dtype: str) -> Fraction:
+    """Bytes of whole ``parts``."""
+    return sum((part_bytes(part, Fraction(part.parameters), dtype) for part in parts), Fraction(0))
+
+
 def stage_parts(
     parts: Iterable[WeightPart], layers: int, stages: int, stage: int, sizes: Sequence[int] | None = None
 ) -> list[WeightPart]:
-    """The parts that pipeline stage ``stage`` holds: its layers, the embedding first, norm and head last.
-
-    A tied head is a copy of the embedding on the last stage.
-    """
+    """The parts on pipeline stage ``stage``: its layers; the embedding on the first stage, norm and head on the last,
+    where a tied head is a copy of the embedding."""
     held = list(parts)
     if stages == 1:
         return held
@@ -135,9 +136,9 @@ def rank_weights(
 ) -> RankWeights:
     """Weights on a rank of one pipeline stage.
 
-    ``stage_sizes`` are the layers of each stage where they are not even. ``given_bytes`` (one copy of the model) and a
-    quantised checkpoint's file sizes are shared out in proportion to the parts; a 16-bit model is counted from its
-    parts; without parts bytes are published size / ranks.
+    ``stage_sizes``: layers of each stage where stages are uneven. ``given_bytes`` (one copy of the model) and a
+    quantised checkpoint's file sizes are divided in proportion to the parts. A 16-bit model is counted from its parts.
+    Without parts, bytes are the published size / ranks.
     """
     weights, ranks = model.weights, tensor_parallel * pipeline_parallel
     if not weights.parts:
@@ -163,12 +164,11 @@ def rank_weights(
             else "given",
         )
     if weights.quantization is not None and weights.stored_bytes is not None:
-        total = sum((part_bytes(part, Fraction(part.parameters), model.dtype) for part in weights.parts), Fraction(0))
-        scale = weights.stored_bytes / total
+        scale = weights.stored_bytes / all_bytes(weights.parts, model.dtype)
         return RankWeights(
             bytes=int(mine * scale),
             unsure_share=FILE_WEIGHT_SHARE,
-            formula=f"file sizes, shared out by the config's arithmetic: {_listed(sorts, scale)}",
+            formula=f"file sizes, divided by the config's arithmetic: {_listed(sorts, scale)}",
         )
     return RankWeights(
         bytes=int(mine),
@@ -180,7 +180,7 @@ def rank_weights(
 def _loaded_bytes(
     model: ModelSpec, parts: Iterable[WeightPart], tensor_parallel: int, *, expert_ranks: int, whole_experts: int
 ) -> dict[str, Fraction]:
-    """What a rank loads of ``parts``, by sort: its shares, without the layers that only guess ahead."""
+    """Bytes that a rank loads of ``parts``, by sort, without multi-token prediction layers."""
     width = model.shape.expert_intermediate or model.shape.intermediate
     loaded: dict[str, Fraction] = {}
     for part in parts:
@@ -199,7 +199,7 @@ def _loaded_bytes(
 
 
 def _sort_of(part: WeightPart, tensor_parallel: int) -> str:
-    """What a reader tells weights apart by."""
+    """The sort of weight that the formula lists it under."""
     if part.name.startswith(("vision.", "audio.")):
         return "encoder"
     if part.split == "vocabulary":
@@ -210,21 +210,21 @@ def _sort_of(part: WeightPart, tensor_parallel: int) -> str:
 
 
 def _listed(sorts: Mapping[str, Fraction], scale: Fraction) -> str:
-    """Each sort and its GiB, the largest first; what rounds to nothing is left out."""
+    """Each sort and its GiB, largest first; sorts that round to 0 are left out."""
     largest = sorted(((amount * scale / GIB, sort) for sort, amount in sorts.items()), reverse=True)
-    said = [f"{sort} {float(amount):.2f}" for amount, sort in largest if amount >= _LEAST_SAID] or ["below 0.01"]
+    said = [f"{sort} {float(amount):.2f}" for amount, sort in largest if amount >= _LEAST_SHOWN_GIB] or ["below 0.01"]
     return " + ".join(said) + " GiB"
 
 
 def _arithmetic_share(quantization: str | None) -> Fraction:
-    """How unsure the config's arithmetic is, by what the checkpoint is quantised with."""
+    """The uncertainty of the config's arithmetic, by the checkpoint's quantisation."""
     if quantization is None:
         return ARITHMETIC_WEIGHT_SHARE
     return PADDED_WEIGHT_SHARE if "mxfp4" in quantization else QUANTIZED_WEIGHT_SHARE
 
 
 def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> RankWeights:
-    """Bytes where the config's arithmetic is not known: given, file sizes, or parameters × type, over the ranks."""
+    """Bytes where the class's parts are not known: given, file sizes, or parameters × type, divided by the ranks."""
     weights = model.weights
     if given_bytes is not None:
         known, formula, unsure = given_bytes, "given", Fraction(0)
@@ -236,8 +236,8 @@ def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> Ran
         formula, unsure = f"{weights.parameters:,} parameters × {size} B", UNKNOWN_WEIGHT_SHARE
     else:
         raise UnsupportedModelError(
-            f"cannot tell the weights of {model.id}: its class, sizes or quantisation are not known, and no total is",
-            hint="say them: --weights-bytes 16GiB (all ranks together)",
+            f"cannot tell the weights of {model.id}: neither its class, sizes or quantisation nor a total is known",
+            hint="give them: --weights-bytes 16GiB (all ranks together)",
             key="weights",
         )
     return RankWeights(
@@ -249,7 +249,7 @@ def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> Ran
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedRank:
-    """The rank of a pipeline stage with the least memory, and the weights on it."""
+    """The rank of a pipeline stage with the least memory, and its weights."""
 
     rank: int
     total_bytes: int
@@ -257,7 +257,7 @@ class LoadedRank:
 
 
 def load_rank(model: ModelSpec, deployment: Deployment, stage: int = 0) -> LoadedRank:
-    """What is loaded on the tightest rank of ``stage``."""
+    """The weights on the rank of ``stage`` with the least memory."""
     first = stage * deployment.tensor_parallel
     memories = device_memories(deployment)[first : first + deployment.tensor_parallel]
     total = min(memories)

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvplan.engines.vllm.budget_terms import rank_budget, rank_terms
-from kvplan.engines.vllm.graphs import capture_sizes, captured_graphs
-from kvplan.engines.vllm.peaks import RankFacts
+from kvplan.engines.vllm.budget import rank_budget, rank_terms
+from kvplan.engines.vllm.budget_terms import capture_sizes, captured_graphs
+from kvplan.engines.vllm.rank_facts import RankFacts
 from kvplan.engines.weights import rank_share
 from kvplan.model import EncoderShape, WeightPart
 from kvplan.units import GIB

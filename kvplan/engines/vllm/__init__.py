@@ -1,14 +1,37 @@
-"""vLLM: exact for 0.33 on Hopper; other releases and GPUs by the rules known of them, with a finding."""
+"""vLLM: exact for 0.33 on Hopper; other releases and GPUs by the rules known for them, with a finding.
 
+The flags are those of the argument parser of 0.33.
+"""
+
+import json
 import shlex
 from collections.abc import Mapping
+from fractions import Fraction
 
 from kvplan.engines.base import Deployment, EnginePlan
 from kvplan.engines.devices import capability_of
 from kvplan.engines.engine import Engine, EngineMetrics
-from kvplan.engines.flag_values import FlagValue, Served
+from kvplan.engines.flag_values import (
+    EAGER,
+    NO_PREFIX_CACHE,
+    ONE_POOL,
+    REPLICAS,
+    STAGES,
+    TENSOR,
+    FlagValue,
+    Served,
+    asked,
+    decimal,
+    if_so,
+    memory_share,
+    sequences,
+    step_tokens,
+    unless,
+    window,
+)
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
+from kvplan.units import GIB
 
 _FIRST_RENAMED_GAUGE = (0, 10)
 """V1 calls its gauge kv_cache_usage_perc; rules on the old name, gpu_cache_usage_perc, never fire there
@@ -16,7 +39,7 @@ _FIRST_RENAMED_GAUGE = (0, 10)
 
 
 def _kv_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
-    from kvplan.engines.vllm.storage import kv_types
+    from kvplan.engines.vllm.kv_types import kv_types
 
     return kv_types(model, deployment.kv_dtype, capability=capability_of(deployment))
 
@@ -27,16 +50,70 @@ def _plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     return plan(model, deployment)
 
 
-def _flags() -> Mapping[str, FlagValue]:
-    from kvplan.engines.vllm.flags import FLAGS
-
-    return FLAGS
-
-
 def _command(served: Served) -> str:
     stages = served.deployment.pipeline_layers
     partition = f"VLLM_PP_LAYER_PARTITION={','.join(map(str, stages))} " if stages else ""
     return f"{partition}vllm serve {shlex.quote(served.model.id)}"
+
+
+def _speculation(served: Served) -> str | None:
+    """The method, its model if it has one, and the number of tokens, in one JSON value."""
+    from kvplan.engines.vllm.drafting import drafter_of
+
+    drafter = drafter_of(served.model, served.deployment)
+    if drafter is None:
+        return None
+    config: dict[str, object] = {"method": drafter.engine_word, "num_speculative_tokens": drafter.tokens}
+    return json.dumps(config if drafter.model is None else {"model": drafter.model.id, **config})
+
+
+def _media_limits(served: Served) -> str | None:
+    """The largest number of items of each kind."""
+    limits = served.deployment.media_limits
+    return None if limits is None else json.dumps({limit.sort: limit.items for limit in limits})
+
+
+def _offload_gib(served: Served) -> str | None:
+    """GiB of host memory, of all ranks together."""
+    size_bytes = served.deployment.kv_offload_bytes
+    return None if size_bytes is None else decimal(Fraction(size_bytes, GIB))
+
+
+def _default_cap(served: Served) -> str | None:
+    """The generation config, by which vLLM caps every request, even one that asks for more (0.33, get_max_tokens)."""
+    cap = served.largest_cap_tokens
+    return None if cap is None else json.dumps({"max_new_tokens": cap})
+
+
+_FLAGS: Mapping[str, FlagValue] = {
+    "--tensor-parallel-size": TENSOR,
+    "--pipeline-parallel-size": STAGES,
+    "--data-parallel-size": REPLICAS,
+    "--decode-context-parallel-size": unless(1, asked("context_parallel")),
+    "--max-model-len": window,
+    "--max-num-seqs": sequences,
+    "--max-num-batched-tokens": step_tokens,
+    "--gpu-memory-utilization": memory_share,
+    "--kv-cache-memory-bytes": asked("kv_memory_bytes"),
+    "--kv-cache-dtype": unless("auto", asked("kv_dtype")),
+    "--block-size": asked("block_size"),
+    "--enable-chunked-prefill": if_so(lambda deployment: bool(deployment.chunked_prefill)),
+    "--no-enable-chunked-prefill": if_so(lambda deployment: deployment.chunked_prefill is False),
+    "--enforce-eager": EAGER,
+    "--speculative-config": _speculation,
+    "--limit-mm-per-prompt": _media_limits,
+    "--enable-expert-parallel": if_so(lambda deployment: deployment.expert_parallel),
+    "--enable-lora": if_so(lambda deployment: deployment.lora_slots > 0),
+    "--max-loras": unless(0, asked("lora_slots")),
+    "--max-lora-rank": lambda served: served.deployment.lora_rank if served.deployment.lora_slots else None,
+    "--kv-offloading-size": _offload_gib,
+    "--async-scheduling": if_so(lambda deployment: bool(deployment.async_scheduling)),
+    "--no-async-scheduling": if_so(lambda deployment: deployment.async_scheduling is False),
+    "--enable-prefix-caching": if_so(lambda deployment: bool(deployment.prefix_caching)),
+    "--no-enable-prefix-caching": NO_PREFIX_CACHE,
+    "--disable-hybrid-kv-cache-manager": ONE_POOL,
+    "--override-generation-config": _default_cap,
+}
 
 
 def _metrics(release: tuple[int, ...] | None) -> EngineMetrics:
@@ -63,7 +140,7 @@ ENGINE = Engine(
     ),
     kv_types=_kv_types,
     plan=_plan,
-    flags=_flags,
+    flags=lambda: _FLAGS,
     command=_command,
     metrics=_metrics,
 )

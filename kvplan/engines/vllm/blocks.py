@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvplan.engines.vllm.settings import CHECKED_RELEASE
+from kvplan.engines.vllm.releases import CHECKED_RELEASE
 from kvplan.engines.vllm.specs import PACKED_KERNEL_BLOCK
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (

@@ -1,24 +1,43 @@
-"""Where the memory of each rank goes on vLLM; the rank with the smallest pool decides."""
+"""Where the memory of each pipeline stage goes on vLLM: every term with its formula, the pool left over, its band."""
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 
-from kvplan.engines.base import Budget, Deployment, Settings
+from kvplan.engines.base import Budget, BudgetTerm, Deployment, Settings
 from kvplan.engines.drafting import EAGLE, MTP, Drafter, draft_weights
 from kvplan.engines.lora import expert_slots, lora_bytes
 from kvplan.engines.ranks import stage_layers
-from kvplan.engines.vllm.budget_constants import PLAIN_ENCODER
-from kvplan.engines.vllm.budget_terms import rank_budget
-from kvplan.engines.vllm.peaks import RankFacts, delta_width
-from kvplan.engines.vllm.runner import is_second_runner
-from kvplan.engines.vllm.settings import release_of
-from kvplan.engines.vllm.storage import kv_types
+from kvplan.engines.vllm.budget_constants import PENALTY_ROW_BYTES
+from kvplan.engines.vllm.budget_terms import (
+    band_bytes,
+    communication_bytes,
+    compile_bytes,
+    dense_width,
+    encoder_bytes,
+    encoder_output_bytes,
+    encoder_tokens,
+    encoder_width,
+    expert_tokens,
+    expert_width,
+    forward_bytes,
+    graph_bytes,
+    graph_count,
+    graphs_inside,
+    non_torch_bytes,
+    output_tokens,
+    sampler_bytes,
+    sampler_copies,
+    sampler_state_bytes,
+    workspace_bytes,
+)
+from kvplan.engines.vllm.rank_facts import RankFacts, rank_facts
 from kvplan.engines.weights import load_rank
-from kvplan.layers import FullAttention, GatedDeltaState, KdaState, LatentAttention, RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
+from kvplan.units import format_bytes
 
-_HOPPER, _BLACKWELL, _SMALL_BLACKWELL = 9, 10, 12
-_LATENT_HEAD_WIDTH = 256
-"""K and V values of one MLA head made from a latent: 128 + 128 in every published DeepSeek-like model but GLM-5."""
+_ALWAYS = frozenset({"weights", "non_torch", "activation_sampler", "activation_encoder", "cuda_graphs"})
+"""Terms that are shown even where they are 0."""
 
 
 def stage_budgets(
@@ -29,11 +48,11 @@ def stage_budgets(
     lora_slots: int = 0,
     drafter: Drafter | None = None,
 ) -> tuple[Budget, ...]:
-    """Each pipeline stage's budget, of its smallest device. ``lora_slots`` adapters can be loaded at once.
+    """Each pipeline stage's budget, on its smallest device. ``lora_slots`` adapters can be loaded at once.
 
-    Ranks of one stage differ only by their device's memory; stages differ by layers, embedding and head, only the first
+    Ranks of one stage differ only by their device's memory. Stages differ by layers, embedding and head; only the first
     one encodes, and only the last one samples and holds the ``drafter``. Raises InputError where no memory is known,
-    UnsupportedModelError where weights are not.
+    UnsupportedModelError where the weights are not.
     """
     facts, stages = rank_facts(model, deployment, settings), deployment.pipeline_parallel
     experts = expert_slots(model, deployment)
@@ -59,14 +78,15 @@ def stage_budgets(
             ),
             encoder=facts.encoder if stage == 0 else None,
         )
-        last = stage == stages - 1
-        budgets.append(rank_budget(_with_drafter(here, model, drafter) if last else replace(here, runs_sampler=False)))
+        is_last = stage == stages - 1
+        here = _with_drafter(here, model, drafter) if is_last else replace(here, runs_sampler=False)
+        budgets.append(rank_budget(here))
     return tuple(budgets)
 
 
 def _with_drafter(facts: RankFacts, model: ModelSpec, drafter: Drafter | None) -> RankFacts:
-    """The drafter's weights, and whether it has graphs of its own: a draft model runs without, and n-grams are looked
-    up (vLLM 0.33, ``StandaloneARSpeculator`` and ``TargetDependentARSpeculator``)."""
+    """The drafter's weights, and whether it has graphs of its own: a draft model runs without graphs, and n-grams are
+    only looked up (vLLM 0.33, ``StandaloneARSpeculator`` and ``TargetDependentARSpeculator``)."""
     weights = draft_weights(model, drafter, facts.tensor_parallel)
     return replace(
         facts,
@@ -76,79 +96,113 @@ def _with_drafter(facts: RankFacts, model: ModelSpec, drafter: Drafter | None) -
     )
 
 
-def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> RankFacts:
-    """The plain numbers that all ranks share; memory and weights are filled in per rank."""
-    shape, gpu = model.shape, deployment.gpu
-    latent = next((layer for layer in model.caches if isinstance(layer, LatentAttention)), None)
-    sparse = model.has_sparse_latents
-    heads = max(model.query_heads, default=0) // deployment.tensor_parallel
-    return RankFacts(
-        release=release_of(deployment),
-        total_bytes=0,
-        utilization=settings.memory_utilization,
-        weight_bytes=0,
-        sequences=settings.max_num_seqs,
-        batched_tokens=settings.max_num_batched_tokens,
-        window_tokens=settings.max_model_len,
-        hidden=shape.hidden,
-        vocabulary=shape.vocabulary or 0,
-        intermediate=shape.intermediate or 0,
-        experts_per_token=(shape.experts_per_token or 0) if shape.experts else 0,
-        expert_intermediate=shape.expert_intermediate or shape.intermediate or 0,
-        expert_slices=expert_slots(model, deployment).slices,
-        recurrent_width=_recurrent_width(model, deployment.tensor_parallel),
-        tensor_parallel=deployment.tensor_parallel,
-        gpus=deployment.gpus,
-        vendor=gpu.vendor.lower() if gpu is not None else "nvidia",
-        capability=gpu.compute_capability if gpu is not None else None,
-        unified_memory=gpu is not None and gpu.unified_memory,
-        is_linked=gpu is not None and gpu.link_bytes_per_s is not None,
-        is_second_runner=is_second_runner(
-            release_of(deployment),
-            model.architecture,
-            has_experts=bool(shape.experts),
-            has_states=model.keeps(RecurrentLayer),
-            is_pooling=shape.is_pooling,
-        ),
-        runs_flashinfer=_runs_flashinfer(model, deployment),
-        runs_sampler=not shape.is_pooling,
-        encoder=shape.encoder or PLAIN_ENCODER if shape.has_vision else None,
-        enforce_eager=deployment.enforce_eager,
-        query_tokens=1 + deployment.speculative_tokens,
-        latent_context_width=heads * _LATENT_HEAD_WIDTH if latent is not None and not sparse else 0,
-        sparse_latent_width=latent.latent_dim + latent.rope_dim if latent is not None and sparse else 0,
+def requested_bytes(total_bytes: int, utilization: Fraction) -> int:
+    """ceil(total × utilisation). Source: vLLM, ``request_memory``."""
+    return math.ceil(total_bytes * utilization)
+
+
+def rank_budget(facts: RankFacts) -> Budget:
+    """KV = requested − the terms inside the fraction; negative where they need more."""
+    requested = requested_bytes(facts.total_bytes, facts.utilization)
+    terms = rank_terms(facts)
+    left = requested - sum(term.bytes for term in terms if term.inside_fraction)
+    half = band_bytes(facts)
+    return Budget(
+        rank=facts.rank,
+        total_bytes=facts.total_bytes,
+        requested_bytes=requested,
+        terms=terms,
+        kv_bytes=left,
+        kv_bytes_low=left - half,
+        kv_bytes_high=left + half,
     )
 
 
-def _recurrent_width(model: ModelSpec, tensor_parallel: int) -> int:
-    """Of gated delta nets, which work on whole steps; other recurrent layers scan, and are not counted."""
-    for kept in model.caches:
-        if isinstance(kept, GatedDeltaState):
-            rank = kept.shard(tensor_parallel)
-            return delta_width(
-                key_heads=rank.key_heads,
-                key_dim=rank.key_dim,
-                value_heads=rank.value_heads,
-                value_dim=rank.value_dim,
-            )
-        if isinstance(kept, KdaState):
-            heads = kept.shard(tensor_parallel).heads
-            return delta_width(key_heads=heads, key_dim=kept.dim, value_heads=heads, value_dim=kept.dim)
-    return 0
+def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
+    """Every term that is not 0, and those of ``_ALWAYS``, in the order in which the memory is taken."""
+    rows = min(facts.sequences, facts.batched_tokens)
+    count = graph_count(facts)
+    terms = (
+        BudgetTerm(name="weights", bytes=facts.weight_bytes, formula=facts.weight_formula),
+        BudgetTerm(name="non_torch", bytes=non_torch_bytes(facts), formula="CUDA context and libraries"),
+        BudgetTerm(
+            name="communication",
+            bytes=communication_bytes(facts),
+            formula=f"NCCL and all-reduce buffers at tensor parallelism {facts.tensor_parallel}",
+        ),
+        *activation_terms(facts),
+        BudgetTerm(
+            name="sampler_state",
+            bytes=sampler_state_bytes(facts),
+            formula=f"{facts.sequences:,} × {facts.vocabulary:,} × {float(PENALTY_ROW_BYTES):g} B for penalties",
+        ),
+        BudgetTerm(
+            name="attention_workspace",
+            bytes=workspace_bytes(facts),
+            formula="buffers of sparse MLA (5 × window × latent × 2 B + 512 MiB) and of FlashInfer (394 MiB)",
+        ),
+        BudgetTerm(name="speculative", bytes=facts.speculative_bytes, formula=facts.speculative_formula),
+        BudgetTerm(name="lora", bytes=facts.lora_bytes, formula="slots × rank × widths of the adapted matrices × 2 B"),
+        BudgetTerm(
+            name="cuda_graphs",
+            bytes=graph_bytes(count),
+            formula=f"0.10 GiB + 0.0042 GiB × {count} graphs" if count else "eager mode: none",
+            inside_fraction=graphs_inside(facts),
+        ),
+        BudgetTerm(
+            name="log_probabilities",
+            bytes=rows * facts.vocabulary * 4 if facts.runs_sampler else 0,
+            formula=f"{rows:,} rows × {facts.vocabulary:,} × 4 B, if requests ask for log-probabilities",
+            inside_fraction=False,
+        ),
+    )
+    return tuple(term for term in terms if term.bytes or term.name in _ALWAYS)
 
 
-def _runs_flashinfer(model: ModelSpec, deployment: Deployment) -> bool:
-    """Whether FlashInfer's attention is the default: on capability 10.x; else with 8-bit KV, which FlashAttention reads
-    on Hopper only. MLA has kernels of its own but for the sparse one of 12.x; heads of several sizes go to Triton.
+def activation_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
+    """Encoder, forward pass, sampler and compiler run one after the other, so the largest of the four is the peak; the
+    encoder's outputs stay while the others run.
 
-    Source: vLLM 0.20 and 0.33, ``_get_backend_priorities`` of ``platforms/cuda.py``, and the classes' own choices.
+    The forward pass counts in full; each other phase counts with what it needs above all before it.
     """
-    gpu = deployment.gpu
-    if gpu is None or gpu.vendor.lower() != "nvidia" or gpu.compute_capability is None:
-        return False
-    generation = gpu.compute_capability[0]
-    if model.keeps(LatentAttention):
-        return generation == _BLACKWELL or (generation == _SMALL_BLACKWELL and model.has_sparse_latents)
-    heads = {kept.head_dim for kept in model.caches if isinstance(kept, FullAttention | SlidingAttention)}
-    is_8_bit = kv_types(model, deployment.kv_dtype, capability=gpu.compute_capability).key.bytes_per_group == 1
-    return len(heads) == 1 and (generation == _BLACKWELL or (is_8_bit and generation != _HOPPER))
+    forward, sampler, compiling = forward_bytes(facts), sampler_bytes(facts), compile_bytes(facts)
+    encoder, outputs = encoder_bytes(facts), encoder_output_bytes(facts)
+    decoding = max(forward, sampler, compiling)
+    rows, tokens = min(facts.sequences, facts.batched_tokens), f"{facts.batched_tokens:,} tokens × 2 B"
+    width = dense_width(facts) + expert_width(facts)
+    chunk = (
+        f", experts {chunked:,} tokens at a time" if (chunked := expert_tokens(facts)) < facts.batched_tokens else ""
+    )
+    latents = f" + {facts.latent_context_width:,} × cached latents" if facts.latent_context_width else ""
+    terms = [
+        BudgetTerm(name="activation_forward", bytes=forward, formula=f"{tokens} × {width:,} values{latents}{chunk}"),
+        BudgetTerm(
+            name="activation_sampler",
+            bytes=max(0, sampler - forward),
+            formula=f"{float(sampler_copies(facts)):g} × {rows:,} rows × {facts.vocabulary:,} × 4 B = "
+            f"{format_bytes(sampler)}; only the excess over the forward pass counts",
+        ),
+        BudgetTerm(
+            name="activation_compile",
+            bytes=decoding - max(forward, sampler),
+            formula=f"{facts.vocabulary:,} × {facts.hidden:,} × 2 B / {facts.tensor_parallel} = "
+            f"{format_bytes(compiling)} while kernels are tuned; only the excess over the other peaks counts",
+        ),
+    ]
+    if facts.encoder is not None:
+        terms += [
+            BudgetTerm(
+                name="activation_encoder_outputs",
+                bytes=outputs,
+                formula=f"{output_tokens(facts):,} image tokens × {facts.encoder.outputs * facts.hidden:,} × 2 B "
+                "while the decoder runs",
+            ),
+            BudgetTerm(
+                name="activation_encoder",
+                bytes=max(0, encoder - outputs - decoding),
+                formula=f"{encoder_tokens(facts):,} tokens × {facts.encoder.patches_per_token} patches × 2 B × "
+                f"{encoder_width(facts):,} values = {format_bytes(encoder)} before the decoder runs; only the excess "
+                "over the other peaks counts",
+            ),
+        ]
+    return tuple(terms)

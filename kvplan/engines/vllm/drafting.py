@@ -1,15 +1,14 @@
-"""Speculative decoding: what guesses ahead, the caches and weights it adds, and what guessing does to states.
+"""Speculative decoding on vLLM: the drafter, the caches it adds, what vLLM refuses, and the effect on states.
 
-A drafter's layers page like the model's own, after them, on the last pipeline stage. A recurrent layer keeps the steps
-of its convolution for every token guessed, and a state for each of them.
+A drafter's layers page like the model's own, after them, on the last pipeline stage. A recurrent layer keeps one more
+step of its convolution, and one more state, for every drafted token.
 Source: vLLM 0.33, ``config/speculative.py``, ``v1/worker/gpu/spec_decode`` and ``MambaBase.get_kv_cache_spec``.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from kvplan.engines.base import Deployment, Finding, Settings
-from kvplan.engines.drafting import DRAFT_MODEL, MTP, NGRAM, Drafter, counted, method_of
+from kvplan.engines.base import Deployment, Settings
+from kvplan.engines.drafting import DRAFT_MODEL, MTP, NGRAM, Drafter, method_of
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     BFLOAT16,
@@ -25,9 +24,9 @@ from kvplan.model import ModelSpec
 
 
 def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
-    """What guesses ahead on ``deployment``, None where nothing does.
+    """The drafter of ``deployment``, None without speculative decoding.
 
-    Raises InputError for what vLLM refuses, UnsupportedModelError where it is not known what would guess.
+    Raises InputError for what vLLM refuses, UnsupportedModelError where the method or the drafter is not modelled.
     """
     tokens = deployment.speculative_tokens
     if not tokens:
@@ -39,8 +38,8 @@ def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
         return _next_token_drafter(model, tokens)
     if deployment.context_parallel > 1:
         raise UnsupportedModelError(
-            "cannot tell how a draft model's caches are dealt to ranks of context parallelism",
-            hint="leave out --dcp, or guess with ngram or the model's own next-token layers",
+            "cannot tell how context parallelism splits a draft model's caches",
+            hint="leave out --dcp, or draft with ngram or the model's own next-token layers",
             key="context_parallel",
         )
     _check_draft(model, draft, method)
@@ -48,7 +47,7 @@ def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
 
 
 def _next_token_drafter(model: ModelSpec, tokens: int) -> Drafter:
-    """The model's own multi-token layers; more tokens than layers run the same layers again."""
+    """The model's own multi-token layers; for more tokens than layers, vLLM runs the layers again."""
     layers = model.next_token_layers
     if not layers:
         raise InputError(
@@ -58,7 +57,7 @@ def _next_token_drafter(model: ModelSpec, tokens: int) -> Drafter:
         )
     if tokens > len(layers) and tokens % len(layers):
         raise InputError(
-            f"{tokens} tokens are no multiple of the {len(layers)} next-token layers of {model.id}: vLLM refuses them",
+            f"{tokens} tokens are not a multiple of {model.id}'s {len(layers)} next-token layers: vLLM refuses them",
             hint=f"--speculative-tokens {tokens // len(layers) * len(layers)}",
             key="speculative_tokens",
         )
@@ -67,19 +66,19 @@ def _next_token_drafter(model: ModelSpec, tokens: int) -> Drafter:
 
 
 def _check_draft(model: ModelSpec, draft: ModelSpec, method: str) -> None:
-    """A draft model shares the vocabulary, and is a plain decoder."""
+    """A draft model has the model's vocabulary, and is a plain decoder."""
     mine, its = model.shape.vocabulary, draft.shape.vocabulary
     if method == DRAFT_MODEL and mine is not None and its is not None and mine != its:
         raise InputError(
-            f"{draft.id} has a vocabulary of {its:,} tokens, {model.id} one of {mine:,}: vLLM refuses the pair",
-            hint="a draft model has the model's own vocabulary",
+            f"{draft.id} has a vocabulary of {its:,} tokens, {model.id} of {mine:,}: vLLM refuses the pair",
+            hint="use a draft model with the same vocabulary",
             key="draft_model",
         )
     if draft.is_encoder_decoder or draft.next_token_layers or _outgrows(draft, model):
         raise UnsupportedModelError(
             f"cannot tell: how vLLM pages {draft.id} as a drafter is not known (recurrent states larger than the "
             "model's own, an encoder, or next-token layers of its own, which vLLM loads in its place)",
-            hint="plan with a plain decoder as the draft model",
+            hint="use a plain decoder as the draft model",
             key="draft_model",
         )
 
@@ -95,44 +94,19 @@ def _outgrows(draft: ModelSpec, model: ModelSpec) -> bool:
     return its > own
 
 
-def drafting_findings(
-    drafter: Drafter | None, settings: Settings, window: int, *, has_states: bool
-) -> Iterator[Finding]:
-    """What guesses ahead, that its caches are in the pool, what recurrent ``has_states`` add, and a ``window`` asked
-    for that it shortens."""
-    if drafter is None:
-        return
-    if settings.max_model_len < window and drafter.model is not None:
-        yield Finding(
-            code="window-cut-to-draft",
-            severity="warning",
-            message=f"{drafter.model.id} was made for {settings.max_model_len:,} tokens: vLLM shortens the window of "
-            f"{window:,} to that",
-            hint="take a draft model of a longer context",
-        )
-    caches = sum(len(kept) for kept in drafter.layers)
-    kept = f"{counted(caches, 'cache')} of its own in the pool" if caches else "it keeps no caches"
-    states = ", and every sequence's recurrent state is kept once more for each" if has_states else ""
-    yield Finding(
-        code="speculation",
-        severity="info",
-        message=f"{drafter.engine_word} guesses {counted(drafter.tokens, 'token')} ahead: {kept}{states}",
-    )
-
-
 def check_lookahead(drafter: Drafter | None, settings: Settings) -> None:
-    """A step must hold the tokens guessed and one more (vLLM 0.33, ``_set_max_num_scheduled_tokens``)."""
+    """A step must hold the drafted tokens and one more (vLLM 0.33, ``_set_max_num_scheduled_tokens``)."""
     if drafter is not None and settings.max_num_batched_tokens <= drafter.lookahead_tokens:
         raise InputError(
-            f"{drafter.lookahead_tokens:,} tokens guessed ahead leave no room in a step of "
+            f"{drafter.lookahead_tokens:,} drafted tokens leave no room in a step of "
             f"{settings.max_num_batched_tokens:,}: vLLM refuses to start",
-            hint="raise --max-num-batched-tokens, or guess fewer",
+            hint="raise --max-num-batched-tokens, or draft fewer",
             key="max_num_batched_tokens",
         )
 
 
 def cut_to_drafter(settings: Settings, drafter: Drafter | None) -> Settings:
-    """A draft model of a shorter context shortens the window; other drafters share the model's positions.
+    """A draft model with a shorter context shortens the window; other drafters share the model's positions.
 
     Source: vLLM 0.33, ``VllmConfig._limit_max_model_len_to_draft``.
     """
@@ -143,7 +117,7 @@ def cut_to_drafter(settings: Settings, drafter: Drafter | None) -> Settings:
 
 
 def with_drafter(model: ModelSpec, drafter: Drafter | None) -> ModelSpec:
-    """``model`` with the drafter's caches on its last layer, and with states that remember the tokens guessed."""
+    """``model`` with the drafter's caches on its last layer, and with states that keep the drafted tokens."""
     if drafter is None:
         return model
     layers = [tuple(_remembering(layer, drafter.tokens) for layer in kept) for kept in model.layers]
@@ -153,7 +127,7 @@ def with_drafter(model: ModelSpec, drafter: Drafter | None) -> ModelSpec:
 
 
 def _remembering(layer: Layer, tokens: int) -> Layer:
-    """A convolution keeps kernel − 1 + tokens steps; Mamba-1's keeps its own."""
+    """``layer`` with a convolution that keeps kernel − 1 + tokens steps; Mamba-1's is unchanged."""
     if isinstance(layer, Mamba2State | GatedDeltaState | KdaState | ShortConvState):
         return replace(layer, conv_kernel=layer.conv_kernel + tokens)
     return layer

@@ -1,223 +1,63 @@
-"""What a reader of a vLLM plan should know: options that are not priced, and settings that the pool cannot carry."""
+"""What the user of a vLLM plan should know about its options, pages and pool. Findings on memory are in
+``memory_findings``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from kvplan.engines.base import OVER_STATE_BLOCKS, CacheLayout, Deployment, Finding, Settings
+from kvplan.engines.base import OVER_STATE_BLOCKS, CacheLayout, Deployment, Finding, MediaLimit, Settings
 from kvplan.engines.devices import DEFAULT_WINDOW
-from kvplan.engines.vllm.removed import ENCODER_DECODERS, LAST_FIRST_ENGINE, last_release
-from kvplan.engines.vllm.settings import groups_windows, release_of
-from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.layers import LatentAttention, RecurrentLayer, SlidingAttention
+from kvplan.engines.drafting import Drafter, counted
+from kvplan.engines.vllm.releases import class_findings, groups_windows, release_of
+from kvplan.layers import RecurrentLayer
 from kvplan.model import ModelSpec
 from kvplan.units import format_bytes
 
-_ALL_OR_NO_WINDOWS = frozenset(
-    {
-        "Qwen2ForCausalLM",
-        "Qwen2VLForConditionalGeneration",
-        "Qwen2_5_VLForConditionalGeneration",
-        "Qwen3ForCausalLM",
-    }
-)
-"""Classes built on vLLM 0.33's ``Qwen2Model``, which asserts that a window is in every layer or in none."""
-
-_FIRST_LATENTS = (0, 7)
-"""The release whose cache holds MLA's latents ("MLA is enabled", logs of 0.7.1); DeepSeek-V2 of 16 heads a rank had
-13,360 tokens under 0.5 where latents would be fourteen times as many (deepseek-ai/DeepSeek-V2 issue 83)."""
-
 _HOST_PAGE_BYTES = 4096
-"""What a block of all ranks is rounded up to in the host's memory (vLLM 0.33, ``CPUOffloadingSpec``, which allocates
-nothing else)."""
+"""A block of all ranks is rounded up to this in host memory (vLLM 0.33, ``CPUOffloadingSpec``, which allocates nothing
+else)."""
 
 _LARGE_BLOCK = 256
-"""From here on a block is longer than many a system prompt."""
+"""Many a system prompt is shorter than a block of this many tokens."""
 
 _EVEN = 0.95
-"""Stages whose pools differ by less are even: one layer of many."""
-
-_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The ranks that vLLM 0.33 takes (``config/lora.py``)."""
+"""Stages whose pools differ by less are even: it is one layer of many."""
 
 _CHECKED_CAPABILITIES = frozenset({(8, 0), (8, 6), (8, 9), (9, 0)})
+_ENCODED = ("image", "video")
 
 
-def check_asked(model: ModelSpec, deployment: Deployment) -> None:
-    """Raises for what vLLM refuses whatever the pool: InputError for an option, UnsupportedModelError for a model."""
-    if deployment.lora_slots and deployment.lora_rank not in _LORA_RANKS:
-        raise InputError(
-            f"vLLM has no adapters of rank {deployment.lora_rank}",
-            hint=f"--max-lora-rank is one of {', '.join(map(str, _LORA_RANKS))}",
-            key="lora_rank",
-        )
-    if release_of(deployment)[:2] < _FIRST_LATENTS and model.keeps(LatentAttention):
-        raise UnsupportedModelError(
-            f"vLLM before 0.7 stores keys and values of every head of {model.id}, padded, in place of MLA's latents, "
-            "many times as much: not modelled",
-            hint="--engine vllm@0.7.3 or newer",
-            key="engine",
-        )
-    if model.architecture in _ALL_OR_NO_WINDOWS and _slides_from_a_layer_on(model):
-        raise UnsupportedModelError(
-            f"vLLM refuses {model.id}: a sliding window for some but not all layers (max_window_layers below the "
-            "number of layers) is not supported in this class",
-            hint="set use_sliding_window to false in its config (--hf-overrides), which is how the class is served",
-            key="max_window_layers",
-        )
-
-
-def uneven_finding(pools: Sequence[int], fewest: int) -> Finding | None:
-    """Pipeline stages that could hold more than the one that decides: what of their pool is of use."""
-    most = max(range(len(pools)), key=pools.__getitem__)
-    if not pools[fewest] or pools[most] * _EVEN <= pools[fewest]:
-        return None
-    return Finding(
-        code="stages-uneven",
-        severity="info",
-        message=f"stage {fewest} holds {pools[fewest]:,} blocks and decides; stage {most} could hold "
-        f"{pools[most]:,}, of which {pools[fewest] / pools[most]:.1%} is of use",
-        hint="move layers to the stage with room: --pp-layers",
-    )
-
-
-def _slides_from_a_layer_on(model: ModelSpec) -> bool:
-    """Whether the first layers keep every token and all others a window: what ``max_window_layers`` means."""
-    kinds = [isinstance(kept, SlidingAttention) for kept in model.caches]
-    return any(kinds) and not all(kinds) and kinds == sorted(kinds)
-
-
-def layout_findings(
+def plan_findings(
     model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout, blocks: int
 ) -> Iterator[Finding]:
-    """Findings that follow from pages and pool; those about memory come with the budget."""
-    yield from _asked_findings(model, deployment)
-    yield from _sequence_findings(model, deployment, settings, layout, blocks)
-    yield from _class_findings(model, release_of(deployment))
-    yield from _charge_findings(model, deployment, settings, layout)
-    yield from _parallel_findings(model, deployment, layout)
-    if deployment.gpu is not None and deployment.gpu.compute_capability not in _CHECKED_CAPABILITIES:
-        yield Finding(
-            code="gpu-generation-unchecked",
-            severity="info",
-            message=f"blocks were checked on Ampere, Ada and Hopper; {deployment.gpu.name} may take other kernels",
-            hint="compare the block size and the KV cache size with a start-up log",
-        )
-
-
-def _class_findings(model: ModelSpec, release: tuple[int, ...]) -> Iterator[Finding]:
-    """Whether the release still has the model's class."""
-    last = last_release(model.architecture, release)
-    if last is not None:
-        yield Finding(
-            code="model-class-dropped",
-            severity="warning",
-            message=f"vLLM has no class of its own for {model.architecture} since {last}: it starts only where its "
-            "generic Transformers class can run the model",
-            hint=f"--engine vllm@{last}",
-        )
-    if model.is_encoder_decoder and model.architecture not in ENCODER_DECODERS and release > LAST_FIRST_ENGINE:
-        yield Finding(
-            code="model-class-by-plugin",
-            severity="warning",
-            message=f"vLLM has no class of its own for {model.architecture}, and its generic Transformers class runs "
-            "no encoder-decoder: it starts only with a plugin that has one",
-            hint=f"price it without an engine: kvplan model {model.id}",
-        )
-
-
-def _charge_findings(
-    model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout
-) -> Iterator[Finding]:
-    """Why a request of several groups is charged more than its layers store, and what the hybrid manager is for."""
-    has_windows = any(group.window_tokens for group in layout.groups) and len(layout.groups) > 1
-    is_early = not groups_windows(release_of(deployment))
-    none_kept = any(layer.window_tokens for layer in model.caches) and not any(
-        group.window_tokens for group in layout.groups
-    )
-    if none_kept and (is_early or not deployment.hybrid_kv_cache_manager):
-        yield Finding(
-            code="windows-charged-in-full",
-            severity="info",
-            message=("vLLM before 0.9.1 has no hybrid manager" if is_early else "the hybrid manager is off")
-            + ": layers with a window are charged every token, like full ones",
-            hint=None if is_early else "leave --no-hybrid-kv-cache-manager out for the number with windows",
-        )
-    if settings.prefix_caching and layout.block_tokens >= _LARGE_BLOCK:
-        yield Finding(
-            code="prefix-hits-in-large-blocks",
-            severity="info",
-            message=f"cached prefixes are found in whole blocks of {layout.block_tokens:,} tokens: a shared prompt "
-            "that is shorter is computed anew each time",
-        )
-    if _mixes_kinds(model):
-        why = "whole blocks of every group, and states and windows share the page of the largest"
-    elif has_windows:
-        why = "whole blocks of every group, and of a window also the tokens in flight and one block more"
-    else:
-        return
-    hint = "plan with the charged bytes; --prompt N shows beside them what the layers store"
-    if has_windows and not model.keeps(RecurrentLayer):
-        window = settings.max_model_len
-        kept = layout.request_blocks(window) * layout.bytes_per_block
-        full = sum(-(-window // group.block_tokens) * group.page_bytes for group in layout.groups)
-        hint += (
-            f". A full window takes {format_bytes(kept)} here, {format_bytes(full)} with every layer in full "
-            "(--no-hybrid-kv-cache-manager)"
-        )
-    yield Finding(
-        code="hybrid-charges-more-than-stored",
-        severity="info",
-        message=f"a request of this hybrid is charged {why}; what is stored is less",
-        hint=hint,
-    )
-
-
-def _parallel_findings(model: ModelSpec, deployment: Deployment, layout: CacheLayout) -> Iterator[Finding]:
-    """How uneven stages are asked for, how experts are dealt, and that KV in the host's memory takes no GPU's."""
-    if deployment.pipeline_layers is not None:
-        partition = ",".join(map(str, deployment.pipeline_layers))
-        yield Finding(
-            code="pipeline-layers-by-environment",
-            severity="info",
-            message=f"vLLM takes uneven stages from its environment: VLLM_PP_LAYER_PARTITION={partition}",
-        )
-    ranks, experts = deployment.tensor_parallel * deployment.data_parallel, model.shape.experts
-    if deployment.expert_parallel:
-        held = f"each of {ranks} ranks holds {-(-(experts or 0) // ranks)} of {experts} experts whole; the buffers for "
-        yield Finding(
-            code="expert-parallel-buffers",
-            severity="info",
-            message=f"{held}sending tokens to them are not priced" if experts else f"{model.id} has no experts to deal",
-        )
-    if deployment.kv_offload_bytes is not None:
-        workers = deployment.tensor_parallel * deployment.pipeline_parallel
-        chunk = -(-layout.bytes_per_block * workers // _HOST_PAGE_BYTES) * _HOST_PAGE_BYTES
-        yield Finding(
-            code="kv-offload",
-            severity="info",
-            message=f"{format_bytes(deployment.kv_offload_bytes)} of pinned host memory keep "
-            f"{deployment.kv_offload_bytes // chunk:,} blocks, of all ranks together; it takes nothing of a GPU's",
-        )
-
-
-def _asked_findings(model: ModelSpec, deployment: Deployment) -> Iterator[Finding]:
-    """What the model's source leaves open, and a window that nobody said."""
+    """Findings that follow from the options, the pages and the pool of ``blocks``."""
     for note in model.notes:
         yield Finding(code="model-note", severity="info", message=note)
     if model.max_context_tokens is None and deployment.max_model_len is None:
         yield Finding(
             code="window-not-said",
             severity="warning",
-            message=f"neither the config nor the command says a window: vLLM then takes {DEFAULT_WINDOW:,} tokens",
+            message=f"neither the config nor the command gives a window: vLLM then uses {DEFAULT_WINDOW:,} tokens",
             hint="say how long requests may become: --max-model-len N",
+        )
+    yield from _sequence_findings(model, deployment, settings, layout, blocks)
+    yield from class_findings(model, release_of(deployment))
+    yield from _charge_findings(model, deployment, settings, layout)
+    yield from _parallel_findings(model, deployment, layout)
+    if deployment.gpu is not None and deployment.gpu.compute_capability not in _CHECKED_CAPABILITIES:
+        yield Finding(
+            code="gpu-generation-unchecked",
+            severity="info",
+            message=f"blocks were checked on Ampere, Ada and Hopper; {deployment.gpu.name} may use other kernels",
+            hint="compare the block size and the KV cache size with a start-up log",
         )
 
 
 def _sequence_findings(
     model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout, blocks: int
 ) -> Iterator[Finding]:
-    """What max_num_seqs asks of the pool. With recurrent state vLLM refuses to start if it is above the blocks, because
-    a captured graph needs a state block for each sequence (source: vLLM 0.33, ``resolve_cudagraph_mode_and_sizes``).
-    An error where it was asked for; the default is as many, and the plan's own flags give fewer."""
+    """What max_num_seqs asks of the pool. With recurrent state vLLM refuses to start where it exceeds the blocks,
+    because a captured graph needs a state block for each sequence (vLLM 0.33, ``resolve_cudagraph_mode_and_sizes``).
+    That is an error only where the user gave it: the plan's own flags lower the default."""
     if model.keeps(RecurrentLayer) and not deployment.enforce_eager and 0 < blocks < settings.max_num_seqs:
         yield Finding(
             code=OVER_STATE_BLOCKS,
@@ -238,6 +78,163 @@ def _sequence_findings(
         )
 
 
-def _mixes_kinds(model: ModelSpec) -> bool:
-    """Whether recurrent state and attention share the pool."""
-    return 0 < sum(isinstance(layer, RecurrentLayer) for layer in model.caches) < len(model.caches)
+def _charge_findings(
+    model: ModelSpec, deployment: Deployment, settings: Settings, layout: CacheLayout
+) -> Iterator[Finding]:
+    """Why a request of several groups is charged more than its layers store, and what the hybrid manager does."""
+    groups_keep_windows = any(group.window_tokens for group in layout.groups)
+    has_windows = groups_keep_windows and len(layout.groups) > 1
+    is_early = not groups_windows(release_of(deployment))
+    none_kept = any(layer.window_tokens for layer in model.caches) and not groups_keep_windows
+    if none_kept and (is_early or not deployment.hybrid_kv_cache_manager):
+        yield Finding(
+            code="windows-charged-in-full",
+            severity="info",
+            message=("vLLM before 0.9.1 has no hybrid manager" if is_early else "the hybrid manager is off")
+            + ": layers with a window are charged every token, like full ones",
+            hint=None if is_early else "leave --no-hybrid-kv-cache-manager out for the number with windows",
+        )
+    if settings.prefix_caching and layout.block_tokens >= _LARGE_BLOCK:
+        yield Finding(
+            code="prefix-hits-in-large-blocks",
+            severity="info",
+            message=f"cached prefixes are found in whole blocks of {layout.block_tokens:,} tokens: a shared prompt "
+            "that is shorter is recomputed every time",
+        )
+    if 0 < sum(isinstance(layer, RecurrentLayer) for layer in model.caches) < len(model.caches):
+        why = "whole blocks of every group, and states and windows share the page size of the largest"
+    elif has_windows:
+        why = "whole blocks of every group; a window adds the tokens in flight and one block"
+    else:
+        return
+    hint = "plan with the charged bytes; --prompt N also shows what the layers store"
+    if has_windows and not model.keeps(RecurrentLayer):
+        window = settings.max_model_len
+        kept = layout.request_blocks(window) * layout.bytes_per_block
+        full = sum(-(-window // group.block_tokens) * group.page_bytes for group in layout.groups)
+        hint += (
+            f". A full window takes {format_bytes(kept)} here, {format_bytes(full)} with every layer in full "
+            "(--no-hybrid-kv-cache-manager)"
+        )
+    yield Finding(
+        code="hybrid-charges-more-than-stored",
+        severity="info",
+        message=f"a request of this hybrid is charged {why}; what is stored is less",
+        hint=hint,
+    )
+
+
+def _parallel_findings(model: ModelSpec, deployment: Deployment, layout: CacheLayout) -> Iterator[Finding]:
+    """How to ask for uneven stages, how experts are distributed, and that KV in host memory takes no GPU's."""
+    if deployment.pipeline_layers is not None:
+        partition = ",".join(map(str, deployment.pipeline_layers))
+        yield Finding(
+            code="pipeline-layers-by-environment",
+            severity="info",
+            message=f"vLLM takes uneven stages from its environment: VLLM_PP_LAYER_PARTITION={partition}",
+        )
+    ranks, experts = deployment.tensor_parallel * deployment.data_parallel, model.shape.experts
+    if deployment.expert_parallel:
+        held = f"each of {ranks} ranks holds {-(-(experts or 0) // ranks)} of {experts} whole experts; the buffers for "
+        yield Finding(
+            code="expert-parallel-buffers",
+            severity="info",
+            message=f"{held}sending tokens to them are not priced" if experts else f"{model.id} has no experts",
+        )
+    if deployment.kv_offload_bytes is not None:
+        workers = deployment.tensor_parallel * deployment.pipeline_parallel
+        chunk = -(-layout.bytes_per_block * workers // _HOST_PAGE_BYTES) * _HOST_PAGE_BYTES
+        yield Finding(
+            code="kv-offload",
+            severity="info",
+            message=f"{format_bytes(deployment.kv_offload_bytes)} of pinned host memory hold "
+            f"{deployment.kv_offload_bytes // chunk:,} blocks, of all ranks together; no GPU memory is used for them",
+        )
+
+
+def media_findings(model: ModelSpec, deployment: Deployment, settings: Settings) -> Iterator[Finding]:
+    """What limits on media change, and prompts with more media than the start-up run ever sees at once."""
+    limits = deployment.media_limits
+    if limits is None:
+        return
+    if not model.shape.has_vision:
+        message = f"{model.id} has no vision encoder in this plan; encoders of other media are loaded by default"
+    elif loads_encoder(deployment):
+        message = (
+            "the start-up run encodes as many items as one step's tokens hold, whatever the limit: memory is the same; "
+            "only limits of 0 for images and videos leave the encoder out"
+        )
+    else:
+        message = "images and videos are limited to none: the vision encoder is not loaded"
+    yield Finding(code="media-limits", severity="info", message=message)
+    largest = None if model.shape.encoder is None else model.shape.encoder.item_tokens or None
+    limits = tuple(replace(limit, item_tokens=limit.item_tokens or largest) for limit in limits)
+    worst, profiled = worst_case_tokens(limits), settings.max_num_batched_tokens
+    if any(limit.items > 1 and limit.item_tokens is None for limit in limits):
+        yield Finding(
+            code="media-tokens-not-said",
+            severity="info",
+            message="the tokens of the largest item are not known, so the length of a prompt's media is not priced",
+            hint='give them: {"image": {"count": 10, "tokens": 1024}}',
+        )
+    if worst > profiled:
+        yield Finding(
+            code="media-beyond-profile",
+            severity="warning",
+            message=f"a prompt's media can be {worst:,} tokens, the start-up run sees {profiled:,}: encoder inputs "
+            "exceed the profiled length; lower the limits or image size",
+            hint="or raise --max-num-batched-tokens, and see whether the pool still suffices",
+        )
+
+
+def loads_encoder(deployment: Deployment) -> bool:
+    """False where images and videos are both limited to none (vLLM 0.33, ``MultiModalBudget``)."""
+    items = {limit.sort: limit.items for limit in deployment.media_limits or ()}
+    return any(items.get(sort, 1) for sort in _ENCODED)
+
+
+def worst_case_tokens(limits: Iterable[MediaLimit]) -> int:
+    """Σ items × tokens of an item, of the media whose tokens are known.
+
+    >>> worst_case_tokens([MediaLimit(sort="image", items=10, item_tokens=16384)])
+    163840
+    """
+    return sum(limit.items * limit.item_tokens for limit in limits if limit.item_tokens is not None)
+
+
+def drafting_findings(
+    drafter: Drafter | None, settings: Settings, window: int, *, has_states: bool
+) -> Iterator[Finding]:
+    """What drafts tokens, the caches it adds to the pool, and a ``window`` asked for that it shortens."""
+    if drafter is None:
+        return
+    if settings.max_model_len < window and drafter.model is not None:
+        yield Finding(
+            code="window-cut-to-draft",
+            severity="warning",
+            message=f"{drafter.model.id} was made for {settings.max_model_len:,} tokens: vLLM shortens the window of "
+            f"{window:,} to that",
+            hint="use a draft model with a longer context",
+        )
+    caches = sum(len(kept) for kept in drafter.layers)
+    kept = f"{counted(caches, 'cache')} of its own in the pool" if caches else "it keeps no caches"
+    states = ", and every sequence's recurrent state is kept once more for each" if has_states else ""
+    yield Finding(
+        code="speculation",
+        severity="info",
+        message=f"{drafter.engine_word} drafts {counted(drafter.tokens, 'token')} ahead: {kept}{states}",
+    )
+
+
+def uneven_finding(pools: Sequence[int], fewest: int) -> Finding | None:
+    """How much of the largest stage's pool is of use, where the stage with the fewest blocks decides."""
+    most = max(range(len(pools)), key=pools.__getitem__)
+    if not pools[fewest] or pools[most] * _EVEN <= pools[fewest]:
+        return None
+    return Finding(
+        code="stages-uneven",
+        severity="info",
+        message=f"stage {fewest} holds {pools[fewest]:,} blocks and decides; stage {most} could hold "
+        f"{pools[most]:,}, of which {pools[fewest] / pools[most]:.1%} is of use",
+        hint="move layers to the stage with room: --pp-layers",
+    )

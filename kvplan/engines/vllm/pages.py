@@ -16,7 +16,7 @@ from kvplan.engines.vllm.blocks import (
     kernel_block,
 )
 from kvplan.engines.vllm.groups import make_groups
-from kvplan.engines.vllm.settings import groups_windows, release_of, reserved_blocks
+from kvplan.engines.vllm.releases import groups_windows, release_of, reserved_blocks
 from kvplan.engines.vllm.specs import (
     CHUNKED,
     FULL,

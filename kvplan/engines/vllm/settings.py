@@ -1,43 +1,35 @@
-"""The settings that vLLM fills in by itself: sequences, batched tokens, utilisation, caching, async scheduling.
+"""vLLM's settings: the user's, else the defaults of the release and the GPU; and which combinations it refuses.
 
-Each rule names the releases it holds for; what is not known of an older release is priced as 0.33 and said so.
+Each rule names the releases it holds for; what is not known of an older release is priced as 0.33, with a finding.
 """
 
 from dataclasses import dataclass
-from fractions import Fraction
 
-from kvplan.engines.base import Deployment, Finding, Settings
+from kvplan.engines.base import Deployment, Settings
 from kvplan.engines.devices import capability_of, device_bytes, window_of
 from kvplan.engines.memory_share import utilization_of_total
-from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
-from kvplan.errors import InputError
-from kvplan.layers import LatentAttention
+from kvplan.engines.vllm.releases import FIRST_V1, default_utilization, is_first_engine, release_of
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.layers import LatentAttention, SlidingAttention
 from kvplan.model import ModelSpec
 from kvplan.units import GIB
 
-CHECKED_RELEASE = (0, 33)
-"""The release whose figures were compared one by one; others are priced by the same rules, with a finding."""
-
-_FIRST_V1 = (0, 8)
+_FIRST_LATENTS = (0, 7)
+"""The first release whose cache holds MLA's latents ("MLA is enabled", logs of 0.7.1). Before it, DeepSeek-V2 with 16
+heads a rank had 13,360 tokens where latents would be fourteen times as many (deepseek-ai/DeepSeek-V2 issue 83)."""
 _LATENTS_IN_ONE_STEP = (0, 7)
 """Its MLA computes a prompt in one step ("MLA is enabled; forcing chunked prefill and prefix caching to be disabled",
 logs of 0.7.1 and 0.7.3)."""
 _FIRST_LARGE_TIER = (0, 28)
 _FIRST_ASYNC = (0, 14)
 _FIRST_IN_FLIGHT = (0, 26)
-"""Before, windows were sized for the tokens of one batch, however many are under way (vllm-project/vllm pull 47728 and
-issue 49878, which compares 0.25.1 with 0.26)."""
-
-_FIRST_WINDOW_GROUPS = (0, 9, 1)
-"""Before, every layer kept the same tokens, so that layers with a window beside full ones were charged in full
-(vllm-project/vllm issue 11382, ended by pull 17996)."""
-_FIRST_WHOLE_WINDOWS = (0, 20, 2)
-"""A log of 0.20.0 prints 79,648 tokens beside 4.03 × 65,536, one of 0.20.2 5,463,232 beside 20.84 × 262,144."""
+"""Before it, windows were sized for the tokens of one batch, however many were in flight (vllm-project/vllm pull 47728
+and issue 49878, which compares 0.25.1 with 0.26)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """Defaults of one size of GPU: sequences, and tokens of one step when serving (``LLM`` in a script has others)."""
+    """Defaults by size of GPU: sequences, and tokens of a step of the server (``LLM`` in a script has others)."""
 
     max_num_seqs: int
     server_tokens: int
@@ -48,14 +40,62 @@ _LARGE = Tier(max_num_seqs=1024, server_tokens=8192)
 _FIRST_LARGE = Tier(max_num_seqs=256, server_tokens=8192)
 _HUGE = Tier(max_num_seqs=1024, server_tokens=16384)
 
+_ATTENTION_FREE = frozenset({"MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM"})
+"""Classes without attention (vLLM 0.33, ``IsAttentionFree``); a hybrid that has no attention layers is not one."""
 
-def release_of(deployment: Deployment) -> tuple[int, ...]:
-    """The release whose rules are asked for; the newest known where none was named."""
-    return deployment.engine.release or CHECKED_RELEASE
+_WHOLE_POOLERS = frozenset({"ColPaliForRetrieval", "Qwen2ForProcessRewardModel"})
+"""Classes that pool the first token or every step: by default their prompts are neither chunked nor cached (vLLM 0.33,
+``default_pooling_type`` CLS and STEP, ``ModelConfig.is_prefix_caching_supported``)."""
+
+_SEQUENCES_OF = {"DiffusionGemmaForBlockDiffusion": 8}
+"""Classes with a default of their own (vLLM 0.33): a step denoises whole canvases."""
+
+_ONE_ITEM_TOKENS = {"Gemma4ForConditionalGeneration": 32 * (70 + 8)}
+"""Classes whose images and videos cannot be split over steps, so that a step must hold the largest item. Gemma 4's is a
+video of 32 frames, each 70 tokens and 8 of frame and time marks (vLLM 0.33, ``gemma4_mm.py``; logs print 2,496)."""
+
+_ALL_OR_NO_WINDOWS = frozenset(
+    {
+        "Qwen2ForCausalLM",
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3ForCausalLM",
+    }
+)
+"""Classes built on vLLM 0.33's ``Qwen2Model``, which asserts that every layer has a window or none has."""
+
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The adapter ranks that vLLM 0.33 takes (``config/lora.py``)."""
+
+
+def check_supported(model: ModelSpec, deployment: Deployment) -> None:
+    """Raises for what vLLM refuses whatever the pool: InputError for an option, UnsupportedModelError for a model."""
+    if deployment.lora_slots and deployment.lora_rank not in _LORA_RANKS:
+        raise InputError(
+            f"vLLM does not take adapters of rank {deployment.lora_rank}",
+            hint=f"--max-lora-rank is one of {', '.join(map(str, _LORA_RANKS))}",
+            key="lora_rank",
+        )
+    if release_of(deployment)[:2] < _FIRST_LATENTS and model.keeps(LatentAttention):
+        raise UnsupportedModelError(
+            f"vLLM before 0.7 stores padded keys and values of every head of {model.id} in place of MLA's latents, "
+            "many times as much: not modelled",
+            hint="--engine vllm@0.7.3 or newer",
+            key="engine",
+        )
+    slides = [isinstance(kept, SlidingAttention) for kept in model.caches]
+    slides_from_a_layer_on = any(slides) and not all(slides) and slides == sorted(slides)  # max_window_layers
+    if model.architecture in _ALL_OR_NO_WINDOWS and slides_from_a_layer_on:
+        raise UnsupportedModelError(
+            f"vLLM refuses {model.id}: a sliding window for some but not all layers (max_window_layers below the "
+            "number of layers) is not supported in this class",
+            hint="set use_sliding_window to false in its config (--hf-overrides), which is how the class is served",
+            key="max_window_layers",
+        )
 
 
 def tier_of(deployment: Deployment) -> Tier:
-    """Which defaults the device gets: below 70 GiB, any A100 and GB10 the small ones; from 160 GiB the largest.
+    """The device's tier of defaults: below 70 GiB, any A100 and GB10 the smallest; from 160 GiB the largest.
 
     Source: vLLM 0.33, ``EngineArgs.get_batch_defaults``; the largest tier since 0.28.
     """
@@ -65,41 +105,26 @@ def tier_of(deployment: Deployment) -> Tier:
         return _HUGE
     if memory_bytes < 70 * GIB or "a100" in name or capability_of(deployment) == (12, 1):
         return _SMALL
-    return _LARGE if release > (*_FIRST_V1, 99) else _FIRST_LARGE
-
-
-_ATTENTION_FREE = frozenset({"MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM"})
-
-_WHOLE_POOLERS = frozenset({"ColPaliForRetrieval", "Qwen2ForProcessRewardModel"})
-"""Classes that pool the first token or every step: by default their prompts are neither chunked nor cached (vLLM 0.33,
-``default_pooling_type`` CLS and STEP, ``ModelConfig.is_prefix_caching_supported``)."""
-
-_SEQUENCES_OF = {"DiffusionGemmaForBlockDiffusion": 8}
-"""Classes with a number of sequences of their own by default (vLLM 0.33): a step denoises whole canvases."""
-
-_ONE_ITEM_TOKENS = {"Gemma4ForConditionalGeneration": 32 * (70 + 8)}
-"""Classes whose images and videos cannot be split over steps: a step must hold the largest item. Gemma 4's is a video
-of 32 frames, each 70 tokens and 8 of frame and time marks (source: vLLM 0.33, ``gemma4_mm.py``; logs print 2,496)."""
+    return _LARGE if release > (*FIRST_V1, 99) else _FIRST_LARGE
 
 
 def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> int:
-    """Tokens of one step by default, before the limits. V0: a whole prompt, 2,048 where it is chunked."""
-    release = release_of(deployment)
-    if is_first_engine(release):
-        return 2048 if _chunks_by_default(model, deployment, window) else max(2048, window)
+    """The default tokens of a step, before the limits. V0: a whole prompt, or 2,048 where prompts are chunked."""
+    if is_first_engine(release_of(deployment)):
+        return 2048 if _chunks_in_v0(model, deployment, window) else max(2048, window)
     item_tokens = _ONE_ITEM_TOKENS.get(model.architecture, 0) if model.shape.has_vision else 0
     whole_prompt = 0 if _chunks(model, deployment) else window
     return max(tier_of(deployment).server_tokens, item_tokens, whole_prompt)
 
 
 def _chunks(model: ModelSpec, deployment: Deployment) -> bool:
-    """Whether V1 computes prompts in chunks: as asked, else where the class can."""
+    """Whether V1 computes prompts in chunks: as asked, by default where the class can."""
     asked = deployment.chunked_prefill
     return model.architecture not in _WHOLE_POOLERS if asked is None else asked
 
 
-def _chunks_by_default(model: ModelSpec, deployment: Deployment, window: int) -> bool:
-    """Whether V0 computes prompts in chunks: where asked, else above a window of 32,768.
+def _chunks_in_v0(model: ModelSpec, deployment: Deployment, window: int) -> bool:
+    """Whether V0 computes prompts in chunks: as asked, by default for windows above 32,768.
 
     Source: vLLM 0.6, ``EngineArgs.create_engine_config`` ("Chunked prefill is enabled by default for models with
     max_model_len > 32K").
@@ -116,56 +141,19 @@ def _default_sequences(model: ModelSpec, deployment: Deployment) -> int:
     return 256 if is_first_engine(release_of(deployment)) else tier_of(deployment).max_num_seqs
 
 
-def default_utilization(release: tuple[int, ...]) -> Fraction:
-    """The share of the device asked for by default: 0.90, and 0.92 from the release that books graphs inside."""
-    return Fraction(92, 100) if release >= FIRST_GRAPHS_INSIDE else Fraction(90, 100)
-
-
-def groups_windows(release: tuple[int, ...]) -> bool:
-    """Whether the release can keep fewer tokens of layers with a window than of full ones beside them."""
-    return release >= _FIRST_WINDOW_GROUPS
-
-
-def prints_plain_tokens(release: tuple[int, ...]) -> bool:
-    """Whether the release prints blocks × block / groups as its "GPU KV cache size", not concurrency × window."""
-    return release < _FIRST_WHOLE_WINDOWS
-
-
-def is_first_engine(release: tuple[int, ...]) -> bool:
-    """Whether the release runs vLLM's first engine (V0) by default."""
-    return release < _FIRST_V1
-
-
-def reserved_blocks(release: tuple[int, ...]) -> int:
-    """Blocks that no request may take: the first engine (V0) had none, the second keeps one that stands for no block.
-
-    229 blocks of 16 hold 3,664 tokens in 0.2.7 ("larger than the maximum number of tokens that can be stored in KV
-    cache (3664)", vllm-project/vllm issue 2418); 0.33 refuses a charge above blocks − 1.
-    """
-    return 0 if is_first_engine(release) else 1
-
-
 def is_whole_prompt(model: ModelSpec, deployment: Deployment, settings: Settings) -> bool:
     """Whether a step is as long as the window because V0 computes prompts whole."""
     window = settings.max_model_len
     is_as_long = 2048 < window <= settings.max_num_batched_tokens
-    return is_first_engine(release_of(deployment)) and is_as_long and not _chunks_by_default(model, deployment, window)
-
-
-def is_attention_free(model: ModelSpec) -> bool:
-    """Whether the class knows no attention; a hybrid's class without attention layers is not of that sort.
-
-    Source: vLLM 0.33, ``IsAttentionFree``.
-    """
-    return model.architecture in _ATTENTION_FREE
+    return is_first_engine(release_of(deployment)) and is_as_long and not _chunks_in_v0(model, deployment, window)
 
 
 def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
-    """Every setting, the user's where given, else vLLM's default for the release and the GPU.
+    """Every setting: the user's where given, else vLLM's default for the release and the GPU.
 
-    A default T is at most S × window, and at least the window where prompts are not chunked; a default S is at most T;
-    S above T is refused. In flight are T tokens for each concurrent batch: the pipeline stages, and one more under
-    async scheduling.
+    A default T (tokens of a step) is at most S × window, and at least the window where prompts are not chunked. A
+    default S (sequences) is at most T; a given S above T is refused. T tokens are in flight for each concurrent batch:
+    one per pipeline stage, and one more with async scheduling.
     Source: vLLM 0.33, ``EngineArgs`` and ``VllmConfig.max_concurrent_batches``.
     """
     release, window = release_of(deployment), window_of(model, deployment)
@@ -180,7 +168,7 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
             key="max_num_batched_tokens",
         )
     chunked = _chunks(model, deployment)
-    if not chunked and tokens < window and release >= _FIRST_V1:
+    if not chunked and tokens < window and not is_first_engine(release):
         raise InputError(
             f"without chunked prefill a step of {tokens:,} tokens is shorter than the window of {window:,}: vLLM "
             "refuses to start",
@@ -192,8 +180,8 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
         async_scheduling = release >= _FIRST_ASYNC and not model.shape.is_pooling
     prefix_caching = deployment.prefix_caching
     if prefix_caching is None:
-        is_uncached = is_attention_free(model) or model.is_encoder_decoder or model.architecture in _WHOLE_POOLERS
-        prefix_caching = release >= _FIRST_V1 and not is_uncached
+        is_uncached = model.is_encoder_decoder or model.architecture in _ATTENTION_FREE | _WHOLE_POOLERS
+        prefix_caching = not is_first_engine(release) and not is_uncached
     batches = deployment.pipeline_parallel + int(async_scheduling) if release >= _FIRST_IN_FLIGHT else 1
     return Settings(
         max_model_len=window,
@@ -204,30 +192,4 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
         prefix_caching=prefix_caching,
         in_flight_tokens=batches * tokens,
         chunked_prefill=chunked,
-    )
-
-
-def version_findings(deployment: Deployment) -> tuple[Finding, ...]:
-    """What the reader must know when the release is not the one that was checked."""
-    release = release_of(deployment)
-    if release[:2] == CHECKED_RELEASE:
-        return ()
-    asked = ".".join(map(str, release))
-    if release > CHECKED_RELEASE:
-        return (
-            Finding(
-                code="engine-version-unknown",
-                severity="warning",
-                message=f"vLLM {asked} is newer than 0.33, the newest release whose figures were checked",
-                hint="the plan uses the rules of 0.33; compare with a start-up log (kvplan calibrate)",
-            ),
-        )
-    return (
-        Finding(
-            code="engine-version-priced-as-0.33",
-            severity="info",
-            message=f"vLLM {asked}: defaults, utilisation, graphs and the printed tokens follow that release; "
-            "pages, groups and blocks are priced as 0.33",
-            hint="compare with a start-up log (kvplan calibrate)",
-        ),
     )

@@ -1,15 +1,8 @@
-"""Which type vLLM stores keys and values in, from its own word for it (``--kv-cache-dtype``)."""
+"""The types in which vLLM stores keys and values, by its own words for them (``--kv-cache-dtype``)."""
 
 from kvplan.engines.devices import H100_CAPABILITY
 from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.layers import (
-    BFLOAT16,
-    FLOAT16,
-    CompressedKv,
-    CompressedWindow,
-    KvTypes,
-    StoredType,
-)
+from kvplan.layers import BFLOAT16, FLOAT16, CompressedKv, CompressedWindow, KvTypes, StoredType
 from kvplan.model import ModelSpec
 
 _TYPES = {
@@ -40,19 +33,18 @@ _NOT_MODELLED = frozenset(
         "ultraquant_4bit",
     }
 )
-"""Words that vLLM 0.33 knows besides: their pages hold scales of their own, which kvplan does not price."""
-
+"""Further words of vLLM 0.33, whose pages hold scales that kvplan does not price."""
 
 _8_BIT_ON_SM10X = frozenset({"GlmMoeDsaForCausalLM"})
-"""Classes whose KV vLLM 0.33 stores in fp8 on capability 10.x when nothing else is asked for."""
+"""Classes whose KV vLLM 0.33 stores in fp8 on capability 10.x by default."""
 
 
 def kv_types(model: ModelSpec, kv_dtype: str = "auto", *, capability: tuple[int, int] = H100_CAPABILITY) -> KvTypes:
     """The stored types of ``model`` under the engine's word ``kv_dtype``.
 
     ``auto`` follows the checkpoint's KV scheme, else the model's own type. Sparse MLA stores fp8 packed
-    (``fp8_ds_mla``, 656 B per token and layer) where FlashMLA reads it, plain where FlashInfer does; compressed KV is
-    always packed. Classes that ignore the word stay 16-bit.
+    (``fp8_ds_mla``, 656 B per token and layer) where FlashMLA reads it, and plain where FlashInfer does; compressed KV
+    is always packed. Classes that ignore the word stay 16-bit.
     Source: vLLM 0.33, ``CacheDType``, ``MLAAttention`` (what each sparse backend stores) and ``models/config.py``.
     """
     if kv_dtype not in ("auto", _PACKED) and kv_dtype not in _TYPES:
@@ -83,8 +75,8 @@ def kv_types(model: ModelSpec, kv_dtype: str = "auto", *, capability: tuple[int,
 
 
 def _packs_sparse(word: str, *, is_auto: bool, generation: int) -> bool:
-    """Whether a sparse MLA kernel stores ``word`` packed: Hopper's FlashMLA ``fp8`` (``fp8_e4m3`` goes to FlashInfer,
-    plain), capability 12.x any 8-bit word and the default, 10.x none."""
+    """Whether a sparse MLA kernel stores ``word`` packed: on Hopper only FlashMLA's ``fp8`` (``fp8_e4m3`` goes to
+    FlashInfer, plain), on capability 12.x any 8-bit word and the default, on 10.x none."""
     if generation == 12:
         return is_auto or word in ("fp8", "fp8_e4m3")
     return generation != 10 and word == "fp8"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvplan.engines.vllm.storage import kv_types
+from kvplan.engines.vllm.kv_types import kv_types
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import CompressedKv, CompressedWindow, FullAttention, IndexKeys, LatentAttention
 from tests.models import model_of
