@@ -1,4 +1,4 @@
-"""What the files of a checkpoint say about its size, without reading a weight: JSON files, file sizes and headers."""
+"""The files of a checkpoint, without its weights: config.json, the index of shards, file sizes and headers."""
 
 import json
 import math
@@ -39,9 +39,9 @@ class Checkpoint:
 
 
 def read_folder(folder: Path, totals: tuple[int | None, int | None] | None = None) -> Checkpoint:
-    """The checkpoint in ``folder``: its config.json, hf_quant_config.json, and its weights' index or headers.
+    """The checkpoint in ``folder``: config.json, hf_quant_config.json, and the weights' index or headers.
 
-    ``totals``: parameters and bytes where they are known already; then no weight file is opened.
+    ``totals``: parameters and bytes, if known; then no weight file is opened.
     """
     config = read_json_object(folder / "config.json")
     quantization = folder / "hf_quant_config.json"
@@ -73,19 +73,19 @@ def read_json_object(path: Path) -> dict[str, object]:
 
 
 def require_file(path: Path) -> None:
-    """Refuses a folder, an endless device, and a named pipe that nobody may ever write to.
+    """Refuses a folder, a device, and a named pipe: a device may never end, a pipe may never begin.
 
-    The shell's own pipes (``/dev/stdin``, ``<(command)``) end when their command does, so they are read.
+    The shell's own pipes (``/dev/stdin``, ``<(command)``) end with their command, so they are accepted.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
-        raise InputError("a folder stands where a file is expected", hint="give a file", file=str(path))
+        raise InputError("this is a folder, not a file", hint="give a file", file=str(path))
     if not stat.S_ISREG(mode) and not (stat.S_ISFIFO(mode) and path.is_relative_to("/dev")):
-        raise InputError("a device or pipe stands where a file is expected", hint="give a file", file=str(path))
+        raise InputError("this is a device or pipe, not a file", hint="give a file", file=str(path))
 
 
 def read_small_text(path: Path, *, hint: str) -> str:
-    """The text of what a command printed and somebody kept; ``hint`` says which command."""
+    """The text of a file that a command printed; ``hint`` names that command."""
     try:
         require_file(path)
         with path.open("rb") as stream:
@@ -95,7 +95,7 @@ def read_small_text(path: Path, *, hint: str) -> str:
     except OSError as error:
         raise unreadable(path, error) from error
     if len(body) > LARGEST_KEPT_BYTES:
-        raise InputError(f"{path} is far too large for one answer", hint=hint, file=str(path))
+        raise InputError(f"{path} is too large for this", hint=hint, file=str(path))
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -127,9 +127,9 @@ def parse_json_object(body: bytes, file: str) -> dict[str, object]:
 
 
 def weight_files(names: Iterable[str]) -> tuple[str, ...]:
-    """The files that an engine loads, of all that lie in a repository's top folder.
+    """The files that an engine loads, of all in a repository's top folder.
 
-    Repositories carry the same weights several times: consolidated (the vendor's own format), half-precision variants,
+    Repositories have the same weights several times: consolidated (the vendor's own format), half-precision variants,
     PyTorch's pickles beside safetensors. The order of preference is that of the Transformers loader.
 
     >>> weight_files(["consolidated.safetensors", "model-1-of-2.safetensors", "model-2-of-2.safetensors"])
@@ -149,11 +149,11 @@ def weight_files(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def weight_totals(elements: Mapping[str, int], file_bytes: int | None) -> tuple[int | None, int | None]:
-    """Parameters and bytes of weights from elements per stored type and the size of their files.
+    """Parameters and bytes of weights, from the elements per stored type and the size of the files.
 
-    ``Σ elements × element bytes`` is exact where it agrees with the size of the files, whose headers add less than 2 %.
-    Where it does not, the publisher counted unpacked weights: then the count is right for parameters, and the files are
-    right for bytes. Where it agrees but an element packs several 4-bit weights, the number of parameters is not known.
+    ``Σ elements × element bytes`` is exact if it agrees with the size of the files, whose headers add less than 2 %.
+    If it does not, the publisher counted unpacked weights: the count is right for parameters, the files for bytes. If
+    it agrees but an element packs several 4-bit weights, the number of parameters is unknown.
 
     >>> weight_totals({"BF16": 8030261248}, 16060556376)
     (8030261248, 16060522496)
@@ -171,7 +171,7 @@ def weight_totals(elements: Mapping[str, int], file_bytes: int | None) -> tuple[
 
 
 def _folder_weights(folder: Path) -> tuple[int | None, int | None]:
-    """Parameters and bytes from the shards' headers, or from the index where shards are missing."""
+    """Parameters and bytes from the shards' headers, or bytes from the index where shards are missing."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         content = read_json_object(index)
@@ -188,13 +188,13 @@ def _folder_weights(folder: Path) -> tuple[int | None, int | None]:
 
 
 def _listed_total(listed: object, index: Path) -> int | None:
-    """Bytes of all weights as the index says them; None where it does not. Some writers leave a float (1.6e10)."""
+    """Bytes of all weights in the index, or None. Some writers store a float (1.6e10)."""
     if listed is None:
         return None
     if isinstance(listed, int | float) and not isinstance(listed, bool) and 0 < listed < 2**63 and listed % 1 == 0:
         return int(listed)
     raise InputError(
-        f"metadata.total_size is {str(listed)[:80]}, which is no number of bytes",
+        f"metadata.total_size is {str(listed)[:80]}, not a number of bytes",
         hint="download it again, or give the path of config.json as MODEL and the weights as --weights-bytes 16GiB",
         file=str(index),
         key="metadata.total_size",
@@ -212,18 +212,18 @@ def _header_totals(paths: Iterable[Path]) -> tuple[int | None, int | None]:
 def read_safetensors_header(path: Path) -> dict[str, int]:
     """Elements per stored type of one safetensors file.
 
-    The file starts with the header's length (8 bytes, little endian) and the header (JSON: tensor → dtype, shape);
-    nothing behind it is read.
+    The file starts with the header's length (8 bytes, little-endian) and the header (JSON: tensor → dtype, shape);
+    nothing after it is read.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= _LARGEST_HEADER_BYTES:
             raise InputError(
-                "not a safetensors file, or its download broke off", hint="download it again", file=str(path)
+                "not a safetensors file, or an incomplete download", hint="download it again", file=str(path)
             )
         body = file.read(length)
     if len(body) < length:
-        raise InputError("the download of this file broke off", hint="download it again", file=str(path))
+        raise InputError("an incomplete download", hint="download it again", file=str(path))
     elements: dict[str, int] = {}
     for name, tensor in parse_json_object(body, str(path)).items():
         if name != "__metadata__" and isinstance(tensor, dict):
@@ -243,7 +243,7 @@ def _unique(pairs: list[tuple[str, object]], file: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for key, value in pairs:
         if key in found:
-            raise InputError(f"the key {key!r} stands twice", hint="keep one of the two", file=file, key=key)
+            raise InputError(f"the key {key!r} appears twice", hint="keep one of the two", file=file, key=key)
         found[key] = value
     return found
 

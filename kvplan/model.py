@@ -1,4 +1,4 @@
-"""What a model is to a planner: its layers in order, its context, its weights; and the questions one asks it."""
+"""What a planner knows of a model: its layers in order, its context, its weights; and what they cost."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,8 +17,8 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderShape:
-    """An encoder of pictures: the widths of its layers, how many patches become one token, the tokens of the largest
-    item that it is given (0: not known), and the vectors of the text model's width that it makes of each token."""
+    """A vision encoder: the widths of its layers, how many patches become one token, the tokens of the largest item
+    that it receives (0: not known), and how many vectors of the text model's width it makes of each token."""
 
     hidden: int
     intermediate: int
@@ -29,7 +29,7 @@ class EncoderShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Widths that the engines' activation terms are made of; null where the config does not say."""
+    """Widths that the engines' activation terms need; null where the config does not state them."""
 
     hidden: int
     vocabulary: int | None = None
@@ -46,7 +46,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightPart:
-    """Parameters of one sort, and what tensor parallelism does to them.
+    """Parameters of one kind, and how tensor parallelism splits them.
 
     ``split``: ``heads`` (query side, always divided), ``kv_heads`` (divided, then replicated; ``kv_heads`` says how
     many there are), ``columns`` (MLP and experts, divided), ``vocabulary`` (embedding and head, divided after padding
@@ -63,7 +63,7 @@ class WeightPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """What is known of a model's weights: published totals (Hub metadata or catalogue), and config arithmetic."""
+    """A model's weights: published totals (Hub metadata or catalogue), and parts counted from the config."""
 
     parameters: int | None = None
     stored_bytes: int | None = None
@@ -77,13 +77,13 @@ class ModelSpec:
 
     ``layers[i]`` holds what decoder layer i keeps: usually one kind, none for a layer without KV, several where a
     layer keeps more than one cache (Falcon-H1: attention and Mamba state; sparse MLA: latent and index keys).
-    ``max_context_tokens`` is null where the config does not say; ``query_heads`` holds every query-head count that
+    ``max_context_tokens`` is null where the config does not say; ``query_heads`` holds every number of query heads that
     must divide among tensor-parallel ranks. ``dtype`` is the type vLLM would run the model in ("bfloat16" where the
-    config is silent or says float32); ``kv_scheme`` is the KV type that the checkpoint asks for under ``auto``.
+    config has none or float32); ``kv_scheme`` is the KV type that the checkpoint asks for under ``auto``.
     ``ignores_kv_dtype`` marks the classes whose cache stays 16-bit whatever type is asked for (Falcon). ``notes`` says
     in words what the source leaves open. ``context_is_said`` is False where ``max_context_tokens`` is only what the
-    class fills in: a longer window is then not refused. ``next_token_layers`` is what each multi-token layer of the
-    checkpoint keeps where an engine loads it to guess ahead; such layers are not among ``layers``.
+    class fills in: a longer window is then not refused. ``next_token_layers`` is what each MTP (multi-token prediction)
+    layer of the checkpoint keeps where an engine loads it for speculation; such layers are not among ``layers``.
     """
 
     id: str
@@ -104,7 +104,7 @@ class ModelSpec:
 
     @property
     def caches(self) -> tuple[Layer, ...]:
-        """What the decoder layers keep, in their order."""
+        """What the decoder layers keep, in order."""
         return tuple(kept for layer in self.layers for kept in layer)
 
     @property
@@ -117,23 +117,23 @@ class ModelSpec:
         return any(isinstance(kept, kinds) for kept in self.caches)
 
     def rank_layers(self, tensor_parallel: int) -> tuple[tuple[Layer, ...], ...]:
-        """The share of one tensor-parallel rank of every layer; InputError where the heads cannot be shared out."""
+        """One tensor-parallel rank's share of every layer; InputError where the heads do not divide."""
         for heads in self.query_heads:
             share(heads, tensor_parallel, "query heads")
         return tuple(tuple(kept.shard(tensor_parallel) for kept in layer) for layer in self.layers)
 
     def growing_bytes_per_token(self, kv: KvTypes) -> Fraction:
-        """Bytes that every further token adds, over all layers of one copy of the model."""
-        return sum((kept.growing_bytes_per_token(kv) for layer in self.layers for kept in layer), Fraction(0))
+        """Bytes that every token adds, over all layers of one copy of the model."""
+        return sum((kept.growing_bytes_per_token(kv) for kept in self.caches), Fraction(0))
 
     def windowed_bytes_per_token(self, kv: KvTypes) -> Fraction:
         """Bytes that a token adds in window and chunk layers while those fill."""
-        return sum((kept.windowed_bytes_per_token(kv) for layer in self.layers for kept in layer), Fraction(0))
+        return sum((kept.windowed_bytes_per_token(kv) for kept in self.caches), Fraction(0))
 
     def fixed_bytes(self, kv: KvTypes) -> int:
         """Bytes that a sequence of any length holds: recurrent state and cross-attention KV."""
-        return sum(kept.fixed_bytes(kv) for layer in self.layers for kept in layer)
+        return sum(kept.fixed_bytes(kv) for kept in self.caches)
 
     def sequence_bytes(self, tokens: int, kv: KvTypes) -> int:
-        """Bytes of one sequence of ``tokens`` tokens, layer by layer, before an engine's pages."""
-        return sum(kept.bytes_for(tokens, kv) for layer in self.layers for kept in layer)
+        """Bytes of one sequence of ``tokens`` tokens, before an engine rounds to pages."""
+        return sum(kept.bytes_for(tokens, kv) for kept in self.caches)

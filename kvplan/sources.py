@@ -6,12 +6,15 @@ from pathlib import Path
 
 from kvplan.checkpoint import Checkpoint, read_folder, read_json_object
 from kvplan.errors import InputError, ModelUnavailableError, UnsupportedModelError, unreadable
-from kvplan.hub import HubUnavailableError, fetch_facts, fetch_gguf, split_gguf_reference
+from kvplan.hub import HubUnavailableError, fetch_facts, fetch_gguf
 from kvplan.model import ModelSpec, Source
 from kvplan.profiles.kinds import BundledModel
 from kvplan.profiles.loader import load_model_facts, nearest_names
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+_HUB_GGUF = re.compile(
+    r"(?P<model>[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*)/(?P<file>[^@]+\.gguf)(?:@(?P<revision>.+))?"
+)
 _HUB_PAGE = re.compile(r"(https?://)?(www\.)?(huggingface\.co|hf\.co)/(?P<id>[^/\s]+/[^/\s?#]+)")
 _LOOKS_LOCAL = re.compile(r"^[./~\\]|^[A-Za-z]:\\|\.(json|gguf|safetensors)$|/$|/.*/")
 
@@ -23,13 +26,13 @@ def read_model(
     profiles_folder: str | Path | None = None,
     token: str | None = None,
 ) -> ModelSpec:
-    """The model that ``reference`` names: a folder, a config.json, a .gguf file, ``org/name[@revision]``, or
-    ``org/name/file.gguf[@revision]``.
+    """The model that ``reference`` names: a folder, a config.json, a .gguf file, or a model or .gguf file on the Hub.
 
-    A local path uses no network at all. ``token`` wins over the environment's.
+    On the Hub: ``org/name[@revision]`` or ``org/name/file.gguf[@revision]``. A local path uses no network. ``token``
+    wins over the environment's.
     """
     if not reference.strip():
-        raise InputError("no model was named", hint="give org/name, a folder, a config.json or a .gguf file")
+        raise InputError("MODEL is empty", hint="give org/name, a folder, a config.json or a .gguf file")
     path = _existing(reference)
     if path is not None:
         return _read_local(path, reference)
@@ -50,7 +53,7 @@ def read_model(
 
 
 def _read_hub_gguf(model_id: str, file: str, revision: str | None, *, offline: bool, token: str | None) -> ModelSpec:
-    """A GGUF file of a repository: from the cache where it was downloaded, else its header alone, by ranges."""
+    """A GGUF file of a repository: from the cache if it was downloaded, else its header alone."""
     from kvplan.gguf import read_gguf
 
     found = fetch_gguf(model_id, file, revision=revision, offline=offline, token=token)
@@ -59,22 +62,22 @@ def _read_hub_gguf(model_id: str, file: str, revision: str | None, *, offline: b
 
 
 def _existing(reference: str) -> Path | None:
-    """The file or folder that ``reference`` names, or None; a name that no file can have names none."""
+    """The file or folder that ``reference`` names, or None."""
     try:
         path = Path(reference).expanduser()
         if not path.is_symlink() or path.exists():
             return path if path.exists() else None
-    except (OSError, RuntimeError, ValueError):  # too long, a home that nobody has, a zero byte
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown user's home, a zero byte
         return None
     try:
         path.stat()
-    except OSError as error:  # a link that leads nowhere, or to itself
+    except OSError as error:  # a broken or circular link
         raise unreadable(path, error) from error
     return path
 
 
 def split_reference(reference: str) -> tuple[str, str | None]:
-    """The Hub id and the revision after ``@``, if there is one.
+    """The Hub id, and the revision after ``@`` or None.
 
     >>> split_reference("org/name@refs/pr/1"), split_reference("gpt2")
     (('org/name', 'refs/pr/1'), ('gpt2', None))
@@ -86,12 +89,26 @@ def split_reference(reference: str) -> tuple[str, str | None]:
             hint="a Hub id is org/name, such as meta-llama/Llama-3.1-8B-Instruct",
         )
     if at and (".." in revision or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", revision)):
-        raise InputError(f"{revision!r} is not a revision", hint="a branch, a tag or a commit follows the @")
+        raise InputError(f"{revision!r} is not a revision", hint="give a branch, a tag or a commit after the @")
     return model_id, revision or None
 
 
+def split_gguf_reference(reference: str) -> tuple[str, str, str | None] | None:
+    """Repository, file and revision of ``org/name/file.gguf[@revision]``; None for anything else.
+
+    >>> split_gguf_reference("org/name-GGUF/q4/model-Q4_K_M.gguf@main")
+    ('org/name-GGUF', 'q4/model-Q4_K_M.gguf', 'main')
+    >>> split_gguf_reference("./model.gguf") is None
+    True
+    """
+    match = _HUB_GGUF.fullmatch(reference)
+    if match is None or ".." in reference:
+        return None
+    return match["model"], match["file"], match["revision"]
+
+
 def _read_local(path: Path, reference: str) -> ModelSpec:
-    """The model at ``path``; errors that know only their key say which file it stands in."""
+    """The model at ``path``; errors that only name a key get the file too."""
     try:
         return _read_path(path, reference)
     except (InputError, UnsupportedModelError) as error:
@@ -122,21 +139,21 @@ def _hint_for_folder(folder: Path) -> str:
     names = sorted(entry.name for entry in folder.iterdir())
     gguf = next((name for name in names if name.endswith(".gguf")), None)
     if gguf is not None:
-        return f"it holds a GGUF file: give {folder / gguf}"
+        return f"it has a GGUF file: give {folder / gguf}"
     if "adapter_config.json" in names:
-        return "it holds an adapter: give the base model that adapter_config.json names"
+        return "it has an adapter: give the base model that adapter_config.json names"
     if "params.json" in names:
-        return "it holds a checkpoint in its vendor's own format: give the config.json of the Transformers format"
-    inside = next((entry for entry in sorted(folder.glob("*/config.json"))), None)
+        return "it has a checkpoint in its vendor's own format: give the config.json of the Transformers format"
+    inside = next(iter(sorted(folder.glob("*/config.json"))), None)
     if inside is not None:
-        return f"one lies a folder deeper: give {inside.parent}"
+        return f"a folder in it has one: give {inside.parent}"
     return "give the folder of one checkpoint, or its config.json"
 
 
 def _read_bundled(
     model_id: str, revision: str | None, error: HubUnavailableError, profiles_folder: str | Path | None
 ) -> ModelSpec:
-    """The bundled facts where they may answer for the Hub; else the Hub's error, with the nearest bundled names."""
+    """The bundled facts if they may stand in for the Hub; else the Hub's error, with similar bundled names."""
     bundled = load_model_facts(model_id, extra_folder=profiles_folder) if error.catalogue_may_answer else None
     if bundled is None:
         near = nearest_names("models", model_id, extra_folder=profiles_folder)
@@ -144,8 +161,8 @@ def _read_bundled(
         raise ModelUnavailableError(error.message, hint=f"{error.hint}{others}") from error
     if revision is not None:
         raise ModelUnavailableError(
-            f"{error.message}; the bundled facts of {model_id} do not say which revision they are of",
-            hint=f"ask without @{revision} to use them, or: {error.hint}",
+            f"{error.message}; the bundled facts of {model_id} do not state their revision",
+            hint=f"leave out @{revision} to use them, or: {error.hint}",
         ) from error
     why = f" ({error.reason})" if error.reason else ""
     spec = _spec(bundled, bundled.id, Source(name=f"bundled facts{why}", checked=bundled.checked))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvplan.hf_config.weights.encoder_shape import encoder_shape
+from kvplan.hf_config.shape import encoder_shape
 from kvplan.model import EncoderShape
 
 

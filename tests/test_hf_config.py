@@ -10,9 +10,15 @@ import pytest
 
 from kvplan.errors import InputError, KvplanError, UnsupportedModelError
 from kvplan.hf_config import read_config
-from kvplan.hf_config.families import find_family, known_family, language_block, plain_family
-from kvplan.hf_config.fields import Fields
-from kvplan.hf_config.names import ARCHITECTURES, MODEL_TYPES
+from kvplan.hf_config.config import Fields
+from kvplan.hf_config.families import (
+    ARCHITECTURES,
+    MODEL_TYPES,
+    find_family,
+    known_family,
+    language_block,
+    plain_family,
+)
 from kvplan.hf_config.readers import READERS
 from kvplan.layers import (
     FLOAT32,

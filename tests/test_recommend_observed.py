@@ -164,7 +164,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str, complaint: str) -> N
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
         read_metrics(tmp_path / "none.txt")
-    with pytest.raises(InputError, match="a folder stands where a file is expected"):
+    with pytest.raises(InputError, match="this is a folder, not a file"):
         read_metrics(tmp_path)
     with pytest.raises(InputError, match="a device or pipe"):
         read_metrics(Path("/dev/zero"))

@@ -153,7 +153,7 @@ def test_an_index_whose_total_is_no_number_of_bytes(tmp_path: Path, total: str) 
     write_config(tmp_path)
     index = f'{{"metadata": {{"total_size": {total}}}, "weight_map": {{"a": "model-00001-of-00001.safetensors"}}}}'
     (tmp_path / "model.safetensors.index.json").write_text(index)
-    with pytest.raises(InputError, match=r"total_size is .*no number of bytes") as caught:
+    with pytest.raises(InputError, match=r"total_size is .*not a number of bytes") as caught:
         read_folder(tmp_path)
     assert (caught.value.key, caught.value.file) == (
         "metadata.total_size",
@@ -200,10 +200,10 @@ def test_a_weight_file_that_broke_off_is_named(tmp_path: Path, body: bytes) -> N
     ("files", "hint"),
     [
         ({}, "give the folder of one checkpoint, or its config.json"),
-        ({"q4.gguf": b""}, "it holds a GGUF file: give {folder}/q4.gguf"),
-        ({"adapter_config.json": b"{}"}, "it holds an adapter: give the base model that adapter_config.json names"),
-        ({"params.json": b"{}"}, "it holds a checkpoint in its vendor's own format"),
-        ({"deeper/config.json": b"{}"}, "one lies a folder deeper: give {folder}/deeper"),
+        ({"q4.gguf": b""}, "it has a GGUF file: give {folder}/q4.gguf"),
+        ({"adapter_config.json": b"{}"}, "it has an adapter: give the base model that adapter_config.json names"),
+        ({"params.json": b"{}"}, "it has a checkpoint in its vendor's own format"),
+        ({"deeper/config.json": b"{}"}, "a folder in it has one: give {folder}/deeper"),
     ],
 )
 def test_a_folder_without_a_config(tmp_path: Path, files: dict[str, bytes], hint: str) -> None:
@@ -227,8 +227,8 @@ def test_a_folder_without_a_config(tmp_path: Path, files: dict[str, bytes], hint
         ("[1]", None, None, "not a model's config: a JSON list, not an object"),
         ("null", None, None, "not a model's config: a JSON null, not an object"),
         ("3", None, None, "not a model's config: a JSON number, not an object"),
-        ('{"a": 1, "a": 2}', None, "a", "the key 'a' stands twice"),
-        ('{"text_config": {"b": 1, "b": 1}}', None, "b", "the key 'b' stands twice"),
+        ('{"a": 1, "a": 2}', None, "a", "the key 'a' appears twice"),
+        ('{"text_config": {"b": 1, "b": 1}}', None, "b", "the key 'b' appears twice"),
         (b"\xff\xfe{}", None, None, "not a JSON file: the bytes are not UTF-8 text"),
         (b"\x80\x05pickle", None, None, "not a JSON file: the bytes are not UTF-8 text"),
         ("[" * 100_000, None, None, "not a model's config: nested too deeply"),
@@ -259,7 +259,7 @@ def test_a_config_of_200_mb_is_not_read(tmp_path: Path) -> None:
 
 def test_a_folder_where_a_file_is_expected(tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").mkdir(parents=True)
-    with pytest.raises(InputError, match="a folder stands where a file is expected"):
+    with pytest.raises(InputError, match="this is a folder, not a file"):
         read_json_object(tmp_path / "model" / "config.json")
 
 
@@ -359,7 +359,7 @@ def test_the_catalogue_does_not_stand_in_for_a_revision(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelUnavailableError) as caught:
         read_model(f"{LLAMA}@v1", offline=offline)
-    assert "the bundled facts of meta-llama/Llama-3.1-8B-Instruct do not say which revision they are of" in (
+    assert "the bundled facts of meta-llama/Llama-3.1-8B-Instruct do not state their revision" in (
         caught.value.message
     )
     assert "@v1" in (caught.value.hint or "")

@@ -10,7 +10,7 @@ import pytest
 from kvplan.engines.weights import rank_share, rank_weights, stage_parts
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config import read_config
-from kvplan.hf_config.weights.encoders import encoder_parts
+from kvplan.hf_config.weights.vision import encoder_parts
 from kvplan.layers import FullAttention, StoredType
 from kvplan.model import ModelSpec, Shape, Source, WeightPart, Weights
 from kvplan.sources import read_model

@@ -1,18 +1,22 @@
-"""GGUF files (llama.cpp, Ollama): the model they describe, read from the header alone, here or over the network."""
+"""GGUF files (llama.cpp, Ollama): the model they describe, read from the header alone, here or over the network.
+
+Layers are read by feature; what is not understood is refused.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from kvplan.errors import InputError, unreadable
-from kvplan.gguf.header import GgufHeader, Reader, read_header
-from kvplan.gguf.metadata import read_gguf_metadata
-from kvplan.gguf.weights import weight_parts
-from kvplan.model import ModelSpec, Source
+from kvplan.gguf.header import WHOLE_FILE_HINT, GgufHeader, Keys, LongArray, Reader, read_header
+from kvplan.gguf.layers import KEEPS_NO_KV, read_layers
+from kvplan.gguf.tensors import weight_parts
+from kvplan.model import ModelSpec, Shape, Source, Weights
 
 __all__ = ["Reader", "read_gguf", "read_gguf_metadata"]
 
+_MOST_LAYERS = 10_000
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
@@ -24,11 +28,11 @@ def read_gguf(
     size_bytes: int | None = None,
     weight_bytes: int | None = None,
 ) -> ModelSpec:
-    """The model behind a GGUF file: a path, or a function that reads a range of bytes (``read(offset, length)``).
+    """The model in a GGUF file: a path, or a function that reads a range of bytes (``read(offset, length)``).
 
-    ``size_bytes`` is the file's size where a reader knows it; ``weight_bytes`` replaces the sum over the tensors (for a
-    model split over several files, whose first holds the keys). Shards beside a local path are added up.
-    Raises InputError for a damaged or foreign file.
+    ``size_bytes`` is the file's size where the caller knows it; ``weight_bytes`` replaces the sum over the tensors (for
+    a model split over several files, of which the first has the keys). Shards beside a local path are added up.
+    Raises InputError for a damaged file or one of another format.
     """
     if isinstance(file, Path):
         name = model_id or file.name
@@ -55,7 +59,7 @@ def read_gguf(
 
 
 def _stored_bytes(headers: Sequence[GgufHeader]) -> int | None:
-    """Bytes of all tensors; None where there are none, or one has a type that is not known."""
+    """Bytes of all tensors; None where there are none, or one has an unknown type."""
     sizes = [header.stored_bytes for header in headers]
     return None if None in sizes else sum(size for size in sizes if size is not None) or None
 
@@ -80,10 +84,130 @@ def _read_local(path: Path) -> GgufHeader:
 
 
 def _other_shards(path: Path) -> list[Path]:
-    """The other files of a split model that lie beside ``path``; none where one is missing."""
+    """The other files of a split model beside ``path``; none where one is missing."""
     match = _SHARD.fullmatch(path.name)
     if match is None:
         return []
     names = [f"{match['stem']}-{number + 1:05d}-of-{match['count']}.gguf" for number in range(int(match["count"]))]
     shards = [path.with_name(name) for name in names if name != path.name]
     return shards if all(shard.is_file() for shard in shards) else []
+
+
+_REFUSED = {
+    "clip": "the projector beside a vision model, not the model",
+    "deepseek4": "compressed KV",
+    "dots3note": "window layers beside an indexer",
+    "glm5-next": "pooled index keys",
+    "hy-v4": "an indexer of its own layout",
+    "minimax-m3": "index keys beside grouped attention",
+    "qwen4exp": "index keys beside recurrent state",
+    "t5": "an encoder whose output length sets the cross-attention cache",
+}
+
+
+def read_gguf_metadata(
+    metadata: Mapping[str, object],
+    *,
+    model_id: str = "model.gguf",
+    source: Source | None = None,
+    parameters: int | None = None,
+    stored_bytes: int | None = None,
+) -> ModelSpec:
+    """The model that a GGUF file's keys describe. ``stored_bytes`` is the size of its tensors.
+
+    ``block_count`` includes MTP layers; the main context keeps nothing for them, so they are left out.
+    Raises InputError for a missing or malformed key, UnsupportedModelError for a cache that is not modelled.
+    """
+    architecture = metadata.get("general.architecture")
+    if not isinstance(architecture, str) or not architecture:
+        raise InputError(
+            f"{model_id} does not say general.architecture",
+            hint=WHOLE_FILE_HINT,
+            file=model_id,
+            key="general.architecture",
+        )
+    keys = Keys(metadata=metadata, architecture=architecture, file=model_id)
+    _refuse(keys)
+    count = keys.needed("block_count") - (keys.number("nextn_predict_layers") or 0)
+    if not 0 < count <= _MOST_LAYERS:
+        raise keys.wrong(
+            f"{architecture}.block_count", keys.raw("block_count"), f"a number of layers from 1 to {_MOST_LAYERS:,}"
+        )
+    layers, notes = read_layers(keys, count)
+    heads = keys.per_layer("attention.head_count", count) or ()
+    return ModelSpec(
+        id=model_id,
+        architecture=architecture,
+        source=source or Source(name=model_id),
+        layers=layers,
+        max_context_tokens=keys.number("context_length"),
+        query_heads=tuple(sorted({number for number in heads if number})),
+        dtype="float16",
+        shape=_shape(keys, count),
+        weights=Weights(parameters=parameters, stored_bytes=stored_bytes, quantization=_quantization(metadata)),
+        notes=notes,
+    )
+
+
+def _refuse(keys: Keys) -> None:
+    reason = _REFUSED.get(keys.architecture)
+    if reason is None and keys.raw("attention.cross_attention_layers") is not None:
+        reason = "cross-attention layers"
+    if reason is not None:
+        message = f"the GGUF architecture {keys.architecture!r} ({reason}) is not modelled"
+        raise keys.unsupported(message, key="general.architecture")
+
+
+def _shape(keys: Keys, count: int) -> Shape:
+    vocabulary = keys.number("vocab_size")
+    tokens = keys.metadata.get("tokenizer.ggml.tokens")
+    if vocabulary is None and isinstance(tokens, LongArray):
+        vocabulary = tokens.elements
+    elif vocabulary is None and isinstance(tokens, list):
+        vocabulary = len(tokens)
+    widths = keys.per_layer("feed_forward_length", count)
+    expert_widths = keys.per_layer("expert_feed_forward_length", count)
+    experts = keys.number("expert_count")
+    return Shape(
+        hidden=keys.number("embedding_length") or 0,
+        vocabulary=vocabulary,
+        intermediate=max(widths) if widths else None,
+        experts=experts or None,
+        experts_per_token=keys.number("expert_used_count") or None,
+        expert_intermediate=max(expert_widths) if expert_widths else None,
+        is_pooling=keys.architecture in KEEPS_NO_KV,
+    )
+
+
+# ``general.file_type``: what most tensors are stored in (llama.cpp's ``llama_ftype``).
+_FILE_TYPES = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    25: "IQ4_NL",
+    30: "IQ4_XS",
+    32: "BF16",
+    38: "MXFP4",
+    39: "NVFP4",
+}
+
+
+def _quantization(metadata: Mapping[str, object]) -> str | None:
+    number = metadata.get("general.file_type")
+    if not isinstance(number, int):
+        return None
+    name = _FILE_TYPES.get(number, f"file type {number}")
+    return f"gguf {name}"

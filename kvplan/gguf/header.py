@@ -1,15 +1,18 @@
-"""The header of a GGUF file: its keys and its tensors' shapes, read without touching the weights.
+"""The header of a GGUF file: its keys, with typed access, and its tensors; the weights are not touched.
 
 Layout (GGUF 2 and 3, little-endian): magic, version, tensor count, key count; keys; tensor descriptions; padding; data.
 Source: ggml's ``gguf.cpp`` and the format's published description.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvplan.errors import InputError
-from kvplan.gguf.tensor_types import tensor_bytes
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.gguf.tensors import Tensor
+
+_CONFIG_HINT = "plan from the model's config.json, for an engine that kvplan models it on"
+WHOLE_FILE_HINT = "take a complete GGUF file, or convert the model again"
 
 Reader = Callable[[int, int], bytes]
 """Bytes of a file from an offset: ``read(offset, length)``; fewer where the file ends, none past its end."""
@@ -47,29 +50,6 @@ class LongArray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tensor:
-    """One tensor as the header describes it; ``offset_bytes`` counts from the start of the data."""
-
-    name: str
-    shape: tuple[int, ...]
-    type_number: int
-    offset_bytes: int
-
-    @property
-    def elements(self) -> int:
-        """Product of the shape."""
-        product = 1
-        for side in self.shape:
-            product *= side
-        return product
-
-    @property
-    def bytes(self) -> int | None:
-        """Bytes in the file, or None where the type is not known."""
-        return tensor_bytes(self.elements, self.type_number)
-
-
-@dataclass(frozen=True, kw_only=True)
 class GgufHeader:
     """Keys and tensors of one GGUF file. ``data_offset_bytes`` is where the tensors' data begins."""
 
@@ -96,8 +76,63 @@ class GgufHeader:
         return self.data_offset_bytes + max(ends, default=0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """The keys of one file, ``<architecture>.<name>``: one number for all layers, or a list with one each."""
+
+    metadata: Mapping[str, object]
+    architecture: str
+    file: str
+
+    def unsupported(self, message: str, *, key: str) -> UnsupportedModelError:
+        """The error for a cache that is not modelled."""
+        return UnsupportedModelError(f"{self.file}: {message}", hint=_CONFIG_HINT, file=self.file, key=key)
+
+    def wrong(self, key: str, value: object, wanted: str) -> InputError:
+        """The error for a key whose value is not ``wanted``."""
+        return InputError(
+            f"{self.file}: {key} is {value!r}, not {wanted}", hint=WHOLE_FILE_HINT, file=self.file, key=key
+        )
+
+    def raw(self, name: str) -> object:
+        """The value of ``<architecture>.<name>``, or of the bare ``<name>``; None where the file has neither."""
+        return self.metadata.get(f"{self.architecture}.{name}", self.metadata.get(name))
+
+    def number(self, name: str) -> int | None:
+        """A whole number of zero or more, or None where the key is absent."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.wrong(f"{self.architecture}.{name}", value, "a whole number")
+        return value
+
+    def needed(self, name: str) -> int:
+        """As ``number``, but the key must be there."""
+        value = self.number(name)
+        if value is None:
+            key = f"{self.architecture}.{name}"
+            raise InputError(f"{self.file} does not say {key}", hint=WHOLE_FILE_HINT, file=self.file, key=key)
+        return value
+
+    def per_layer(self, name: str, layers: int) -> tuple[int, ...] | None:
+        """A number for each layer, from a list or one number for all; None where the key is absent."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if isinstance(value, LongArray):
+            raise self.wrong(f"{self.architecture}.{name}", f"{value.elements} numbers", f"a list for {layers} layers")
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            numbers = tuple(int(item) for item in value if isinstance(item, (int, bool)))
+            if len(numbers) != len(value) or len(numbers) < layers or min(numbers, default=0) < 0:
+                raise self.wrong(f"{self.architecture}.{name}", value, f"a list of whole numbers for {layers} layers")
+            return numbers[:layers]
+        number = self.number(name)
+        return None if number is None else (number,) * layers
+
+
 class _Cursor:
-    """Walks a file from front to back, asking its reader for more as it goes: 8 MiB first, then four times as much."""
+    """Reads a file from front to back and asks its reader for more when needed: 8 MiB, then four times as much."""
 
     def __init__(self, read: Reader, file: str, size_bytes: int | None) -> None:
         self._read = read
@@ -132,7 +167,7 @@ class _Cursor:
         return taken
 
     def skip_texts(self, count: int, what: str) -> None:
-        """Steps over ``count`` texts without decoding them (a vocabulary has a quarter of a million)."""
+        """Skips ``count`` texts without decoding them (a vocabulary has a quarter of a million)."""
         length_of = struct.Struct("<Q").unpack_from
         for _ in range(count):
             if self.position + 8 > len(self._buffer):
@@ -161,8 +196,8 @@ class _Cursor:
 def read_header(read: Reader, *, file: str, size_bytes: int | None = None) -> GgufHeader:
     """The header behind ``read``, in as few reads as it takes (8 MiB, then 32, 128 …).
 
-    ``size_bytes`` is the file's size where it is known: counts that cannot fit in it are refused, and so is a file that
-    ends before its last tensor. Raises InputError naming ``file``.
+    ``size_bytes`` is the file's size where it is known: a header or tensors that do not fit in it are refused. Raises
+    InputError naming ``file``.
     """
     cursor = _Cursor(read, file, size_bytes)
     version = _version(cursor)
@@ -211,7 +246,7 @@ def _version(cursor: _Cursor) -> int:
 
 
 def _value(cursor: _Cursor, type_number: int, key: str) -> object:
-    """One value; long arrays are skipped and keep their length only."""
+    """One value; of a long array only the length is kept."""
     if type_number in _SCALARS:
         return cursor.number(_SCALARS[type_number])
     if type_number == _STRING:

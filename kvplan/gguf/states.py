@@ -6,7 +6,7 @@ types that ``llama-model.cpp`` passes to its recurrent memory.
 
 from dataclasses import replace
 
-from kvplan.gguf.keys import Keys
+from kvplan.gguf.header import Keys
 from kvplan.layers import (
     FLOAT32,
     GatedDeltaState,
@@ -20,10 +20,10 @@ from kvplan.layers import (
     ShortConvState,
 )
 
-# Architectures without attention, and those in which every layer has both attention and a state.
+# Architectures without attention, and those whose every layer has both attention and a state.
 PURELY_RECURRENT = {"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"}
 STATE_BESIDE_ATTENTION = {"falcon-h1"}
-# Every n-th layer is full attention, the others are recurrent, where the file names no interval of its own.
+# Every n-th layer is full attention and the others are recurrent, where the file has no interval of its own.
 FULL_ATTENTION_INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "minimax-01": 8}
 
 
@@ -31,8 +31,8 @@ def recurrent_layers(keys: Keys, layers: int, kv_heads: tuple[int, ...]) -> tupl
     """Which layers keep a recurrent state.
 
     In this order: architectures that are recurrent throughout; a list ``attention.recurrent_layers``; an interval of
-    full attention (layer i is recurrent unless (i + 1) % interval = 0); layers with 0 KV heads. Of the last,
-    Nemotron-H's layers with a feed-forward width are plain MLPs.
+    full attention (layer i is recurrent unless (i + 1) % interval = 0); layers with 0 KV heads. Nemotron-H's layers
+    with 0 KV heads and a feed-forward width are plain MLPs.
     """
     if keys.architecture in PURELY_RECURRENT | STATE_BESIDE_ATTENTION:
         return (True,) * layers
@@ -62,7 +62,7 @@ def recurrent_state(keys: Keys, heads: int, key_length: int) -> tuple[Layer, ...
 
 
 def _states(keys: Keys, heads: int, key_length: int) -> tuple[RecurrentLayer, ...]:
-    """The state by the keys that describe it: RWKV, a short convolution, KDA, else the ``ssm`` keys."""
+    """The state by the keys in the file: RWKV, a short convolution, KDA, else the ``ssm`` keys."""
     width, kernel = keys.number("embedding_length") or 0, keys.number("ssm.conv_kernel")
     if (wkv_head := keys.number("wkv.head_size")) and width:
         return _rwkv(keys, width, wkv_head)
@@ -79,7 +79,7 @@ def _states(keys: Keys, heads: int, key_length: int) -> tuple[RecurrentLayer, ..
 
 
 def _ssm(keys: Keys, inner: int, state: int, kernel: int) -> RecurrentLayer:
-    """Mamba-1 where the file has no groups; with groups Mamba-2, or in a model with an interval of full attention the
+    """Mamba-1 where the file has no groups; with groups Mamba-2, or, in a model with an interval of full attention, the
     gated delta net, whose key heads are the groups."""
     ranks, groups = keys.number("ssm.time_step_rank"), keys.number("ssm.group_count")
     if not groups:

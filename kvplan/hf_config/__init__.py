@@ -1,17 +1,31 @@
-"""config.json to ``ModelSpec``: features are read, class defaults are written down, the rest is refused."""
+"""config.json to ``ModelSpec``: features are read, class defaults are written down, the rest is refused.
+
+The path of a config, one module a step: ``config`` (typed keys, language block), ``families`` (which class),
+``defaults`` (what that class fills in), ``readers`` (the table from family to the function that reads its layers), then
+``context``, ``dtypes``, ``shape`` and ``weights``.
+
+To add an attention kind:
+
+1. a dataclass in ``kvplan/layers``, exported there: its ``kind``, its bytes, its share of a rank;
+2. a function from ``ModelConfig`` to layers beside its relatives here, and its line in ``readers.READERS``; a family
+   whose model type or architecture is spelled differently also needs a line in ``families``, one whose config class
+   has defaults a line in ``defaults``;
+3. a strategy in ``tests/strategies.py``, by which all laws apply to it, and a golden row in ``tests/test_layers.py``;
+4. a published model with its arithmetic in ``tests/configs``.
+
+Tests fail for each missing step. Engines refuse the kind by name until they know how they store it; weights are counted
+once ``weights`` knows the class.
+"""
 
 from collections.abc import Mapping
 
 from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.hf_config.config import CHECK_HINT, HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, Fields, ModelConfig
 from kvplan.hf_config.context import read_context, says_context, served_context
 from kvplan.hf_config.defaults import CLASS_DEFAULTS
-from kvplan.hf_config.described import HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, Described
-from kvplan.hf_config.dtype import read_dtype
+from kvplan.hf_config.dtypes import quantises_weights, quantization_block, read_dtype, read_kv_scheme
 from kvplan.hf_config.families import ENCODER_HINT, find_family, language_block
-from kvplan.hf_config.fields import CHECK_HINT, Fields
-from kvplan.hf_config.next_token import next_token_layers
-from kvplan.hf_config.quantization import quantises_weights, quantization_block, read_kv_scheme
-from kvplan.hf_config.readers import reader_of
+from kvplan.hf_config.readers import next_token_layers, reader_of
 from kvplan.hf_config.shape import query_head_counts, read_shape
 from kvplan.hf_config.weights import read_weights
 from kvplan.model import ModelSpec, Source
@@ -20,10 +34,10 @@ __all__ = ["read_config"]
 
 _WITHOUT_HEADS = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv5"})
 _ENCODER_DECODERS = frozenset({"whisper", "bart", "t5"})
-# Families that count layers or heads under names of their own, so that the usual ones cannot be asked for.
+# Families that count layers or heads under names of their own, so that the usual ones cannot be required.
 _OWN_NAMES = _WITHOUT_HEADS | _ENCODER_DECODERS | {"openelm", "nemotron_h"}
-# vLLM 0.33, ``FalconAttention``: built without the cache's settings, so it stays 16-bit whatever is asked for; only the
-# scheme of compressed-tensors reaches it, with the weights' quantisation.
+# vLLM 0.33, ``FalconAttention``: built without the cache's settings, so it stays 16-bit whatever KV type is given; only
+# the scheme of compressed-tensors reaches it, with the weights' quantization.
 _IGNORES_KV_DTYPE = frozenset({"falcon"})
 
 
@@ -39,18 +53,18 @@ def read_config(
     """The model that a config.json describes.
 
     ``quantization`` is the hf_quant_config.json beside it; ``parameters`` and ``weight_bytes`` are published totals.
-    Raises UnsupportedModelError for what is not understood and InputError for a value that makes no sense, both with
-    key and value.
+    Raises UnsupportedModelError for what is not understood and InputError for an impossible value, both with the key.
     """
-    model = _described(config, source)
+    model = _model_config(config, source)
     text, outer, family = model.text, model.outer, model.family
     layers = reader_of(model)(model)
     block = quantization_block(outer, text, quantization)
     is_nested = text.values is not outer.values and block is not None and block.path.startswith(text.path)
     kv_scheme = read_kv_scheme(block, family=family, layers=layers, is_nested=is_nested)
+    names = outer.texts("architectures") or text.texts("architectures")
     return ModelSpec(
         id=model_id,
-        architecture=_architecture(outer, text, family),
+        architecture=names[0] if names else outer.text("model_type") or text.text("model_type") or family,
         source=source,
         layers=layers,
         next_token_layers=next_token_layers(model, layers),
@@ -73,20 +87,23 @@ def read_config(
     )
 
 
-def _described(config: Mapping[str, object], source: Source) -> Described:
+def _model_config(config: Mapping[str, object], source: Source) -> ModelConfig:
     """The config with its language block found, its family known and its class defaults filled in."""
     if not isinstance(config, Mapping):
         raise InputError(f"a config is an object, not {type(config).__name__}", hint=CHECK_HINT, file=source.name)
     outer = Fields(config)
     text = language_block(outer)
+    is_nested = text.values is not outer.values
     family = find_family(outer, text)
-    _require_causal(outer, text, family)
-    nested = text.values is not outer.values
-    text = text.with_defaults(_class_keys(family, nested=nested))
-    if not nested and family not in _OWN_NAMES:
-        _require_shape(text)
+    _require_causal(outer, family, is_nested=is_nested)
     defaults = CLASS_DEFAULTS.get(family)
-    return Described(
+    if defaults is not None:
+        # transformers always writes these three into a flat file; a nested block may leave out any default
+        needed = () if is_nested else ("num_hidden_layers", "num_attention_heads", "hidden_size")
+        text = text.with_defaults({name: value for name, value in defaults.keys.items() if name not in needed})
+    if not is_nested and family not in _OWN_NAMES:
+        _require_shape(text)
+    return ModelConfig(
         text=text,
         outer=outer,
         family=family,
@@ -95,7 +112,7 @@ def _described(config: Mapping[str, object], source: Source) -> Described:
     )
 
 
-def _notes(model: Described) -> tuple[str, ...]:
+def _notes(model: ModelConfig) -> tuple[str, ...]:
     """What a reader of the plan should know and no other field says."""
     notes = []
     served = served_context(model.text)
@@ -108,22 +125,10 @@ def _notes(model: Described) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _class_keys(family: str, *, nested: bool) -> Mapping[str, object]:
-    """Class defaults. A flat file must say its own layers, heads and width (transformers always writes them there); a
-    nested block may leave out whatever its class fills in."""
-    defaults = CLASS_DEFAULTS.get(family)
-    if defaults is None:
-        return {}
-    if nested:
-        return defaults.keys
-    needed = ("num_hidden_layers", "num_attention_heads", "hidden_size")
-    return {name: value for name, value in defaults.keys.items() if name not in needed}
-
-
 def _require_shape(text: Fields) -> None:
     """One message for everything that a flat file leaves out.
 
-    Query heads only matter for KV where they say the KV heads or the head width, and never for a latent.
+    Query heads only matter for KV where they give the KV heads or the head width, and never for a latent.
     """
     wanted: dict[str, tuple[str, ...]] = {"number of layers": LAYER_NAMES}
     if not text.says("kv_lora_rank") and not (text.says(*KV_HEAD_NAMES) and text.says("head_dim")):
@@ -140,17 +145,14 @@ def _require_shape(text: Fields) -> None:
         )
 
 
-def _require_causal(outer: Fields, text: Fields, family: str) -> None:
-    """A decoder that embeds by looking both ways keeps no KV cache (vLLM 0.33, ``Gemma3TextModelConfig``; PaliGemma,
-    which says the same of its prompt, keeps one)."""
-    both_ways = family == "gemma3_text" and text.values is outer.values and "use_bidirectional_attention"
+def _require_causal(outer: Fields, family: str, *, is_nested: bool) -> None:
+    """Refuses a decoder that embeds by looking both ways, which keeps no KV cache.
+
+    PaliGemma, which says the same of its prompt, keeps one. Source: vLLM 0.33, ``Gemma3TextModelConfig``.
+    """
+    both_ways = "use_bidirectional_attention" if family == "gemma3_text" and not is_nested else None
     for name, value in ((both_ways, True), ("is_causal", False)):
         if name and outer.value(name) is value:
             raise outer.refused(
                 name, "a model that looks both ways keeps no KV cache, so there is none to plan", hint=ENCODER_HINT
             )
-
-
-def _architecture(outer: Fields, text: Fields, family: str) -> str:
-    listed = outer.texts("architectures") or text.texts("architectures") or []
-    return listed[0] if listed else outer.text("model_type") or text.text("model_type") or family

@@ -1,24 +1,22 @@
-"""What an architecture's config class fills in where config.json is silent.
+"""What each config class fills in where config.json is silent.
 
-Source: the config classes of transformers 5.20, each built without the key; classes that transformers does not have
-(remote code) have no row, so their configs must say what is needed.
+Source: the config classes of transformers 5.20, each built without the key. Classes that transformers does not have
+(remote code) have no row, so their configs must state what is needed.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassDefaults:
-    """One config class. ``kv_heads`` None: one per query head. ``head_dim`` None: hidden / query heads. ``strict``
-    classes refuse an explicit null where others fall back to that rule. ``keys`` is what ``Fields`` fills in."""
+    """One config class: the ``keys`` that it fills in; ``strict`` classes refuse an explicit null.
 
-    kv_heads: int | None
-    head_dim: int | None
-    tied: bool
-    strict: bool
+    A null ``num_key_value_heads`` means one per query head, a null ``head_dim`` hidden / query heads.
+    """
+
     keys: Mapping[str, object]
+    strict: bool
 
 
 def _class(
@@ -43,7 +41,7 @@ def _class(
         "max_position_embeddings": context,
         "tie_word_embeddings": tied,
     }
-    return ClassDefaults(kv_heads=kv, head_dim=head_dim, tied=tied, strict=strict, keys=MappingProxyType(keys))
+    return ClassDefaults(keys=keys, strict=strict)
 
 
 CLASS_DEFAULTS: Mapping[str, ClassDefaults] = {

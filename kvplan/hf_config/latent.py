@@ -2,43 +2,33 @@
 
 from dataclasses import replace
 
-from kvplan.hf_config.described import Described, LayerStack
-from kvplan.hf_config.heads import read_heads
-from kvplan.hf_config.standard import attention, read_standard
-from kvplan.hf_config.windows import FULL
-from kvplan.layers import (
-    CompressedKv,
-    CompressedWindow,
-    CompressorState,
-    FullAttention,
-    IndexKeys,
-    LatentAttention,
-    Layer,
-)
+from kvplan.hf_config.attention import full_attention, full_heads, read_standard
+from kvplan.hf_config.config import LayerStack, ModelConfig
+from kvplan.layers import CompressedKv, CompressedWindow, CompressorState, IndexKeys, LatentAttention, Layer
 
 _FP8_VALUES_PER_SCALE = 128
 _SCALE_BYTES = 4
 
 
-def read_latent(model: Described) -> LayerStack:
+def read_latent(model: ModelConfig) -> LayerStack:
     """MLA: ``kv_lora_rank + qk_rope_head_dim`` values per token and layer, whatever the head counts say.
 
-    A file that says ``kv_lora_rank: null`` (DeepSeek-VL2-tiny, DeepSeek-OCR) keeps plain K and V. Source: vLLM 0.33,
+    A file with ``kv_lora_rank: null`` (DeepSeek-VL2-tiny, DeepSeek-OCR) describes plain K and V. Source: vLLM 0.33,
     ``ModelArchConfigConvertorBase.is_deepseek_mla`` and ``MLAAttentionSpec``.
     """
     text = model.text
     if "kv_lora_rank" in text.values and text.value("kv_lora_rank") is None:
-        plain = {name: value for name, value in model.text.defaults.items() if name != "head_dim"}
-        return read_standard(replace(model, text=model.text.with_defaults(plain)))
+        plain = {name: value for name, value in text.defaults.items() if name != "head_dim"}
+        return read_standard(replace(model, text=replace(text, defaults=plain)))
     return ((latent_cache(model),),) * model.layers
 
 
-def latent_cache(model: Described) -> LatentAttention:
+def latent_cache(model: ModelConfig) -> LatentAttention:
     """The latent of one layer."""
     return LatentAttention(latent_dim=model.text.count("kv_lora_rank"), rope_dim=model.text.size("qk_rope_head_dim"))
 
 
-def index_keys(model: Described) -> IndexKeys:
+def index_keys(model: ModelConfig) -> IndexKeys:
     """DeepSeek's indexer: ``index_head_dim`` fp8 values and one float32 scale per 128 of them (128 → 132 B).
 
     Source: vLLM 0.33, ``DeepseekV32IndexerCache``.
@@ -47,8 +37,8 @@ def index_keys(model: Described) -> IndexKeys:
     return IndexKeys(bytes_per_entry=width + width // _FP8_VALUES_PER_SCALE * _SCALE_BYTES)
 
 
-def read_sparse_latent(model: Described) -> LayerStack:
-    """MLA with an indexer: its keys come on top, on the layers that have an indexer of their own."""
+def read_sparse_latent(model: ModelConfig) -> LayerStack:
+    """MLA with an indexer, whose keys come on top on the layers that have an indexer of their own."""
     latent, keys = latent_cache(model), index_keys(model)
     return tuple((latent, keys) if own else (latent,) for own in own_indexer(model))
 
@@ -56,12 +46,12 @@ def read_sparse_latent(model: Described) -> LayerStack:
 _LISTS_INDEXERS = frozenset({"glm5_next_text", "hy_v4"})
 
 
-def own_indexer(model: Described) -> list[bool]:
-    """Which layers have an indexer of their own; the others use the choice of tokens of an earlier layer.
+def own_indexer(model: ModelConfig) -> list[bool]:
+    """Which layers have an indexer of their own; the others reuse the tokens that an earlier layer chose.
 
-    The rules, in this order: ``indexer_types``, for the few classes that read it (DeepSeek-V3.2 and GLM-5 do not, even
-    where their files have it); ``index_topk_pattern``, where ``S`` is a layer that shares and layers beyond the pattern
-    have their own; else layer i has its own if max(i − ``index_skip_topk_offset`` + 1, 0) is a multiple of
+    In this order: ``indexer_types``, for the few classes that read it (DeepSeek-V3.2 and GLM-5 do not, even where their
+    files have it); ``index_topk_pattern``, where ``S`` marks a layer that shares, and layers beyond the pattern have
+    their own; else layer i has its own if max(i − ``index_skip_topk_offset`` + 1, 0) is a multiple of
     ``index_topk_freq`` (offset 2 and frequency 1 where absent, so every layer). Source: vLLM 0.33,
     ``DeepseekV32Attention``.
     """
@@ -81,67 +71,88 @@ def own_indexer(model: Described) -> list[bool]:
 SPARSE_NAMES = frozenset({"sparse_attention", "sparse", "indexed_attention", "deepseek_sparse_attention"})
 
 
-def read_listed_sparse(model: Described) -> LayerStack:
+def read_listed_sparse(model: ModelConfig) -> LayerStack:
     """Hunyuan 4: MLA on every layer, sparse on those that ``layer_types`` marks.
 
-    Of the sparse layers, those that ``indexer_types`` calls ``full`` have an indexer of their own; without that key,
-    layer 0 and every fourth layer from 1 on.
-
-    Source: vLLM 0.33, ``HYV4Attention``, ``HYV4Config``.
+    A sparse layer that ``indexer_types`` calls ``full`` has an indexer of its own; without that key, layer 0 and every
+    fourth layer from 1 on. Source: vLLM 0.33, ``HYV4Attention``, ``HYV4Config``.
     """
     text, layers = model.text, model.layers
     kinds = text.texts("layer_types") or []
     owns = own_indexer(model)
     if not text.says("indexer_types"):
         owns = [index == 0 or (index - 1) % 4 == 0 for index in range(layers)]
-    sparse = [index < len(kinds) and kinds[index] in SPARSE_NAMES for index in range(layers)]
     latent = latent_cache(model)
-    keys = index_keys(model) if any(sparse) else None
-    return tuple(
-        (latent, keys) if keys is not None and sparse[index] and owns[index] else (latent,) for index in range(layers)
-    )
+    sparse = [kind in SPARSE_NAMES for kind in kinds[:layers]]
+    if not any(sparse):
+        return ((latent,),) * layers
+    keys = index_keys(model)
+    sparse += [False] * (layers - len(sparse))
+    return tuple((latent, keys) if each and own else (latent,) for each, own in zip(sparse, owns, strict=True))
 
 
-def read_double_latent(model: Described) -> LayerStack:
-    """LongCat-Flash: two latent caches in each decoder layer. Source: vLLM 0.33, ``FlashDecoderLayer`` (``num_layers``
-    decoder layers; ``num_hidden_layers``, where present, counts the sublayers)."""
+def read_double_latent(model: ModelConfig) -> LayerStack:
+    """LongCat-Flash: two latent caches in each decoder layer.
+
+    ``num_layers`` counts decoder layers; ``num_hidden_layers``, where present, counts sublayers. Source: vLLM 0.33,
+    ``FlashDecoderLayer``.
+    """
     layers = model.text.optional_count("num_layers") or model.text.count("num_hidden_layers") // 2
     return ((latent_cache(model),) * 2,) * layers
 
 
-def read_expanded_latent(model: Described) -> LayerStack:
-    """MiniCPM3: the weights are latent, but vLLM stores what they expand to: a key and a value for every head, both
-    ``qk_nope_head_dim + qk_rope_head_dim`` wide. Source: vLLM 0.33, ``MiniCPM3Attention``."""
+def read_expanded_latent(model: ModelConfig) -> LayerStack:
+    """MiniCPM3: the weights are latent, but vLLM stores what they expand to.
+
+    That is a key and a value for every head, both ``qk_nope_head_dim + qk_rope_head_dim`` wide. Source: vLLM 0.33,
+    ``MiniCPM3Attention``.
+    """
     width = model.text.count("qk_nope_head_dim") + model.text.count("qk_rope_head_dim")
-    heads = model.query_heads
-    return ((FullAttention(kv_heads=heads, head_dim=width, value_head_dim=width),),) * model.layers
+    return ((full_heads(model.query_heads, width),),) * model.layers
 
 
 _COMPRESSED_HEAD_DIM = 512
-_COMPRESSED_ENTRY_BYTES = 584  # vLLM's fp8_ds_mla of head size 512: 448 fp8 + 64 rope × 2 B + 8 B of scales
+_COMPRESSED_ENTRY_BYTES = 584  # vLLM's fp8_ds_mla at head size 512: 448 fp8 + 64 rope × 2 B + 8 B of scales
 
 
-def read_compressed(model: Described) -> LayerStack:
+def read_compressed(model: ModelConfig) -> LayerStack:
     """DeepSeek-V4: every layer keeps a packed window of tokens, and most keep compressed entries beside it.
 
     A layer of ratio 4 or 128 adds one entry for that many tokens, and the compressor's float32 state, from which the
     next entry is made. At ratio 4 neighbouring entries overlap, so the state holds 2 × 2 × head_dim values per token
     over two groups of 4 tokens; at ratio 128 it holds 2 × head_dim values over one group. Only ratio 4 has an indexer,
-    with a compressor of its own. ``compress_ratios`` has an entry for each layer, and further ones for multi-token
-    prediction. Source: vLLM 0.33, ``DeepseekV4Attention``, ``DeepseekCompressor``, ``SlidingWindowMLASpec``.
+    with a compressor of its own. ``compress_ratios`` has an entry for each layer, then for the MTP layers.
+    Source: vLLM 0.33, ``DeepseekV4Attention``, ``DeepseekCompressor``, ``SlidingWindowMLASpec``.
     """
-    own = _packed_window(model)
-    return tuple(_compressed_layer(model, ratio, own) for ratio in _ratios(model))
+    window = _packed_window(model)
+    return tuple((window, *_compressed_caches(model, ratio)) for ratio in _ratios(model))
 
 
-def _packed_window(model: Described) -> CompressedWindow:
+def _compressed_caches(model: ModelConfig, ratio: int) -> tuple[Layer, ...]:
+    """What a layer of this ratio keeps beside its window."""
+    if ratio <= 1:
+        return ()
+    entries = CompressedKv(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, tokens_per_entry=ratio)
+    if ratio == 128:
+        return entries, CompressorState(values_per_token=2 * _COMPRESSED_HEAD_DIM, window=ratio)
+    if ratio != 4:
+        raise model.text.refused("compress_ratios", f"compression ratio {ratio} is not known")
+    return (
+        entries,
+        CompressorState(values_per_token=4 * _COMPRESSED_HEAD_DIM, window=2 * ratio),
+        replace(index_keys(model), tokens_per_entry=ratio),
+        CompressorState(values_per_token=4 * model.text.count("index_head_dim"), window=2 * ratio),
+    )
+
+
+def _packed_window(model: ModelConfig) -> CompressedWindow:
     if model.text.count("head_dim") != _COMPRESSED_HEAD_DIM:
         raise model.text.refused("head_dim", f"the packed entry is only known for {_COMPRESSED_HEAD_DIM}")
     return CompressedWindow(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, window=model.text.count("sliding_window"))
 
 
-def _ratios(model: Described) -> list[int]:
-    """The ratio of each layer: ``compress_ratios``, or the rate that ``compress_rates`` gives to the layer's type."""
+def _ratios(model: ModelConfig) -> list[int]:
+    """The ratio of each layer: ``compress_ratios``, else what ``compress_rates`` gives for the layer's type."""
     text, layers = model.text, model.layers
     ratios = text.counts("compress_ratios", least=0)
     if ratios is None:
@@ -152,27 +163,22 @@ def _ratios(model: Described) -> list[int]:
     if len(ratios) < layers:
         raise text.contradicts(
             "compress_ratios",
-            f"compressed attention layout of {layers} layers, but it has {len(ratios)} entries: not supported, rather "
-            "than priced as plain K and V",
+            f"compressed attention layout with {len(ratios)} entries for {layers} layers is not supported",
         )
     return ratios[:layers]
 
 
-def read_compressed_sources(model: Described) -> LayerStack:
+def read_compressed_sources(model: ModelConfig) -> LayerStack:
     """DeepSeek-V4.1: as V4, but only the layers in ``kv_source_layer_ids`` keep compressed entries.
 
     Index keys are kept where such a layer is also in ``index_source_layer_ids``; the other index sources read the keys
     of the latest KV source below them. A ratio above 1 needs a ring of 8 float32 rows of 2 × head_dim values.
-
     Source: vLLM 0.33, ``vllm/models/deepseek_v41``: ``DeepseekV4Attention`` (584 B a record; 528 B only on capability
     10), ``CompressorStateCache``.
     """
     text = model.text
     own = _packed_window(model)
-    kv_sources = text.counts("kv_source_layer_ids", least=0)
-    index_sources = text.counts("index_source_layer_ids", least=0)
-    if kv_sources is None or index_sources is None:
-        raise text.missing("kv_source_layer_ids" if kv_sources is None else "index_source_layer_ids")
+    kv_sources, index_sources = text.needed_counts("kv_source_layer_ids"), text.needed_counts("index_source_layer_ids")
     stack: list[tuple[Layer, ...]] = []
     for index, ratio in enumerate(_ratios(model)):
         if ratio > 2:
@@ -183,43 +189,18 @@ def read_compressed_sources(model: Described) -> LayerStack:
             if ratio > 1:
                 kept.append(CompressorState(values_per_token=2 * _COMPRESSED_HEAD_DIM, window=8))
             if index in index_sources:
-                kept.append(IndexKeys(bytes_per_entry=index_keys(model).bytes_per_entry, tokens_per_entry=ratio))
+                kept.append(replace(index_keys(model), tokens_per_entry=ratio))
         stack.append(tuple(kept))
     return tuple(stack)
 
 
-def _compressed_layer(model: Described, ratio: int, own: CompressedWindow) -> tuple[Layer, ...]:
-    if ratio <= 1:
-        return (own,)
-    entries = CompressedKv(bytes_per_entry=_COMPRESSED_ENTRY_BYTES, tokens_per_entry=ratio)
-    if ratio == 128:
-        return own, entries, CompressorState(values_per_token=2 * _COMPRESSED_HEAD_DIM, window=ratio)
-    if ratio != 4:
-        raise model.text.refused("compress_ratios", f"compression ratio {ratio} is not known")
-    keys = index_keys(model)
-    index_dim = model.text.count("index_head_dim")
-    return (
-        own,
-        entries,
-        CompressorState(values_per_token=4 * _COMPRESSED_HEAD_DIM, window=2 * ratio),
-        IndexKeys(bytes_per_entry=keys.bytes_per_entry, tokens_per_entry=ratio),
-        CompressorState(values_per_token=4 * index_dim, window=2 * ratio),
-    )
-
-
-def read_indexed_heads(model: Described) -> LayerStack:
+def read_indexed_heads(model: ModelConfig) -> LayerStack:
     """MiniMax-M3: plain K and V, and an index key of ``sparse_index_dim`` on the layers that ``sparse_attention_freq``
     marks with 1. Source: vLLM 0.33, ``MiniMaxM3Indexer``."""
-    heads = read_heads(model)
-    cache = attention(heads, FULL)
-    assert isinstance(cache, FullAttention)
+    cache = full_attention(model)
     sparse = model.text.section("sparse_attention_config")
     if sparse is None or not sparse.flag("use_sparse_attention", default=True):
         return ((cache,),) * model.layers
-    marks = sparse.counts("sparse_attention_freq", least=0)
-    if marks is None:
-        raise sparse.missing("sparse_attention_freq")
+    marks = sparse.by_layer("sparse_attention_freq", sparse.needed_counts("sparse_attention_freq"), model.layers)
     keys = IndexKeys(bytes_per_entry=sparse.count("sparse_index_dim") * 2)
-    return tuple(
-        (cache, keys) if mark else (cache,) for mark in sparse.by_layer("sparse_attention_freq", marks, model.layers)
-    )
+    return tuple((cache, keys) if mark else (cache,) for mark in marks)

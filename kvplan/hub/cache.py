@@ -1,4 +1,4 @@
-"""The Hub's cache folder, read as it lies on disk, and kvplan's own facts kept beside it.
+"""The Hub's cache on disk, and the facts that kvplan keeps beside it.
 
 Reading the layout (``models--org--name/refs``, ``snapshots``) needs no third-party import, so a cached model costs
 little more than opening its config.json.
@@ -18,7 +18,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def _folder(name: str) -> Path:
-    """``name`` with its variables and ``~`` filled in; as it stands for a user who has no home (a container's)."""
+    """``name`` with variables and ``~`` expanded; ``~`` stays for a user without a home folder (in a container)."""
     path = Path(os.path.expandvars(name))
     try:
         return path.expanduser()
@@ -27,7 +27,7 @@ def _folder(name: str) -> Path:
 
 
 def hub_home() -> Path:
-    """``HF_HOME``, as huggingface_hub finds it (its ``constants.py``)."""
+    """``HF_HOME`` or its default, as in huggingface_hub's ``constants.py``."""
     home = os.environ.get("HF_HOME")
     if home is None:
         home = str(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface")
@@ -35,31 +35,31 @@ def hub_home() -> Path:
 
 
 def hub_cache_folder() -> Path:
-    """Where the Hub's client keeps repositories: ``HF_HUB_CACHE``, else ``HF_HOME/hub``."""
+    """Where the Hub client keeps repositories: ``HF_HUB_CACHE``, else ``HF_HOME/hub``."""
     given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     return _folder(given) if given else hub_home() / "hub"
 
 
 def is_set(*variables: str) -> bool:
-    """Whether the first of ``variables`` that holds anything says yes, as huggingface_hub reads its switches."""
-    said = next((value for name in variables if (value := os.environ.get(name))), "")
-    return said.upper() in {"1", "ON", "YES", "TRUE"}
+    """Whether the first of ``variables`` that is not empty says yes, as huggingface_hub reads its switches."""
+    value = next((found for name in variables if (found := os.environ.get(name))), "")
+    return value.upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def is_offline() -> bool:
-    """Whether ``HF_HUB_OFFLINE`` (or ``TRANSFORMERS_OFFLINE``) forbids the network."""
+    """Whether ``HF_HUB_OFFLINE`` (or ``TRANSFORMERS_OFFLINE``) is set."""
     return is_set("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 def cached_file(model_id: str, file: str, revision: str | None) -> Path | None:
-    """A file as ``hf download`` left it in the cache, if it did."""
+    """A file that ``hf download`` left in the cache, or None."""
     folder = hub_cache_folder() / _folder_name(model_id)
     found = folder / "snapshots" / (_commit(folder, revision) or "-") / file
     return found if found.is_file() else None
 
 
 def cached_facts(model_id: str, revision: str | None) -> tuple[Checkpoint, str] | None:
-    """The facts in the cache at the revision asked for, and the commit they are of."""
+    """The cached facts at ``revision`` and their commit, or None."""
     kept = _kept_facts(model_id, revision)
     config = cached_file(model_id, "config.json", revision)
     if config is None:
@@ -70,19 +70,19 @@ def cached_facts(model_id: str, revision: str | None) -> tuple[Checkpoint, str] 
         totals = kept[0].parameters, kept[0].weight_bytes
     found = read_folder(snapshot, totals)
     if totals is None and found.weight_bytes is not None:
-        keep_facts(model_id, revision, found, commit)  # the headers of many shards are not read a second time
+        keep_facts(model_id, revision, found, commit)  # so that the headers of many shards are read once
     return found, commit
 
 
 def keep_facts(model_id: str, revision: str | None, facts: Checkpoint, commit: str) -> None:
-    """Keeps what the Hub answered, in its folder for other libraries' assets; a read-only one is left be."""
+    """Keeps the Hub's answer in its cache folder for other libraries' assets, where that can be written."""
     path = _kept_path(model_id, revision)
     partial = path.with_suffix(f".{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps({"commit": commit, **asdict(facts)}), encoding="utf-8")
         partial.replace(path)
-    except OSError:  # a full or read-only disk costs the next run a request, not this one its answer
+    except OSError:  # on a full or read-only disk the next run asks the Hub again
         return
 
 
@@ -91,7 +91,7 @@ def _kept_facts(model_id: str, revision: str | None) -> tuple[Checkpoint, str] |
         found = json.loads(_kept_path(model_id, revision).read_text(encoding="utf-8"))
         commit = found.pop("commit")
         return Checkpoint(**found), str(commit)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not there, or not one of ours
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing, or not written by kvplan
         return None
 
 
@@ -106,7 +106,7 @@ def _folder_name(model_id: str) -> str:
 
 
 def _commit(folder: Path, revision: str | None) -> str | None:
-    """The commit that a branch, tag or commit names in this cache."""
+    """The commit of a branch, tag or commit in this cache, or None."""
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
     try:
@@ -115,8 +115,8 @@ def _commit(folder: Path, revision: str | None) -> str | None:
         return None
     if not _COMMIT.fullmatch(commit):
         raise InputError(
-            f"the cache names no commit for {revision or 'main'}",
-            hint="remove this file; the next run fetches it again",
+            f"the cache has no commit for {revision or 'main'} in this file",
+            hint="remove it; the next run fetches it again",
             file=str(folder / "refs" / (revision or "main")),
         )
     return commit

@@ -1,4 +1,4 @@
-"""Every way in which the Hub gives no answer, as one message each with the next step to take."""
+"""Every way in which the Hub gives no answer, each with its own message and the next step to take."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from kvplan.errors import ModelUnavailableError
 
 
 class HubUnavailableError(ModelUnavailableError):
-    """No facts from the Hub. ``reason`` is short, for a line that names another source; None when none was asked.
+    """No facts from the Hub. ``reason`` is short, for the line that names the source used instead; None offline.
 
-    ``catalogue_may_answer``: bundled facts may stand in. Not so for a repository, revision or file that the Hub says
-    is not there: something else under the same name would be a wrong answer. ``needs_access``: the user can open the
-    model (terms, a token), so that is worth saying even where bundled facts answer.
+    ``catalogue_may_answer``: bundled facts may stand in; not for a repository, revision or file that the Hub says does
+    not exist, because facts under the same name could be of another model. ``needs_access``: the user can open the
+    model (terms, a token), which is worth saying even where bundled facts answer.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class HubUnavailableError(ModelUnavailableError):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What was asked of the Hub: enough to say in an error what to do next."""
+    """What the Hub was asked for, as error messages name it."""
 
     model_id: str
     revision: str | None
@@ -55,14 +55,14 @@ def offline(asked: Asked) -> HubUnavailableError:
     """The network is forbidden and the cache holds nothing."""
     at = f" {asked.revision}" if asked.revision else ""
     return HubUnavailableError(
-        f"{asked.name} is not in the Hub's cache, and offline mode forbids asking the Hub",
+        f"{asked.name} is not in the Hub's cache, and offline mode is on",
         hint=f"on a machine with network: hf download {asked.model_id} config.json"
         f"{' --revision' + at if at else ''}, and copy HF_HOME; {_LOCAL}",
     )
 
 
 def unreachable(asked: Asked, what: str) -> HubUnavailableError:
-    """No connection: an unknown name, a refused or broken connection, a proxy or certificate that is not right."""
+    """No connection: an unknown host, a refused or broken connection, a wrong proxy or certificate."""
     certificate = "CERTIFICATE" in what.upper()
     way = (
         "point SSL_CERT_FILE to your company's certificates"
@@ -86,19 +86,19 @@ def timed_out(asked: Asked, seconds: float) -> HubUnavailableError:
 
 
 def broken_off(asked: Asked, file: str, what: str) -> HubUnavailableError:
-    """A body that ends early, or is something else than was asked for (a proxy's page)."""
+    """A body that ends early, or something other than the requested file (a proxy's page)."""
     return HubUnavailableError(
-        f"the answer of {asked.endpoint} for {file} is not usable, the download broke off or a proxy answered: {what}",
+        f"{asked.endpoint} sent no usable {file}: the download broke off, or a proxy answered: {what}",
         hint=f"try again, or see what {asked.page} shows in a browser; {_LOCAL}",
         reason="the Hub's answer was cut short",
     )
 
 
 def no_config(asked: Asked, names: tuple[str, ...]) -> HubUnavailableError:
-    """The repository is there, but holds no config.json."""
+    """The repository exists but has no config.json."""
     gguf = next((name for name in names if name.endswith(".gguf")), None)
     hint = (
-        f"it holds GGUF files: name one, {asked.model_id}/{gguf} (its header is read, not the file)"
+        f"it has GGUF files: name one, such as {asked.model_id}/{gguf} (only its header is read)"
         if gguf
         else "give the id of a repository in the Transformers format, or a local config.json"
     )
@@ -108,7 +108,7 @@ def no_config(asked: Asked, names: tuple[str, ...]) -> HubUnavailableError:
 
 
 def no_file(asked: Asked, file: str) -> HubUnavailableError:
-    """The repository is there, but does not hold the file that was named."""
+    """The repository exists but does not have the named file."""
     return HubUnavailableError(
         f"{asked.name} has no file {file}",
         hint=f"see its files on {asked.page}/tree/{asked.revision or 'main'}",
@@ -117,7 +117,7 @@ def no_file(asked: Asked, file: str) -> HubUnavailableError:
 
 
 def refused(asked: Asked, status: int, headers: Mapping[str, str]) -> HubUnavailableError:
-    """An HTTP status that is not success. ``X-Error-Code`` is the Hub's own word for the cause."""
+    """An HTTP status other than success. ``X-Error-Code`` is the Hub's own word for the cause."""
     code, said = headers.get("x-error-code", ""), headers.get("x-error-message", "")
     if status == 401:
         return _unauthorised(asked, code, said)
@@ -130,11 +130,11 @@ def refused(asked: Asked, status: int, headers: Mapping[str, str]) -> HubUnavail
         when = f"in {after} s" if after and after.isdecimal() else f"after {after}" if after else "in a few minutes"
         more = "" if asked.with_token else "set a token (HF_TOKEN) for a higher limit, "
         return HubUnavailableError(
-            f"the Hub limits how often it is asked (429); it may be asked again {when}",
+            f"the Hub limits the rate of requests (429); try again {when}",
             hint=f"wait, {more}or use --offline; {_LOCAL}",
             reason="the Hub answered 429",
         )
-    kind = "has a fault of its own" if status >= 500 else "gave an answer that is not understood"
+    kind = "failed" if status >= 500 else "sent an unexpected answer"
     return HubUnavailableError(
         f"the Hub at {asked.endpoint} {kind} ({status}){f': {said}' if said else ''}",
         hint=f"try again later, or use --offline for the cache and bundled models; {_LOCAL}",
@@ -147,21 +147,21 @@ def _unauthorised(asked: Asked, code: str, said: str) -> HubUnavailableError:
         message = f"the Hub does not accept the token, or {asked.name} does not exist (401)"
         hint = f"renew the token (HF_TOKEN, or hf auth login) and check the name; {_LOCAL}"
     elif code == "GatedRepo" or "gated" in said.lower() or "restricted" in said.lower():
-        message = f"{asked.name} is gated, and the Hub was asked without a token that opens it (401)"
+        message = f"{asked.name} is gated, and no token was sent that has access (401)"
         hint = _GATED_HINT.format(page=asked.page)
     else:
-        message = f"{asked.name} is private, gated or does not exist: the Hub wants to know who asks (401)"
+        message = f"{asked.name} is private, gated or does not exist: the Hub wants a token (401)"
         hint = f"check the name; if it is right, set a token (HF_TOKEN) or run: hf auth login; {_LOCAL}"
     return HubUnavailableError(message, hint=hint, reason="the Hub answered 401", needs_access=True)
 
 
 def _forbidden(asked: Asked, code: str, said: str) -> HubUnavailableError:
     if code == "GatedRepo":
-        message = f"{asked.name} is gated, and this token's account has not been given access (403)"
-        hint = f"ask for access on {asked.page}, with the account that HF_TOKEN belongs to; {_LOCAL}"
+        message = f"{asked.name} is gated, and the token's account has no access (403)"
+        hint = f"request access on {asked.page} with the account that HF_TOKEN belongs to; {_LOCAL}"
     else:
         message = f"access to {asked.name} is forbidden (403){f': {said}' if said else ''}"
-        hint = f"give the token (HF_TOKEN) read access to this repository, or ask who runs the proxy; {_LOCAL}"
+        hint = f"give the token (HF_TOKEN) read access to this repository, or ask your proxy's operator; {_LOCAL}"
     return HubUnavailableError(message, hint=hint, reason="the Hub answered 403", needs_access=True)
 
 

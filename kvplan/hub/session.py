@@ -1,4 +1,4 @@
-"""How the Hub is asked: where it is, with which token, how long to wait, and what went wrong in kvplan's words."""
+"""A connection to the Hub: its address, the token, the time-out, and its failures as kvplan's errors."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One model's questions to the Hub. ``asked`` is what an error message names."""
+    """A session for one model. ``asked`` is what error messages name."""
 
     asked: Asked
     token: str | None
@@ -30,16 +30,16 @@ class Session:
 
     @property
     def hub_name(self) -> str:
-        """The Hub, or the mirror that answers in its place, as a user reads it."""
+        """The Hub, or the mirror in its place, as shown to the user."""
         return "Hub" if self.asked.endpoint == _PUBLIC_HUB else f"Hub at {self.asked.endpoint}"
 
     @contextmanager
     def get(self, url: str, file: str, headers: Mapping[str, str] | None = None) -> Iterator[Any]:
-        """The answer to one request, its body not read yet; ``file`` is what a message calls it. (Untyped, because the
-        client's HTTP library has been a different one from one major version to the next.)
+        """The answer to one request, with its body not yet read; messages call it ``file``.
 
-        The connection is the Hub client's (proxies, certificates, whatever the user configured); the headers are not,
-        because to build them the client asks the Hub for a list of coding agents: one request more.
+        It is untyped because the client's HTTP library differs between its major versions. The connection is the
+        client's (proxies, certificates, whatever the user configured); the headers are not, because building them costs
+        the client another request to the Hub, for a list of coding agents.
         """
         own = {"user-agent": f"kvplan/{__version__}", **(headers or {})}
         if self.token:
@@ -54,7 +54,7 @@ class Session:
     def _translated(self, file: str) -> Iterator[None]:
         """Turns the client's exceptions into kvplan's.
 
-        The HTTP library's base exception is taken from the client's own, which derives from it and from OSError.
+        The client's own exception derives from the HTTP library's base exception and from OSError.
         """
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -73,7 +73,7 @@ class Session:
 
 
 def _client() -> Any:
-    """The Hub client's connection. It reads the proxies' variables, and refuses what is no address in its own way."""
+    """The Hub client's connection. It reads the proxy variables and raises its own errors for malformed addresses."""
     from huggingface_hub import get_session
 
     try:
@@ -83,14 +83,14 @@ def _client() -> Any:
     except Exception as error:
         raise InputError(
             f"the connection to the Hub cannot be set up: {error}",
-            hint="HTTPS_PROXY, HTTP_PROXY and ALL_PROXY are written like http://proxy.example.org:3128",
+            hint="write HTTPS_PROXY, HTTP_PROXY and ALL_PROXY like http://proxy.example.org:3128",
         ) from error
 
 
 def open_session(model_id: str, revision: str | None, *, offline: bool, token: str | None) -> Session:
-    """A session for ``model_id``; HubUnavailableError where the network is forbidden or nothing can be reached.
+    """A session for ``model_id``; HubUnavailableError in offline mode or where the Hub cannot be reached.
 
-    ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE`` and the proxies' variables are obeyed; ``token`` wins over the
+    ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE`` and the proxy variables are honoured; ``token`` wins over the
     environment's.
     """
     endpoint = (os.environ.get("HF_ENDPOINT") or _PUBLIC_HUB).rstrip("/")
@@ -104,14 +104,14 @@ def open_session(model_id: str, revision: str | None, *, offline: bool, token: s
 
 
 def _own_token() -> str | None:
-    """The token of ``HF_TOKEN`` or of ``hf auth login``, unless the user forbade to send it unasked."""
+    """The token of ``HF_TOKEN`` or ``hf auth login``, unless the user disabled sending it implicitly."""
     from huggingface_hub import get_token
 
     return None if is_set("HF_HUB_DISABLE_IMPLICIT_TOKEN") else get_token()
 
 
 def _timeout_s() -> float:
-    """Seconds to wait for an answer: the Hub client's own variable, so that a user sets it once."""
+    """Seconds to wait for an answer, from the Hub client's own variable."""
     text = os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT")
     try:
         seconds = float(text) if text else _TIMEOUT_S
@@ -119,22 +119,23 @@ def _timeout_s() -> float:
         seconds = -1.0
     if not 0 < seconds < 86400:
         raise InputError(
-            f"HF_HUB_DOWNLOAD_TIMEOUT is {text!r}, not a number of seconds", hint="HF_HUB_DOWNLOAD_TIMEOUT=30"
+            f"HF_HUB_DOWNLOAD_TIMEOUT is {text!r}, not a number of seconds",
+            hint="write it like HF_HUB_DOWNLOAD_TIMEOUT=30",
         )
     return seconds
 
 
 def _probe(asked: Asked, timeout_s: float) -> None:
-    """Fails at once where nothing can be reached, before the client's import is paid for (half a second, cold).
+    """Fails at once where the Hub cannot be reached, before the client is imported (half a second, cold).
 
-    Not where a proxy is set: then the Hub's own name need not resolve here.
+    Skipped where a proxy is set: then the Hub's own name need not resolve here.
     """
     if any(os.environ.get(name) for name in _PROXIES):
         return
     parts = urlsplit(asked.endpoint)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise InputError(
-            f"HF_ENDPOINT is {asked.endpoint!r}, not an address", hint="HF_ENDPOINT=https://hub.example.org"
+            f"HF_ENDPOINT is {asked.endpoint!r}, not a URL", hint="write it like HF_ENDPOINT=https://hub.example.org"
         )
     port = parts.port or (443 if parts.scheme == "https" else 80)
     seconds = min(timeout_s, _LONGEST_PROBE_S)

@@ -1,20 +1,34 @@
 """What one layer keeps for one sequence: a frozen dataclass per kind, each stating its own bytes.
 
-A sequence is priced piecewise by ``bytes_for(tokens)``: some layers grow with every token, some stop at a window,
-some hold a fixed amount. No layer knows an engine or a page.
+A sequence is priced by ``bytes_for(tokens)``: some layers grow with every token, some stop at a window, some hold a
+fixed amount. No layer knows an engine or a page.
 """
 
 from kvplan.layers.attention import (
     ChunkedAttention,
+    CompressedKv,
+    CompressedWindow,
+    CompressorState,
     CrossAttention,
     FullAttention,
     HeadLayer,
+    IndexKeys,
+    IndexTail,
     LatentAttention,
     SharedKv,
     SlidingAttention,
 )
-from kvplan.layers.base import Layer, share, share_or_replicate
-from kvplan.layers.compressed import CompressedKv, CompressedWindow, CompressorState, IndexKeys, IndexTail
+from kvplan.layers.base import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FP8,
+    KvTypes,
+    Layer,
+    StoredType,
+    share,
+    share_or_replicate,
+)
 from kvplan.layers.recurrent import (
     GatedDeltaState,
     KdaState,
@@ -26,7 +40,6 @@ from kvplan.layers.recurrent import (
     RwkvState,
     ShortConvState,
 )
-from kvplan.layers.stored import BFLOAT16, FLOAT16, FLOAT32, FP8, KvTypes, StoredType
 
 __all__ = [
     "BFLOAT16",

@@ -1,19 +1,58 @@
-"""What every kind of layer answers, and how heads are shared out among tensor-parallel ranks."""
+"""What every kind of layer answers, the types it is stored in, and its share of a tensor-parallel rank."""
 
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Self
 
 from kvplan.errors import InputError
-from kvplan.layers.stored import KvTypes
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredType:
+    """A type in memory: ``bytes_per_group`` bytes hold ``elements_per_group`` elements.
+
+    Plain types have groups of one; llama.cpp's quantised cache types have groups of 32 with a scale
+    (q8_0: 32 × 1 B + 2 B = 34 B; source: ggml block sizes).
+    """
+
+    name: str
+    bytes_per_group: int
+    elements_per_group: int = 1
+
+    def bytes_for(self, elements: int) -> Fraction:
+        """Exact bytes of ``elements`` elements (``elements × bytes_per_group / elements_per_group``)."""
+        return Fraction(elements * self.bytes_per_group, self.elements_per_group)
+
+
+BFLOAT16 = StoredType(name="bfloat16", bytes_per_group=2)
+FLOAT16 = StoredType(name="float16", bytes_per_group=2)
+FLOAT32 = StoredType(name="float32", bytes_per_group=4)
+FP8 = StoredType(name="fp8", bytes_per_group=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvTypes:
+    """The types of keys and values. ``packed`` names the layout in which an engine packs a latent or a compressed entry
+    with its scales (vLLM's ``fp8_ds_mla``), or is None."""
+
+    key: StoredType
+    value: StoredType
+    packed: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of both, or ``key/value`` where they differ."""
+        if self.packed is not None:
+            return self.packed
+        return self.key.name if self.key == self.value else f"{self.key.name}/{self.value.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """Base of all kinds: a layer that keeps nothing. Kinds override what they keep.
+    """Base of all kinds: a layer that keeps nothing. Each kind overrides what it keeps.
 
-    ``bytes_for(tokens)`` is the answer. It has three parts: one grows with every token, one grows until a window is
-    full, and one does not depend on the length.
+    ``bytes_for(tokens)`` is the sum of three parts: one grows with every token, one grows until a window is full, and
+    one does not depend on the length.
     """
 
     kind: ClassVar[str]
@@ -24,7 +63,7 @@ class Layer:
         return None
 
     def growing_bytes_per_token(self, kv: KvTypes) -> Fraction:
-        """Bytes that every further token adds, however many there are."""
+        """Bytes that every token adds, without end."""
         return Fraction(0)
 
     def windowed_bytes_per_token(self, kv: KvTypes) -> Fraction:
@@ -36,21 +75,21 @@ class Layer:
         return 0
 
     def bytes_for(self, tokens: int, kv: KvTypes) -> int:
-        """Bytes that a sequence of ``tokens`` tokens holds in this layer, before an engine's pages."""
+        """Bytes that a sequence of ``tokens`` tokens holds in this layer, before an engine rounds to pages."""
         grown = self.growing_bytes_per_token(kv) * tokens
         windowed = self.windowed_bytes_per_token(kv) * min(tokens, self.window_tokens or 0)
         return self.fixed_bytes(kv) + whole(grown + windowed)
 
     def shard(self, ranks: int) -> Self:
-        """The share of one of ``ranks`` tensor-parallel ranks; a copy of the whole where the kind is not split.
+        """The share of one of ``ranks`` tensor-parallel ranks; the whole where the kind is not split.
 
-        Raises InputError when the heads cannot be shared out.
+        Raises InputError where the heads do not divide among the ranks.
         """
         return self
 
 
 def whole(amount: Fraction) -> int:
-    """``amount`` rounded up, because a group of elements that has begun occupies all its bytes."""
+    """``amount`` rounded up, because a partial group of elements takes all its bytes."""
     return -(-amount.numerator // amount.denominator)
 
 
@@ -63,7 +102,7 @@ def share(count: int, ranks: int, what: str) -> int:
     if count % ranks:
         raise InputError(
             f"tensor parallelism {ranks} does not divide {count} {what}",
-            hint=f"choose a tensor parallelism that divides {count}, or share out the layers instead: --pp {ranks}",
+            hint=f"choose a tensor parallelism that divides {count}, or split the layers instead: --pp {ranks}",
             key="tensor_parallel",
         )
     return count // ranks
@@ -79,7 +118,7 @@ def share_or_replicate(kv_heads: int, ranks: int) -> int:
     """
     if kv_heads % ranks and ranks % kv_heads:
         raise InputError(
-            f"{kv_heads} KV heads cannot be shared by tensor parallelism {ranks}: neither divides the other",
+            f"{kv_heads} KV heads cannot be split by tensor parallelism {ranks}: neither divides the other",
             hint=f"choose a tensor parallelism that divides {kv_heads}, or a multiple of it",
             key="tensor_parallel",
         )

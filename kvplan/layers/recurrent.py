@@ -1,10 +1,10 @@
-"""Recurrent layers: a convolution's last steps and a temporal state, of one size at any length."""
+"""Recurrent layers: a convolution's last steps and a temporal state, of the same size at any length."""
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import ClassVar, Self
 
-from kvplan.layers.base import Layer, share, whole
-from kvplan.layers.stored import BFLOAT16, KvTypes, StoredType
+from kvplan.layers.base import BFLOAT16, KvTypes, Layer, StoredType, share, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,8 @@ class RecurrentLayer(Layer):
 
 
 def _elements(shape: tuple[int, ...]) -> int:
-    """Product of ``shape``; 0 for (), which here means "no such state"."""
-    product = 1 if shape else 0
-    for side in shape:
-        product *= side
-    return product
+    """Product of ``shape``; 0 for (), which means that there is no such state."""
+    return prod(shape) if shape else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,16 @@
-"""Config to weights: parameters by what tensor parallelism does to them, and the type each part is stored in."""
+"""Config to weights: parameters by how tensor parallelism splits them, and the type each part is stored in."""
 
 from collections.abc import Iterable
 
-from kvplan.hf_config.described import Described, LayerStack
-from kvplan.hf_config.weights.decoder import Decoder, linear, read_decoder, says_tying
+from kvplan.hf_config.config import LayerStack, ModelConfig
+from kvplan.hf_config.weights.decoder import Decoder, read_decoder, says_tying
 from kvplan.hf_config.weights.deepseek_v4 import deepseek_v4_outer_parts, is_deepseek_v4
-from kvplan.hf_config.weights.encoder_decoder import encoder_decoder_parts, is_encoder_decoder
-from kvplan.hf_config.weights.encoders import encoder_parts
-from kvplan.hf_config.weights.keys import Config, whole
-from kvplan.hf_config.weights.layers import kinds_of, lacks_width, layer_parts
-from kvplan.hf_config.weights.multi_token import PREFIX, multi_token_parts
+from kvplan.hf_config.weights.encoders import encoder_decoder_parts, is_encoder_decoder
+from kvplan.hf_config.weights.heterogeneous import gemma4_outer_parts, is_gemma4
+from kvplan.hf_config.weights.layers import MTP_PREFIX, kinds_of, lacks_width, layer_parts, mtp_parts
+from kvplan.hf_config.weights.parts import Config, linear, whole
 from kvplan.hf_config.weights.quantization import quantize
-from kvplan.hf_config.weights.varying import gemma4_outer_parts, is_gemma4
+from kvplan.hf_config.weights.vision import encoder_parts
 from kvplan.model import WeightPart, Weights
 
 _MLLAMA_TOKENS = 8
@@ -19,18 +18,17 @@ _MLLAMA_TOKENS = 8
 
 
 def read_weights(
-    model: Described,
+    model: ModelConfig,
     stack: LayerStack,
     *,
     quantization: Config | None = None,
     parameters: int | None = None,
     stored_bytes: int | None = None,
 ) -> Weights:
-    """What is known of the weights of a model that keeps ``stack``: published totals as given, and the parts where its
-    architecture can be counted.
+    """The weights of a model that keeps ``stack``: published totals as given, and parts where they can be counted.
 
-    Parts are given only where they can be trusted: of a known class whose widths are all stated and whose sum does not
-    fall short of the published total, or of any class whose sum meets that total within one per cent.
+    Parts are returned only where they can be trusted: for a known class whose widths are all stated and whose sum does
+    not fall short of the published total, or for any class whose sum meets that total within one per cent.
     """
     config, text = model.outer.values, model.text.values
     if is_encoder_decoder(text) and quantization is None:
@@ -39,7 +37,7 @@ def read_weights(
     parts: tuple[WeightPart, ...] = ()
     if decoder is not None:
         parts = (*_decoder_parts(decoder), *encoder_parts(config, decoder.hidden))
-        parts = _without(parts, parameters, PREFIX)
+        parts = _without(parts, parameters, MTP_PREFIX)
         if quantization is None and not says_tying(config, text):
             parts = _without(parts, parameters, "lm_head")
         sure = (
@@ -59,8 +57,8 @@ def read_weights(
 def _falls_short(
     decoder: Decoder, parts: tuple[WeightPart, ...], parameters: int | None, quantization: Config | None
 ) -> bool:
-    """Whether the published total exceeds the parts by a quarter, after allowing for a stored copy of the embedding:
-    then the model has something that its config does not say."""
+    """Whether the published total exceeds the parts by a quarter, even with a stored copy of the embedding: then the
+    model has something that its config does not state."""
     if not parameters or quantization is not None:
         return False
     counted = sum(part.parameters for part in parts) + decoder.vocabulary * decoder.hidden
@@ -68,8 +66,10 @@ def _falls_short(
 
 
 def _without(parts: tuple[WeightPart, ...], parameters: int | None, prefix: str) -> tuple[WeightPart, ...]:
-    """The parts without those that begin with ``prefix`` (a head of their own where no key speaks of tying, layers that
-    guess further tokens), if the published total is met only so."""
+    """The parts without those that begin with ``prefix``, if the published total is met only without them.
+
+    That settles what no key states: whether the head is tied to the embedding, and whether MTP layers are stored.
+    """
     rest = tuple(part for part in parts if not part.name.startswith(prefix))
     return rest if not _confirmed(parts, parameters) and _confirmed(rest, parameters) else parts
 
@@ -82,7 +82,7 @@ def _confirmed(parts: Iterable[WeightPart], parameters: int | None) -> bool:
 
 
 def _decoder_parts(decoder: Decoder) -> list[WeightPart]:
-    """Embedding, layers, last norm, head, and the layers that predict further tokens."""
+    """Embedding, layers, last norm, head and MTP layers."""
     parts = _ends(decoder)
     if is_gemma4(decoder):
         parts += gemma4_outer_parts(decoder)
@@ -91,12 +91,11 @@ def _decoder_parts(decoder: Decoder) -> list[WeightPart]:
     for layer in range(len(decoder.stack)):
         half = decoder.halves[layer] if decoder.halves else None
         parts += layer_parts(decoder, layer, kinds_of(decoder, layer), half)
-    return parts + multi_token_parts(decoder)
+    return parts + mtp_parts(decoder)
 
 
 def _ends(decoder: Decoder) -> list[WeightPart]:
-    """The embedding, the last norm and the head (none of its own where tied; a head that knows fewer tokens in EAGLE-3
-    drafts)."""
+    """The embedding, the last norm and the head, which is absent where tied and has fewer rows in EAGLE-3 drafts."""
     traits, hidden = decoder.traits, decoder.hidden
     extra = _MLLAMA_TOKENS if decoder.model_type == "mllama_text_model" else 0
     parts = [linear("embed_tokens", decoder.vocabulary + extra, hidden, "vocabulary")]

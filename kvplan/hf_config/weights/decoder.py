@@ -1,21 +1,20 @@
-"""The widths that weight arithmetic needs, read once under the names that published configs give them."""
+"""The text decoder's widths, read once under the names that published configs give them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kvplan.hf_config.described import HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, Described, LayerStack
+from kvplan.hf_config.config import HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, LayerStack, ModelConfig
 from kvplan.hf_config.hybrid import nemotron_kinds
-from kvplan.hf_config.weights.keys import Config, nested, whole
+from kvplan.hf_config.weights.parts import Config, nested, whole
 from kvplan.hf_config.weights.traits import TRAITS, Traits
-from kvplan.layers import FLOAT32, FullAttention, HeadLayer, Layer, SharedKv
-from kvplan.model import WeightPart
+from kvplan.layers import FullAttention, HeadLayer, Layer, SharedKv
 
 _HEAD_DIM_KEYS = ("head_dim", "kv_channels", "attention_head_dim", "hidden_size_per_head")
 _MLP_KEYS = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "ff_intermediate_size", "block_ff_dim")
 
 _CLASS_WIDTHS: Mapping[str, Mapping[str, int]] = {
-    # what a class fills in where a nested block is silent, beside the keys in ``CLASS_DEFAULTS`` (transformers 5.24)
+    # what a class fills in where a nested block has no key, in addition to ``CLASS_DEFAULTS`` (transformers 5.24)
     "llama": {"intermediate_size": 11008},
     "qwen2": {"intermediate_size": 22016, "vocab_size": 151936},
     "gemma3_text": {"vocab_size": 262208},
@@ -28,10 +27,10 @@ State = TypeVar("State", bound=Layer)
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """The text decoder's widths; ``config`` stays at hand for what only some kinds have.
+    """The text decoder's widths; ``config`` is kept for what only some kinds have.
 
-    ``stack`` is what each layer keeps, which tells its mixer. ``halves``: where a layer is either a mixer or a
-    feed-forward half (Nemotron-H), which of them each is.
+    ``stack`` is what each layer keeps, which tells its mixer. ``halves`` says what each layer is in a model whose
+    mixers and feed-forward halves are separate layers (Nemotron-H).
     """
 
     model_type: str
@@ -50,7 +49,7 @@ class Decoder:
     halves: tuple[str, ...] | None = None
 
     def keeps(self, layer: int, kind: type[Layer]) -> bool:
-        """Whether ``layer`` keeps something of ``kind``; a layer for further tokens, if any layer of the model does."""
+        """Whether ``layer`` keeps a cache of ``kind``; for an MTP layer, whether any layer of the model does."""
         return any(isinstance(kept, kind) for kept in self._kept(layer))
 
     def state(self, layer: int, kind: type[State]) -> State:
@@ -58,15 +57,14 @@ class Decoder:
         return next(kept for kept in self._kept(layer) if isinstance(kept, kind))
 
     def cache(self, layer: int) -> HeadLayer:
-        """The keys and values of ``layer``, its own or those it reads: they say how many KV heads there are and how
-        wide, so that no key has to be read a second time."""
+        """The keys and values of ``layer``, its own or those it reads: the source of its KV heads and their width."""
         kept = [each.read if isinstance(each, SharedKv) else each for each in self._kept(layer)]
         heads = [each for each in kept if isinstance(each, HeadLayer)]
         plain = FullAttention(kv_heads=self.heads, head_dim=self.head_dim, value_head_dim=self.head_dim)
         return next((each for each in heads if isinstance(each, FullAttention)), next(iter(heads), plain))
 
     def _kept(self, layer: int) -> list[Layer]:
-        """What ``layer`` keeps; for a layer beyond the stack, which predicts further tokens, what any layer keeps."""
+        """What ``layer`` keeps; for an MTP layer, which is beyond the stack, what any layer keeps."""
         return [kept for layer_kept in self.stack[layer : layer + 1] or self.stack for kept in layer_kept]
 
     @property
@@ -87,14 +85,14 @@ class Decoder:
         return self._has("mlp_bias", always=self.traits.mlp_bias)
 
     def _has(self, *keys: str, always: bool | None) -> bool:
-        """``always``, where the class leaves no choice, else what the first of ``keys`` in the config says."""
+        """``always`` where the class leaves no choice, else the first of ``keys`` that the config has."""
         if always is not None:
             return always
         return next((bool(self.config[key]) for key in keys if key in self.config), False)
 
 
-def read_decoder(model: Described, stack: LayerStack) -> Decoder | None:
-    """The decoder that keeps ``stack``; None where a width that the arithmetic needs is not stated."""
+def read_decoder(model: ModelConfig, stack: LayerStack) -> Decoder | None:
+    """The decoder that keeps ``stack``; None where the config does not state its width or vocabulary."""
     config, text = model.outer.values, model.text.values
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     stated = {key: value for key, value in text.items() if value is not None}
@@ -134,12 +132,12 @@ def _flat_experts(text: Config) -> dict[str, object]:
 
 
 def _intermediate(facts: Config, traits: Traits, hidden: int) -> int | None:
-    """Width of the dense MLP, as the config says it or as its class fills it in."""
+    """Width of the dense MLP, as the config states it or its class fills it in."""
     stated = whole(facts, *_MLP_KEYS)
     if stated is None:
         factor = whole(facts, "expansion_ratio") or traits.mlp_factor
         return None if factor is None else factor * hidden
-    if facts.get("block_auto_adjust_ff_dim") is True:  # LFM2 means two thirds of it, in whole multiples
+    if facts.get("block_auto_adjust_ff_dim") is True:  # LFM2: two thirds of it, rounded up to a multiple
         multiple = whole(facts, "block_multiple_of") or 256
         return -(-(2 * stated // 3) // multiple) * multiple
     return stated // 2 if traits.width_of_both else stated
@@ -149,23 +147,11 @@ _TYING = ("tie_word_embeddings", "tie_embedding", "share_input_output_layers")
 
 
 def _is_tied(config: Config, text: Config, traits: Traits) -> bool:
-    """Whether head and embedding are one matrix, as the text config says, else the outer one, else the class."""
-    said = next((place[key] for place in (text, config) for key in _TYING if isinstance(place.get(key), bool)), None)
-    return traits.tied if said is None else bool(said)
+    """Whether head and embedding are one matrix: as the text config says, else the outer one, else the class."""
+    stated = next((place[key] for place in (text, config) for key in _TYING if isinstance(place.get(key), bool)), None)
+    return traits.tied if stated is None else bool(stated)
 
 
 def says_tying(config: Config, text: Config) -> bool:
-    """Whether the file says anything about tied embeddings."""
+    """Whether the file states if embeddings are tied."""
     return any(isinstance(place.get(key), bool) for place in (text, config) for key in _TYING)
-
-
-def linear(
-    name: str, inputs: int, outputs: int, split: str, layer: int | None = None, *, kv_heads: int | None = None
-) -> WeightPart:
-    """A matrix of ``inputs × outputs``."""
-    return WeightPart(name=name, parameters=inputs * outputs, split=split, layer=layer, kv_heads=kv_heads)
-
-
-def float32(name: str, parameters: int, layer: int | None, split: str = "none") -> WeightPart:
-    """Values that stay float32 whatever the model's type."""
-    return WeightPart(name=name, parameters=parameters, split=split, layer=layer, stored=FLOAT32)

@@ -1,15 +1,15 @@
 """DeepSeek-V4: low-rank queries and outputs, one KV vector, compressors and indexers by layer, hyper-connections.
 
-V4.1 compresses only in ``kv_source_layer_ids``, indexes only in ``index_source_layer_ids``, and looks n-grams up in
+V4.1 compresses only in ``kv_source_layer_ids``, indexes only in ``index_source_layer_ids``, and looks up n-grams in
 ``engram_layer_ids``. Sources: vLLM 0.33, ``models/deepseek_v4`` and ``models/deepseek_v41``.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvplan.hf_config.weights.decoder import Decoder, float32, linear
-from kvplan.hf_config.weights.keys import numbers, whole, words
+from kvplan.hf_config.weights.decoder import Decoder
 from kvplan.hf_config.weights.mlp import mixture_parts
+from kvplan.hf_config.weights.parts import float32, linear, numbers, whole, words
 from kvplan.layers import CompressedKv, CompressedWindow, StoredType
 from kvplan.model import WeightPart
 
@@ -17,12 +17,12 @@ _ROWS = StoredType(name="fp8", bytes_per_group=33, elements_per_group=32)
 
 
 def is_deepseek_v4(decoder: Decoder) -> bool:
-    """Whether layers compress their KV and the output has a rank of its own."""
+    """Whether layers compress their KV and the output projection has a low rank."""
     return decoder.keeps(0, CompressedWindow) and whole(decoder.config, "o_lora_rank") is not None
 
 
 def _ratio(decoder: Decoder, layer: int) -> int:
-    """Tokens to a compressed entry of ``layer``; 0 where it only has its window, as layers for further tokens do."""
+    """Tokens per compressed entry of ``layer``; 0 where it only has its window, as MTP layers do."""
     kept = decoder.stack[layer] if layer < len(decoder.stack) else ()
     return next((each.tokens_per_entry for each in kept if isinstance(each, CompressedKv)), 0)
 
@@ -45,7 +45,7 @@ def deepseek_v4_outer_parts(decoder: Decoder) -> list[WeightPart]:
 
 def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
     """Q = hidden × q_rank + q_rank × heads × dim; kv = hidden × dim; o = heads × dim × o_rank, then groups × o_rank ×
-    hidden. Down-projections are copies on every rank; a sink per head."""
+    hidden. Down-projections are copied; a sink per head."""
     config, hidden = decoder.config, decoder.hidden
     query_rank, dim = whole(config, "q_lora_rank") or 0, whole(config, "head_dim") or 0
     out_rank, groups = whole(config, "o_lora_rank") or 0, whole(config, "o_groups") or 1
@@ -71,8 +71,8 @@ def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
 
 
 def _shared_compression(decoder: Decoder, layer: int, sources: Sequence[int]) -> list[WeightPart]:
-    """V4.1: a compressor of hidden × dim (twice, with a gate, where it pools) in the source layers; queries and head
-    weights of the indexer in those that choose tokens, whose keys are made from a source layer's latent."""
+    """V4.1: a compressor of hidden × dim (twice, with a gate, where it pools) in the source layers; the indexer's
+    queries and head weights in the layers that choose tokens; its keys are made from a source layer's latent."""
     config, hidden, dim = decoder.config, decoder.hidden, whole(decoder.config, "head_dim") or 0
     heads, index_dim = whole(config, "index_n_heads") or 0, whole(config, "index_head_dim") or 0
     parts = []
@@ -92,8 +92,8 @@ def _shared_compression(decoder: Decoder, layer: int, sources: Sequence[int]) ->
 
 
 def _engram(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """V4.1's table of n-grams, 8-bit rows with a scale for 32 values, split by hash heads; its rows, one of each head
-    and order, lead into a key for every stream and a value."""
+    """V4.1's table of n-grams: 8-bit rows with a scale per 32 values, split by hash heads. The rows of one token, one
+    per head and order, are projected to a key for every stream and a value."""
     config, hidden = decoder.config, decoder.hidden
     listed, rows = numbers(config, "engram_layer_ids") or (), numbers(config, "engram_num_embeddings") or ()
     if layer not in listed or len(rows) != len(listed):
@@ -119,9 +119,9 @@ def _compressor(decoder: Decoder, layer: int, ratio: int, dim: int, name: str) -
 
 
 def _feed_forward(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Experts; the first layers choose them by a table from token to experts (32-bit) instead of a correction."""
+    """Experts; the first layers choose them by a 32-bit table from token to experts instead of a correction."""
     own = whole(decoder.config, "dspark_n_routed_experts") if layer >= decoder.layers else None
-    if own is not None:  # V4.1's layers for further tokens have fewer experts
+    if own is not None:  # V4.1's MTP layers have fewer experts
         decoder = replace(decoder, config={**decoder.config, "n_routed_experts": own})
     parts = mixture_parts(decoder, layer)
     kinds = words(decoder.config, "mlp_layer_types") or ()
@@ -133,7 +133,7 @@ def _feed_forward(decoder: Decoder, layer: int) -> list[WeightPart]:
 
 
 def _hyper_connection(decoder: Decoder, layer: int) -> WeightPart:
-    """Twice ((2 + streams) × streams) × (streams × hidden + 1) + 3, float32: before attention and before experts."""
+    """2 × (((2 + streams) × streams) × (streams × hidden + 1) + 3), float32: before attention and before experts."""
     streams = whole(decoder.config, "hc_mult") or 1
     mixes = (2 + streams) * streams
     return float32("hyper_connection", 2 * (mixes * (streams * decoder.hidden + 1) + 3), layer)

@@ -1,284 +1,162 @@
-"""Parameters of vision and audio encoders and of the projectors that lead into the text model.
+"""Parameters of encoders: the blocks that image and audio towers share, audio towers, and encoder-decoder models.
 
-Sources: vLLM 0.33, one function per family of encoders; an encoder of an unknown family is counted as a plain ViT.
+Source: vLLM 0.33. Vision towers are in ``vision``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from kvplan.hf_config.weights.audio import audio_parts
-from kvplan.hf_config.weights.decoder import linear
-from kvplan.hf_config.weights.encoder_blocks import blocks, patches, positions, widths
-from kvplan.hf_config.weights.keys import Config, nested, whole
+from kvplan.hf_config.weights.parts import Config, linear, whole
 from kvplan.model import WeightPart
 
 
-def encoder_parts(config: Config, text_hidden: int) -> list[WeightPart]:
-    """Every encoder that ``config`` describes, none for a text model."""
-    thinker = nested(config, "thinker_config") or {}
-    parts: list[WeightPart] = []
-    vision = nested(config, "vision_config") or nested(thinker, "vision_config")
-    if vision is None and config.get("model_type") == "llama4":
-        vision = {}  # the class fills in a tower of its own where the file has none
-    if vision is not None:
-        parts += _vision(config, vision, text_hidden)
-    audio = nested(config, "audio_config") or nested(thinker, "audio_config")
-    if audio is not None:
-        parts += audio_parts(audio, text_hidden)
-    return parts
-
-
-def _vision(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    family = str(vision.get("model_type") or config.get("model_type") or "")
-    model = str(config.get("model_type") or "")
-    for start, reader in _OF_MODEL.items():
-        if model.startswith(start):
-            return reader(config, vision, text_hidden)
-    for start, reader in _VISION.items():
-        if family.startswith(start):
-            return reader(config, vision, text_hidden)
-    if "vt_hidden_size" in vision:
-        return _moonvit(config, vision, text_hidden)
-    if "depth" in vision and whole(vision, "spatial_merge_size"):
-        return _qwen25(config, vision, text_hidden)
-    return _plain_vit(config, vision, text_hidden)
-
-
-def _plain_vit(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """CLIP, InternViT and encoders of unknown family, with a two-layer projector."""
-    hidden, depth, intermediate = widths(vision, hidden=1024, layers=24, intermediate=4096)
-    merged = hidden * (4 if config.get("model_type") in _SHUFFLED else 1)
-    return [
-        patches(vision, hidden),
-        positions(vision, hidden, image=336, extra=2),
-        *blocks(depth, hidden, intermediate),
-        linear("vision.projector", merged + text_hidden, text_hidden, "columns"),
-    ]
-
-
-def _pixtral(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """Pixtral: gated MLP, RMS norms, no biases, no learned positions; Mistral 3 merges patches before the projector."""
-    hidden, depth, intermediate = widths(vision, hidden=1024, layers=24, intermediate=4096)
-    merge = whole(config, "spatial_merge_size") or 2
-    merged = merge * merge * hidden + 1 if config.get("model_type") == "mistral3" else 0
-    return [
-        patches(vision, hidden, bias=False),
-        *blocks(depth, hidden, intermediate, gated=True, attention_bias=False, mlp_bias=False, norm_vectors=2),
-        linear("vision.norm", 1, hidden, "none"),
-        linear("vision.merger", merged, hidden, "none"),
-        linear("vision.projector", hidden + text_hidden, text_hidden, "columns"),
-    ]
-
-
-def _perception(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """Step-3.7's encoder: two scales beside each layer's norms, two convolutions that halve the sides, a projector."""
-    hidden = whole(vision, "hidden_size", "width") or 1536
-    depth = whole(vision, "num_hidden_layers", "layers") or 47
-    ratio = vision.get("mlp_ratio")
-    wide = int(ratio * hidden) if isinstance(ratio, int | float) else 8960
-    side = (whole(vision, "image_size") or 728) // (whole(vision, "patch_size") or 14)
-    downs = 9 * hidden * 2 * hidden + 2 * hidden + 9 * 2 * hidden * 4 * hidden + 4 * hidden
-    return [
-        patches(vision, hidden, bias=False),
-        linear("vision.positions", whole(vision, "max_position_embeddings") or side * side, hidden, "none"),
-        *blocks(depth, hidden, whole(vision, "intermediate_size") or wide, norm_vectors=6),
-        linear("vision.norm", 2, hidden, "none"),
-        linear("vision.downsample", 1, downs, "none"),
-        linear("vision.projector", 4 * hidden + bool(config.get("projector_bias")), text_hidden, "none"),
-    ]
-
-
-def _siglip(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """SigLIP with Gemma-3's projector: one matrix into the text model."""
-    hidden, depth, intermediate = widths(vision)
-    return [
-        patches(vision, hidden),
-        positions(vision, hidden, image=896),
-        *blocks(depth, hidden, intermediate),
-        linear("vision.norm", 3, hidden, "none"),
-        linear("vision.projector", hidden, text_hidden, "none"),
-    ]
-
-
-def _siglip2(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """SigLIP-2 with 256 positions; LFM2-VL merges 2 × 2 patches and projects them through its own width."""
-    hidden, depth, intermediate = widths(vision)
-    middle = whole(config, "projector_hidden_size") or text_hidden
-    return [
-        patches(vision, hidden, patch=16),
-        linear("vision.positions", whole(vision, "num_patches") or 256, hidden, "none"),
-        *blocks(depth, hidden, intermediate),
-        linear("vision.norm", 2, hidden, "none"),
-        linear("vision.projector", 4 * hidden + 1, middle, "none"),
-        linear("vision.projector_out", middle + 1, text_hidden, "none"),
-    ]
-
-
-def _merger(inputs: int, outputs: int, norm: int, *, name: str = "vision.merger") -> list[WeightPart]:
-    """Qwen's merger of 2 × 2 patches: inputs × inputs, inputs × outputs, their biases, a norm of ``norm`` values."""
-    return [
-        linear(name, inputs, inputs + outputs, "columns"),
-        linear(f"{name}_bias", 1, inputs, "columns"),
-        linear(f"{name}_vectors", 1, outputs + norm, "none"),
-    ]
-
-
-def _qwen3(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """Qwen3-VL and Qwen3.5: learned positions, LayerNorms; Qwen3-VL has three more mergers (deepstack)."""
-    hidden, depth, intermediate = widths(vision)
-    merge = (whole(vision, "spatial_merge_size") or 2) ** 2
-    outputs = whole(vision, "out_hidden_size") or text_hidden
-    deep = vision.get("deepstack_visual_indexes")
-    mergers = len(deep) if isinstance(deep, list) else 3 if _is_deep(config, vision) else 0
+def blocks(
+    depth: int,
+    hidden: int,
+    intermediate: int,
+    *,
+    gated: bool = False,
+    attention_bias: bool = True,
+    mlp_bias: bool = True,
+    norm_vectors: int = 4,
+    split: str = "columns",
+    name: str = "vision",
+) -> list[WeightPart]:
+    """Encoder layers: 4 × hidden² attention and an MLP, split by heads and columns; output biases and norms copied."""
+    matrices = 3 if gated else 2
     parts = [
-        patches(vision, hidden, temporal=whole(vision, "temporal_patch_size") or 2, patch=16),
-        linear("vision.positions", whole(vision, "num_position_embeddings") or 2304, hidden, "none"),
-        *blocks(depth, hidden, intermediate),
-        *_merger(merge * hidden, outputs, 2 * hidden),
+        linear(f"{name}.attention", depth * 4 * hidden, hidden, split),
+        linear(f"{name}.mlp", depth * matrices * hidden, intermediate, split),
+        linear(f"{name}.norms", depth * norm_vectors, hidden, "none"),
     ]
-    for _ in range(mergers):
-        parts += _merger(merge * hidden, outputs, 2 * merge * hidden, name="vision.deep_merger")
+    if attention_bias:
+        parts.append(linear(f"{name}.attention_bias", depth * 3, hidden, split))
+        parts.append(linear(f"{name}.attention_out_bias", depth, hidden, "none"))
+    if mlp_bias:
+        parts.append(linear(f"{name}.mlp_bias", depth * (matrices - 1), intermediate, split))
+        parts.append(linear(f"{name}.mlp_out_bias", depth, hidden, "none"))
     return parts
 
 
-def _is_deep(config: Config, vision: Config) -> bool:
-    return str(vision.get("model_type") or config.get("model_type") or "").startswith(("qwen3_vl", "qwen3_omni"))
+def widths(vision: Config, *, hidden: int = 1152, layers: int = 27, intermediate: int = 4304) -> tuple[int, int, int]:
+    """Hidden width, layers and MLP width, with the class's own values where the config has none."""
+    width = whole(vision, "hidden_size", "d_model", "embed_dim") or hidden
+    return (
+        width,
+        whole(vision, "num_hidden_layers", "depth", "encoder_layers") or layers,
+        whole(vision, "intermediate_size", "encoder_ffn_dim") or intermediate,
+    )
 
 
-def _qwen25(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """Qwen2.5-VL: gated MLP with biases, RMS norms, no learned positions."""
-    hidden, depth, intermediate = widths(vision, hidden=1280, layers=32, intermediate=3420)
-    merge = (whole(vision, "spatial_merge_size") or 2) ** 2
+def patches(vision: Config, hidden: int, *, temporal: int = 1, patch: int = 14, bias: bool = True) -> WeightPart:
+    """The convolution from a patch of three colours, over ``temporal`` frames, to a vector."""
+    side = whole(vision, "patch_size") or patch
+    return linear("vision.patches", 3 * temporal * side * side + int(bias), hidden, "none")
+
+
+def positions(vision: Config, hidden: int, *, image: int, extra: int = 0) -> WeightPart:
+    """A learned position for every patch of the largest image, and ``extra`` vectors such as a class token."""
+    side = (whole(vision, "image_size") or image) // (whole(vision, "patch_size") or 14)
+    return linear("vision.positions", side * side + extra, hidden, "none")
+
+
+def audio_parts(audio: Config, text_hidden: int) -> list[WeightPart]:
+    """Whisper's encoder (Qwen2-Audio, Voxtral), or Qwen3's with its three strided convolutions."""
+    hidden, depth, intermediate = widths(audio, hidden=1280, layers=32, intermediate=5120)
+    mel = whole(audio, "num_mel_bins") or 128
+    family = str(audio.get("model_type") or "")
+    qwen3 = family.startswith(("qwen3_asr", "qwen3_omni"))
+    heads = whole(audio, "encoder_attention_heads")
+    layers = blocks(depth, hidden, intermediate, name="audio", split="columns" if qwen3 else "none")
+    parts = [
+        *(replace(part, kv_heads=heads) if part.split == "columns" else part for part in layers),
+        linear("audio.norm", 2, hidden, "none"),
+    ]
+    if qwen3:
+        channels = whole(audio, "downsample_hidden_size") or 480
+        outputs = whole(audio, "output_dim") or 3584
+        bands = (mel + 7) // 8
+        parts += [
+            linear("audio.convolutions", 9 + 1 + 2 * (9 * channels + 1), channels, "none"),
+            linear("audio.convolution_out", channels * bands, hidden, "none"),
+            linear("audio.projector", hidden + 1, hidden + outputs, "none"),
+        ]
+        return parts
+    merge = 4 if family == "voxtral_encoder" else 1
     return [
-        patches(vision, hidden, temporal=whole(vision, "temporal_patch_size") or 2, bias=False),
-        *blocks(depth, hidden, intermediate, gated=True, norm_vectors=2),
-        *_merger(merge * hidden, whole(vision, "out_hidden_size") or text_hidden, hidden),
+        *parts,
+        linear("audio.convolutions", 3 * (mel + hidden) + 2, hidden, "none"),
+        linear("audio.positions", whole(audio, "max_source_positions") or 1500, hidden, "none"),
+        linear("audio.projector", merge * hidden + (1 if merge == 1 else text_hidden), text_hidden, "none"),
     ]
 
 
-def _qwen2(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """Qwen2-VL: width ``embed_dim`` (1280), MLP four times as wide; ``hidden_size`` is the text model's."""
-    hidden, depth = whole(vision, "embed_dim") or 1280, whole(vision, "depth") or 32
-    return [
-        patches(vision, hidden, temporal=2, bias=False),
-        *blocks(depth, hidden, 4 * hidden),
-        *_merger(4 * hidden, text_hidden, 2 * hidden),
-    ]
+@dataclass(frozen=True, kw_only=True)
+class _Seq2SeqTraits:
+    """``biased``: matrices and norms have biases. ``position_rows``: rows of the learned position tables beyond the
+    stated length; None where positions are relative. ``has_audio``: the encoder starts with two convolutions over mel
+    bands."""
+
+    biased: bool = True
+    position_rows: int | None = 0
+    has_audio: bool = False
 
 
-def _glm4(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """GLM-4.1V and 4.5V: MLP of the output width in every layer, a convolution that merges, a gated merger."""
-    hidden, depth, wide = widths(vision, hidden=1536, layers=24, intermediate=13696)
-    outputs = whole(vision, "out_hidden_size") or text_hidden
-    merge = (whole(vision, "spatial_merge_size") or 2) ** 2
-    return [
-        patches(vision, hidden, temporal=whole(vision, "temporal_patch_size") or 2),
-        positions(vision, hidden, image=336),
-        *blocks(depth, hidden, outputs, gated=True, attention_bias=False, mlp_bias=False, norm_vectors=2),
-        linear("vision.downsample", merge * hidden + 1, outputs, "none"),
-        linear("vision.norms_out", 2, hidden + outputs, "none"),
-        linear("vision.merger", outputs, outputs + 3 * wide, "columns"),
-    ]
-
-
-def _llama4(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """Llama 4: a class token, pixel shuffle through a two-layer adapter, one projection."""
-    hidden, depth, intermediate = widths(vision, hidden=768, layers=34, intermediate=5632)
-    outputs = whole(vision, "vision_output_dim") or 7680
-    side = whole(vision, "projector_output_dim") or 4096
-    inputs = whole(vision, "projector_input_dim") or 4096
-    return [
-        linear("vision.patches", 3 * (whole(vision, "patch_size") or 14) ** 2, hidden, "columns"),
-        positions(vision, hidden, image=336, extra=2),
-        *blocks(depth, hidden, intermediate),
-        linear("vision.norms_out", 4, hidden, "none"),
-        linear("vision.adapter", intermediate + side, inputs, "columns"),
-        linear("vision.projector", outputs, text_hidden, "columns"),
-    ]
-
-
-def _mllama(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """Llama 3.2 Vision: layers and gated global layers without attention biases; gated positions of a tile, and of
-    every patch in every shape of up to ``max_num_tiles`` tiles (nine shapes for four)."""
-    hidden, depth, intermediate = widths(vision, hidden=1280, layers=32, intermediate=5120)
-    side, tiles = whole(vision, "image_size") or 560, whole(vision, "max_num_tiles") or 4
-    globals_ = whole(vision, "num_global_layers") or 8
-    tokens = (side // (whole(vision, "patch_size") or 14)) ** 2 + 1
-    shapes = 1 + sum(tiles // height for height in range(1, tiles + 1))
-    gates = 3 + 2 * globals_
-    return [
-        patches(vision, hidden, bias=False),
-        linear("vision.positions", tokens + shapes * tiles * tokens + 2 * shapes * tiles, hidden, "none"),
-        *blocks(depth + globals_, hidden, intermediate, attention_bias=False),
-        linear("vision.norms_out", 5, hidden, "none"),
-        linear("vision.gates", 1, gates, "none"),
-        linear("vision.projector", (whole(vision, "vision_output_dim") or 7680) + 1, text_hidden, "none"),
-    ]
-
-
-def _minimax_m3(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """MiniMax-M3: a ViT with rotary positions and patches over two frames, a projector, and a merger of 2 × 2."""
-    hidden, depth, intermediate = widths(vision, hidden=1280, layers=32, intermediate=5120)
-    compression = nested(vision, "img_token_compression_config") or {}
-    frames, merge = whole(compression, "temporal_patch_size") or 2, whole(compression, "spatial_merge_size") or 2
-    middle = whole(config, "projector_hidden_size") or text_hidden
-    return [
-        patches(vision, hidden, temporal=frames, bias=False),
-        *blocks(depth, hidden, intermediate),
-        linear("vision.norm", 2, hidden, "none"),
-        linear("vision.projector", hidden + text_hidden, middle, "columns"),
-        linear("vision.merger", merge * merge * text_hidden + text_hidden, middle, "columns"),
-        linear("vision.projector_biases", 2, middle + text_hidden, "none"),
-    ]
-
-
-def _gemma4(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """Gemma 4: two position tables of 10,240, gated MLP, four norms; loaded whole on every rank."""
-    hidden, depth, intermediate = widths(vision, hidden=768, layers=16, intermediate=3072)
-    positions = 2 * (whole(vision, "position_embedding_size") or 10240)
-    return [
-        patches(vision, hidden, patch=16, bias=False),
-        linear("vision.positions", positions, hidden, "none"),
-        *blocks(depth, hidden, intermediate, gated=True, attention_bias=False, mlp_bias=False, split="none"),
-        linear("vision.head_norms", depth * 2, whole(vision, "head_dim") or 64, "none"),
-        linear("vision.projector", hidden, text_hidden, "none"),
-    ]
-
-
-def _moonvit(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
-    """Kimi's MoonViT: 64 × 64 positions, and a projector through the width of four merged patches."""
-    hidden = whole(vision, "vt_hidden_size") or 1152
-    depth = whole(vision, "vt_num_hidden_layers") or 27
-    merged = 4 * hidden
-    return [
-        patches(vision, hidden),
-        linear("vision.positions", 64 * 64, hidden, "none"),
-        *blocks(depth, hidden, whole(vision, "vt_intermediate_size") or 4304),
-        linear("vision.norms_out", 4, hidden, "none"),
-        linear("vision.projector", merged + 1, merged, "none"),
-        linear("vision.projector_out", merged + 1, text_hidden, "none"),
-    ]
-
-
-_VISION: Mapping[str, Callable[[Config, Config, int], list[WeightPart]]] = {
-    "qwen3_vl": _qwen3,
-    "qwen3_5": _qwen3,
-    "qwen3_omni": _qwen3,
-    "qwen2_5_vl": _qwen25,
-    "qwen2_vl": _qwen2,
-    "glm4v": _glm4,
-    "llama4": _llama4,
-    "mllama": _mllama,
-    "pixtral": _pixtral,
-    "gemma4": _gemma4,
-    "siglip2": _siglip2,
-    "siglip": _siglip,
+_SEQ2SEQ_TRAITS: Mapping[str, _Seq2SeqTraits] = {
+    "whisper": _Seq2SeqTraits(has_audio=True),
+    "bart": _Seq2SeqTraits(position_rows=2),
+    "mbart": _Seq2SeqTraits(position_rows=2),
+    "t5": _Seq2SeqTraits(biased=False, position_rows=None),
 }
 
-_OF_MODEL: Mapping[str, Callable[[Config, Config, int], list[WeightPart]]] = {
-    "minimax_m3": _minimax_m3,
-    "step3p7": _perception,
-}
-"""Encoders told by the model's type, whatever the encoder calls itself."""
 
-_SHUFFLED = frozenset({"internvl", "internvl_chat"})
-"""Models that put 2 × 2 patches beside one another before the projector."""
+def is_encoder_decoder(text: Config) -> bool:
+    """Whether ``encoder_decoder_parts`` counts the class."""
+    return text.get("model_type") in _SEQ2SEQ_TRAITS
+
+
+def encoder_decoder_parts(text: Config) -> list[WeightPart]:
+    """Embedding; encoder layers with one attention, decoder layers with two, each with an MLP; positions, convolutions.
+
+    An attention is 4 × d_model × (heads × head width), which is not d_model² for T5 (``d_kv``). Layers carry no index,
+    because such models are not split into pipeline stages.
+    """
+    traits = _SEQ2SEQ_TRAITS[str(text["model_type"])]
+    width = whole(text, "d_model") or 0
+    inner = (whole(text, "d_kv") or 0) * (whole(text, "num_heads") or 0) or width
+    vocabulary = whole(text, "vocab_size") or 0
+    encoders = whole(text, "encoder_layers", "num_layers") or 0
+    decoders = whole(text, "decoder_layers", "num_decoder_layers") or encoders
+    encoder_mlp = whole(text, "encoder_ffn_dim", "d_ff") or 4 * width
+    decoder_mlp = whole(text, "decoder_ffn_dim", "d_ff") or 4 * width
+    if not width or not encoders or not vocabulary:
+        return []
+    matrices = 3 if str(text.get("feed_forward_proj", "")).startswith("gated") else 2
+    parts = [linear("embed_tokens", vocabulary, width, "vocabulary")]
+    if text.get("tie_word_embeddings") is False:
+        parts.append(linear("lm_head", vocabulary, width, "vocabulary"))
+    for name, layers, attentions, mlp in (("encoder", encoders, 1, encoder_mlp), ("decoder", decoders, 2, decoder_mlp)):
+        parts.append(linear(f"{name}.attention", layers * attentions * 4 * width, inner, "heads"))
+        parts.append(linear(f"{name}.mlp", layers * matrices * width, mlp, "columns"))
+        vectors = (2 if traits.biased else 1) * ((attentions + 1) * layers + 1)
+        if traits.biased:
+            parts.append(linear(f"{name}.bias", layers, attentions * 3 * inner + mlp, "columns"))
+            vectors += layers * (attentions + 1)
+        parts.append(linear(f"{name}.vectors", vectors, width, "none"))
+    return parts + _input_parts(text, traits, width)
+
+
+def _input_parts(text: Config, traits: _Seq2SeqTraits, width: int) -> list[WeightPart]:
+    """Learned positions of both halves, and what comes before the encoder."""
+    if traits.position_rows is None:
+        heads, buckets = whole(text, "num_heads") or 0, whole(text, "relative_attention_num_buckets") or 32
+        return [linear("relative_positions", 2 * buckets, heads, "heads")]
+    sources = whole(text, "max_source_positions", "max_position_embeddings") or 0
+    targets = whole(text, "max_target_positions", "max_position_embeddings") or 0
+    parts = [linear("positions", sources + targets + 2 * traits.position_rows, width, "none")]
+    if traits.has_audio:
+        mel = whole(text, "num_mel_bins") or 80
+        parts.append(linear("convolutions", 3 * mel + 1 + 3 * width + 1, width, "none"))
+    else:
+        parts.append(linear("embedding_norms", 4, width, "none"))
+    return parts

@@ -1,39 +1,20 @@
-"""What one decoder layer is made of: its mixer, told from what the layer keeps, its feed-forward half and its norms."""
+"""What one decoder layer is made of: its mixer, told from what the layer keeps, its feed-forward half and its norms.
+
+Also the MTP (multi-token prediction) layers: stored in the checkpoint, loaded only when used for speculation.
+"""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
-from kvplan.hf_config.weights.attention import (
-    attention_parts,
-    latent_attention_parts,
-    mimo_attention_parts,
-    sparse_index_parts,
-)
-from kvplan.hf_config.weights.decoder import Decoder, linear
+from kvplan.hf_config.hybrid import NEMOTRON_LETTERS
+from kvplan.hf_config.readers import MTP_COUNT_NAMES, MTP_UNSAID
+from kvplan.hf_config.weights import heterogeneous, mixers
+from kvplan.hf_config.weights.decoder import Decoder
 from kvplan.hf_config.weights.deepseek_v4 import deepseek_v4_layer_parts, is_deepseek_v4
-from kvplan.hf_config.weights.keys import whole
 from kvplan.hf_config.weights.mlp import dense_parts, is_mixture, mixture_parts
-from kvplan.hf_config.weights.recurrent import (
-    gated_delta_parts,
-    kda_parts,
-    lightning_parts,
-    mamba1_parts,
-    mamba2_parts,
-    rg_lru_parts,
-    short_convolution_parts,
-)
-from kvplan.hf_config.weights.varying import (
-    block_parts,
-    gemma4_layer_parts,
-    is_block_configured,
-    is_gemma4,
-    laguna_attention_parts,
-    mllama_layer_parts,
-    openelm_layer_parts,
-    phi4flash_layer_parts,
-    step_attention_parts,
-    zamba2_layer_parts,
-)
+from kvplan.hf_config.weights.parts import linear, whole
 from kvplan.layers import (
+    FullAttention,
     GatedDeltaState,
     HeadLayer,
     KdaState,
@@ -50,51 +31,51 @@ from kvplan.model import WeightPart
 
 LayerParts = Callable[[Decoder, int], list[WeightPart]]
 Kinds = Collection[type[Layer]]
-"""The kinds of what one layer keeps, which tell its mixer."""
+"""The kinds of caches that one layer keeps, which tell its mixer."""
 
 _STATES: Mapping[type[Layer], LayerParts] = {
-    Mamba1State: mamba1_parts,
-    Mamba2State: mamba2_parts,
-    GatedDeltaState: gated_delta_parts,
-    KdaState: kda_parts,
-    LightningState: lightning_parts,
-    ShortConvState: short_convolution_parts,
-    RgLruState: rg_lru_parts,
+    Mamba1State: mixers.mamba1_parts,
+    Mamba2State: mixers.mamba2_parts,
+    GatedDeltaState: mixers.gated_delta_parts,
+    KdaState: mixers.kda_parts,
+    LightningState: mixers.lightning_parts,
+    ShortConvState: mixers.short_convolution_parts,
+    RgLruState: mixers.rg_lru_parts,
 }
 
 _WHOLE_LAYERS: Mapping[str, LayerParts] = {
-    "mllama_text_model": mllama_layer_parts,
-    "openelm": openelm_layer_parts,
-    "phi4flash": phi4flash_layer_parts,
-    "zamba2": zamba2_layer_parts,
+    "mllama_text_model": heterogeneous.mllama_layer_parts,
+    "openelm": heterogeneous.openelm_layer_parts,
+    "phi4flash": heterogeneous.phi4flash_layer_parts,
+    "zamba2": heterogeneous.zamba2_layer_parts,
 }
-"""Families whose layers are like no others, but for their norms."""
+"""Families whose layers are like no others, except for their norms."""
 
 _ATTENTION: Mapping[str, LayerParts] = {
-    "afmoe": laguna_attention_parts,
-    "laguna": laguna_attention_parts,
-    "mimo_v2": mimo_attention_parts,
-    "mimo_v2_flash": mimo_attention_parts,
-    "step3p5": step_attention_parts,
-    "step3p5_text": step_attention_parts,
-    "step3p7": step_attention_parts,
+    "afmoe": heterogeneous.laguna_attention_parts,
+    "laguna": heterogeneous.laguna_attention_parts,
+    "mimo_v2": mixers.mimo_attention_parts,
+    "mimo_v2_flash": mixers.mimo_attention_parts,
+    "step3p5": heterogeneous.step_attention_parts,
+    "step3p5_text": heterogeneous.step_attention_parts,
+    "step3p7": heterogeneous.step_attention_parts,
 }
-"""Model types whose attention has gates, or query heads of their own number in some layers."""
+"""Model types whose attention has gates, or another number of query heads in some layers."""
 
 
 def kinds_of(decoder: Decoder, layer: int) -> Kinds:
-    """The kinds of what ``layer`` keeps, in order."""
+    """The kinds of caches that ``layer`` keeps, in order."""
     return [type(kept) for kept in decoder.stack[layer]]
 
 
 def layer_parts(decoder: Decoder, layer: int, kinds: Kinds, half: str | None = None) -> list[WeightPart]:
-    """One decoder layer that keeps ``kinds``; ``half`` names it where mixers and MLPs are layers of their own."""
-    if is_gemma4(decoder):
-        parts = gemma4_layer_parts(decoder, layer)
+    """One decoder layer that keeps ``kinds``; ``half`` names its kind where mixers and MLPs are separate layers."""
+    if heterogeneous.is_gemma4(decoder):
+        parts = heterogeneous.gemma4_layer_parts(decoder, layer)
     elif is_deepseek_v4(decoder):
         parts = deepseek_v4_layer_parts(decoder, layer)
-    elif is_block_configured(decoder):
-        parts = block_parts(decoder, layer)
+    elif heterogeneous.is_block_configured(decoder):
+        parts = heterogeneous.block_parts(decoder, layer)
     elif decoder.family in _WHOLE_LAYERS:
         parts = _WHOLE_LAYERS[decoder.family](decoder, layer)
     else:
@@ -106,8 +87,12 @@ def layer_parts(decoder: Decoder, layer: int, kinds: Kinds, half: str | None = N
 
 
 def lacks_width(decoder: Decoder) -> bool:
-    """Whether a layer has a dense MLP whose width the config does not say."""
-    if decoder.intermediate is not None or is_block_configured(decoder) or decoder.family in _WHOLE_LAYERS:
+    """Whether a layer has a dense MLP whose width the config does not state."""
+    if (
+        decoder.intermediate is not None
+        or heterogeneous.is_block_configured(decoder)
+        or decoder.family in _WHOLE_LAYERS
+    ):
         return False
     return any(
         set(kinds_of(decoder, layer)) - {Mamba1State, Mamba2State} and not is_mixture(decoder, layer)
@@ -116,7 +101,7 @@ def lacks_width(decoder: Decoder) -> bool:
 
 
 def _mixer(decoder: Decoder, layer: int, kinds: Kinds) -> list[WeightPart]:
-    """The token-mixing half: attention once, however many caches it keeps, and each recurrent state's mixer."""
+    """The token mixer: attention once, however many caches it keeps, and the mixer of each recurrent state."""
     parts = []
     if any(issubclass(kind, (HeadLayer, LatentAttention, SharedKv)) for kind in kinds):
         parts += _attention(decoder, layer)
@@ -127,18 +112,18 @@ def _mixer(decoder: Decoder, layer: int, kinds: Kinds) -> list[WeightPart]:
 
 
 def _attention(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Latent attention where the config has a latent rank, else plain attention with what some classes add to it."""
+    """Latent attention where the config has a latent rank, else plain attention with what some classes add."""
     if whole(decoder.config, "kv_lora_rank") is not None:
-        return latent_attention_parts(decoder, layer)
+        return mixers.latent_attention_parts(decoder, layer)
     if decoder.model_type in _ATTENTION:
         return _ATTENTION[decoder.model_type](decoder, layer)
     gated = bool(decoder.config.get("attn_output_gate", decoder.traits.output_gate))
-    parts = attention_parts(decoder, layer, query_factor=2 if gated else 1)
-    return parts + sparse_index_parts(decoder, layer)
+    parts = mixers.attention_parts(decoder, layer, query_factor=2 if gated else 1)
+    return parts + mixers.sparse_index_parts(decoder, layer)
 
 
 def _feed_forward(decoder: Decoder, layer: int, half: str | None) -> list[WeightPart]:
-    """The feed-forward half; nothing for a layer that is a mixer alone."""
+    """The feed-forward half; nothing for a layer that is only a mixer."""
     if half not in (None, "mlp", "moe"):
         return []
     if half == "moe" or (half is None and is_mixture(decoder, layer)):
@@ -147,3 +132,34 @@ def _feed_forward(decoder: Decoder, layer: int, half: str | None) -> list[Weight
     if width is None or decoder.model_type in {"mamba", "mamba2", "falcon_mamba"}:
         return []
     return dense_parts(decoder, layer, width)
+
+
+MTP_PREFIX = "mtp."
+_MTP_OWN_EMBEDDINGS = frozenset({"deepseek_v3", "deepseek_v32", "glm4_moe_lite", "kimi_k2"})
+"""Model types whose checkpoints store the embedding and the head a second time with the MTP layer."""
+
+
+def mtp_parts(decoder: Decoder) -> list[WeightPart]:
+    """Each MTP layer: a matrix of 2 × hidden × hidden that joins the last hidden state with the token, two norms, a
+    decoder layer with attention (or Nemotron-H's own pattern of layers), and a norm.
+
+    Sources: vLLM 0.33, ``deepseek_mtp.py``, ``qwen3_5_mtp.py``.
+    """
+    count = whole(decoder.config, *MTP_COUNT_NAMES)
+    if count is None and decoder.model_type in MTP_UNSAID:
+        count = 1
+    if not count:
+        return []
+    pattern = decoder.config.get("mtp_hybrid_override_pattern")
+    halves = [NEMOTRON_LETTERS.get(letter) for letter in pattern] if isinstance(pattern, str) else [None]
+    own = []
+    for half in halves:
+        kinds = [FullAttention] if half in (None, "full_attention") else []
+        own += layer_parts(decoder, decoder.layers, kinds, half)
+    own.append(linear("join", 2 * decoder.hidden, decoder.hidden, "none"))
+    own.append(linear("norms", 3, decoder.hidden, "none"))
+    if decoder.model_type in _MTP_OWN_EMBEDDINGS:
+        own.append(linear("embed_tokens", 2 * decoder.vocabulary, decoder.hidden, "vocabulary"))
+    if decoder.model_type.startswith("step3p"):  # a head per MTP layer (vLLM 0.33, ``Step3p5MTP``)
+        own.append(linear("lm_head", decoder.vocabulary, decoder.hidden, "vocabulary"))
+    return [replace(part, name=MTP_PREFIX + part.name, parameters=count * part.parameters, layer=None) for part in own]

@@ -1,15 +1,13 @@
 """Parameters of the feed-forward half: a dense MLP, or experts with their router and shared experts."""
 
-from kvplan.hf_config.weights.decoder import Decoder, float32, linear
-from kvplan.hf_config.weights.keys import numbers, switch, whole, words
+from kvplan.hf_config.weights.decoder import Decoder
+from kvplan.hf_config.weights.parts import float32, linear, numbers, switch, whole, words
 from kvplan.model import WeightPart
 
 
-def dense_parts(
-    decoder: Decoder, layer: int, width: int, *, name: str = "mlp", gated: bool | None = None
-) -> list[WeightPart]:
-    """A dense MLP: hidden × width × 3 (2 without a gate), split by columns. The last matrix's bias is not split."""
-    matrices = 3 if (decoder.traits.gated if gated is None else gated) else 2
+def dense_parts(decoder: Decoder, layer: int, width: int, *, name: str = "mlp") -> list[WeightPart]:
+    """A dense MLP: hidden × width × 3 (2 without a gate), split by columns. The last matrix's bias is copied."""
+    matrices = 3 if decoder.traits.gated else 2
     parts = [linear(f"{name}.proj", matrices * decoder.hidden, width, "columns", layer)]
     if decoder.mlp_bias:
         parts.append(linear(f"{name}.bias", matrices - 1, width, "columns", layer))
@@ -23,16 +21,16 @@ def experts(decoder: Decoder) -> int:
 
 
 def expert_width(decoder: Decoder) -> int | None:
-    """Width of one routed expert; the dense width where no key of its own is given (Mixtral)."""
+    """Width of one routed expert; the dense width where it has no key of its own (Mixtral)."""
     return whole(decoder.config, "moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size") or (
         decoder.intermediate
     )
 
 
 def is_mixture(decoder: Decoder, layer: int) -> bool:
-    """Whether ``layer`` has experts: as a list says, or by its place after the first dense layers and in a period.
+    """Whether ``layer`` has experts: by a list, or by its position after the first dense layers and in a period.
 
-    Layers that predict further tokens follow the same rules, except in Step-3.5, where they are dense.
+    MTP layers follow the same rules, except in Step-3.5, where they are dense.
     """
     config = decoder.config
     if not experts(decoder) or (layer >= decoder.layers and decoder.model_type.startswith("step3p")):
@@ -63,10 +61,10 @@ def is_mixture(decoder: Decoder, layer: int) -> bool:
 
 
 def mixture_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Experts of one layer: count × 3 × hidden × width (columns; whole experts under expert parallelism), a router of
-    hidden × count on every rank, and the shared experts' MLP.
+    """The experts of one layer: count × 3 × hidden × width, a router of hidden × count, the shared experts' MLP.
 
-    A DeepSeek router has one float32 correction per expert (``e_score_correction_bias``).
+    Experts are split by columns (whole experts under expert parallelism), the router is copied. A DeepSeek router has
+    one float32 correction per expert (``e_score_correction_bias``).
     """
     config, hidden = decoder.config, decoder.hidden
     count, width = experts(decoder), expert_width(decoder) or 0
@@ -92,7 +90,7 @@ def mixture_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
 
 
 def _has_correction(decoder: Decoder) -> bool:
-    """Whether the router adds a learned correction, as DeepSeek-V3's ``noaux_tc`` and the classes after it do."""
+    """Whether the router adds a learned correction, as DeepSeek-V3's ``noaux_tc`` and later classes do."""
     config = decoder.config
     if switch(config, "use_routing_bias", default=False) or config.get("topk_method") == "noaux_tc":
         return True

@@ -1,15 +1,15 @@
-"""The names that a checkpoint gives to its modules, and which of our parts a list of such names and patterns means."""
+"""Which parts a quantization config means by its lists of module names and patterns."""
 
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from kvplan.errors import InputError
-from kvplan.hf_config.fields import CHECK_HINT
+from kvplan.hf_config.config import CHECK_HINT
 from kvplan.model import WeightPart
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
-    # the modules in the checkpoint that make up one of our parts
+    # the checkpoint's modules that make up one part
     "self_attn.kv_proj": ("self_attn.k_proj", "self_attn.v_proj"),
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attn.kv_a_proj": ("self_attn.kv_a_proj_with_mqa",),
@@ -38,7 +38,7 @@ _BESIDE_LAYERS = ("vision", "visual", "mtp", "audio", "multi_modal", "embed_visi
 
 
 class ModuleNames:
-    """Module names and patterns from a config, and whether they mean a given part.
+    """Module names and patterns from a config, matched against parts.
 
     Patterns that name a layer are kept by layer, because a checkpoint may list thousands of them.
     """
@@ -63,7 +63,7 @@ class ModuleNames:
             self._globs.append(name)
 
     def match(self, part: WeightPart) -> bool:
-        """Whether an entry names the part, a module that contains it, or one of the modules it consists of."""
+        """Whether an entry names the part, a module that contains it, or one of the modules in it."""
         globs = self._globs if part.layer is None else self._globs + self._globs_by_layer.get(part.layer, [])
         return any(self._match_name(name, globs) for name in module_names(part))
 
@@ -89,13 +89,13 @@ def _compile(expression: str) -> re.Pattern[str]:
 
 
 def _from_layers(entry: str) -> str:
-    """``entry`` without what precedes ``layers.``, since a checkpoint and the class that loads it differ in that."""
+    """``entry`` without what precedes ``layers.``, where a checkpoint and the class that loads it differ."""
     _, found, rest = entry.partition("layers.")
     return f"layers.{rest}" if found else entry
 
 
 def module_names(part: WeightPart) -> Iterator[str]:
-    """Names that a checkpoint may give to what ``part`` holds.
+    """Names that a checkpoint may give to the modules in ``part``.
 
     >>> from kvplan.model import WeightPart
     >>> list(module_names(WeightPart(name="self_attn.kv_a_proj", parameters=1, split="none", layer=3)))[0]

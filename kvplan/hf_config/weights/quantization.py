@@ -1,13 +1,13 @@
 """The type in which a quantised checkpoint stores each part: from quantization_config's method, groups and exceptions.
 
-Scales are counted with their elements: an fp8 block of 128 × 128 has one float32 scale, so 16,388 B hold 16,384.
+Scales are counted with their elements: an fp8 block of 128 × 128 has one float32 scale, so it takes 16,388 B.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from kvplan.hf_config.weights.keys import Config, nested, switch, whole, words
 from kvplan.hf_config.weights.module_names import ModuleNames
+from kvplan.hf_config.weights.parts import Config, nested, switch, whole, words
 from kvplan.layers import FP8, StoredType
 from kvplan.model import WeightPart
 
@@ -34,9 +34,9 @@ _ALGORITHMS: Mapping[str, StoredType] = {
 def quantize(
     parts: Sequence[WeightPart], block: Config, *, expert_dtype: object = None
 ) -> tuple[tuple[WeightPart, ...], str | None]:
-    """The parts in their stored types, and the method's name; (), name where the method is not known.
+    """The parts in their stored types, and the method's name; no parts where the method is not known.
 
-    ``expert_dtype`` is DeepSeek-V4's key beside the block: its experts are 4-bit though the block says fp8.
+    ``expert_dtype`` is DeepSeek-V4's key beside the block: its experts are 4-bit although the block says fp8.
     """
     if expert_dtype is not None:
         block = {**block, "expert_dtype": expert_dtype}
@@ -51,7 +51,7 @@ def quantize(
 def _leaves_experts_out(parts: Sequence[WeightPart], block: Config, rule: "_Rule") -> bool:
     """Whether experts are neither among the quantised modules nor among the excluded ones.
 
-    Then the list was cut short, and there is no telling what most of the bytes are stored in.
+    Then the list is incomplete, and the type of most bytes is unknown.
     """
     excluded = ModuleNames(_ignored(block))
     routed = [part for part in parts if part.name.endswith(".experts") and part.layer is not None]
@@ -72,7 +72,7 @@ def _rule(method: str, block: Config) -> _Rule | None:
     if stored is None:
         return None
     skipped = ModuleNames(_ignored(block))
-    # checkpoints quantised with MXFP4 or Quark's experts-only schemes keep everything but the experts in 16 bit
+    # MXFP4 checkpoints keep everything but the experts in 16 bit
     experts_only = method in {"mxfp4", "gpt_oss_mxfp4"}
     routed = _expert_type(block) or stored
 
@@ -106,7 +106,7 @@ def _single_type(method: str, block: Config) -> StoredType | None:
 
 
 def _integer_type(bits: int, group: int | None, *, zeros: bool) -> StoredType:
-    """``bits`` per element, a 16-bit scale per group and, with zero points, ``bits`` more per group.
+    """``bits`` per element, a 16-bit scale per group and, with zero points, another ``bits`` per group.
 
     >>> _integer_type(4, 128, zeros=True).bytes_for(256)
     Fraction(133, 1)
@@ -117,7 +117,7 @@ def _integer_type(bits: int, group: int | None, *, zeros: bool) -> StoredType:
 
 
 def _groups_rule(block: Config) -> _Rule | None:
-    """compressed-tensors: each group's targets (a class of modules, or names) and its weights' bits and group."""
+    """compressed-tensors: each group's targets (a class of modules, or names), bits and group size."""
     groups = nested(block, "config_groups") or {}
     kinds: list[tuple[ModuleNames | None, StoredType]] = []
     for group in groups.values():
@@ -154,7 +154,7 @@ def _first_group_type(block: Config) -> StoredType | None:
 
 
 def _mixed_rule(layers: Config) -> _Rule:
-    """ModelOpt's ``quantized_layers``: an algorithm for each module named."""
+    """ModelOpt's ``quantized_layers``: an algorithm for each named module."""
     by_type: dict[str, list[str]] = {}
     for name, facts in layers.items():
         if isinstance(facts, Mapping):
@@ -170,7 +170,7 @@ def _mixed_rule(layers: Config) -> _Rule:
 
 
 def _expert_type(block: Config) -> StoredType | None:
-    """The experts' own type, where a checkpoint gives one beside the rest's (DeepSeek-V4)."""
+    """The experts' own type, where a checkpoint has one beside the other matrices' (DeepSeek-V4)."""
     algorithm = block.get("moe_quant_algo")
     if isinstance(algorithm, str):
         return _ALGORITHMS.get(algorithm.upper())
@@ -189,7 +189,7 @@ def _ignored(block: Config) -> tuple[str, ...]:
 
 
 def is_matrix(part: WeightPart) -> bool:
-    """Whether quantisers convert the part when they are told "all linear layers": matrices of decoder layers."""
+    """Whether quantizers convert the part under "all linear layers": matrices of decoder layers."""
     if part.name.startswith(("vision.", "audio.")) or (part.layer is None and not part.name.startswith("mtp.")):
         return False
     return part.name.endswith(("proj", "experts"))

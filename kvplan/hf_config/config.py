@@ -1,38 +1,44 @@
-"""Typed access to a config's keys: what is there, what its class fills in when absent, and errors that name the key."""
+"""A config.json on its way to layers: typed access to its keys, and the language model that it describes.
+
+Errors name the key and its value. Keys that published files spell differently are read under all their names.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.layers import Layer, StoredType
 
-_LARGEST_COUNT = 2**53  # whole numbers above it do not survive a round trip through JSON's doubles
 CHECK_HINT = "check config.json against the one that the model's publisher ships"
 MEASURE_HINT = (
     "plan from the engine's own figures: put the blocks that its start-up log prints into a traffic file, as"
     " deployment: kv_pool: {blocks: N, block_tokens: 16}"
 )
-MOST_LAYERS = 10_000  # a layer is an object here; the deepest published decoder has 126
-
+MOST_LAYERS = 10_000  # each layer is an object here; the deepest published decoder has 126
+_LARGEST_COUNT = 2**53  # larger whole numbers do not survive a round trip through JSON's doubles
 
 Item = TypeVar("Item", int, str, object)
 
 
 @dataclass(frozen=True)
 class Fields:
-    """A block of config.json. ``defaults`` is what the architecture's class fills in where a key is absent; a key that
-    is present and null stays null. ``path`` is the block's place in the file, such as ``text_config.``."""
+    """A block of config.json.
+
+    ``defaults`` holds what the config class fills in for an absent key; a key that is present and null stays null.
+    ``path`` is the block's place in the file, such as ``text_config.``.
+    """
 
     values: Mapping[str, object]
     path: str = ""
     defaults: Mapping[str, object] = field(default_factory=dict)
 
     def says(self, *names: str) -> bool:
-        """Whether the file itself holds one of ``names`` with a value other than null."""
+        """Whether the file itself has one of ``names`` with a value other than null."""
         return any(self.values.get(name) is not None for name in names)
 
     def value(self, *names: str) -> object:
-        """The first of ``names`` that the file says, else its class default, else None.
+        """The first of ``names`` that the file has, else its class default, else None.
 
         >>> Fields({"n_layer": 12}).value("num_hidden_layers", "n_layer")
         12
@@ -47,16 +53,16 @@ class Fields:
         return next((self.defaults[name] for name in names if self.defaults.get(name) is not None), None)
 
     def with_defaults(self, defaults: Mapping[str, object]) -> "Fields":
-        """The same block with other class defaults."""
-        return replace(self, defaults=defaults)
+        """The same block with further class defaults."""
+        return replace(self, defaults={**self.defaults, **defaults})
 
     def optional_count(self, *names: str) -> int | None:
-        """A whole number above zero, or None where neither file nor class says one."""
+        """A whole number above zero, or None where neither the file nor the class has one."""
         found = self.value(*names)
         return None if found is None else self._whole(found, self._named(names), least=1)
 
     def count(self, *names: str) -> int:
-        """A whole number above zero; UnsupportedModelError names the first of ``names`` where it is not said."""
+        """A whole number above zero; UnsupportedModelError where it is missing."""
         found = self.optional_count(*names)
         if found is None:
             raise self.missing(*names)
@@ -88,7 +94,7 @@ class Fields:
         return float(found)
 
     def flag(self, *names: str, default: bool = False) -> bool:
-        """True or false. A key that is null or absent means the class's default, or ``default`` where it has none."""
+        """True or false; ``default`` where the key is null or absent and the class has no default."""
         found = self.value(*names)
         if found is None:
             return default
@@ -116,6 +122,13 @@ class Fields:
         name = self._named(names)
         return None if found is None else [self._whole(item, name, least=least) for item in found]
 
+    def needed_counts(self, name: str, *, least: int = 0) -> list[int]:
+        """A list of whole numbers; UnsupportedModelError where it is missing."""
+        found = self.counts(name, least=least)
+        if found is None:
+            raise self.missing(name)
+        return found
+
     def texts(self, *names: str) -> list[str] | None:
         """A list of strings, or None."""
         found = self.items(*names)
@@ -127,8 +140,10 @@ class Fields:
         return words
 
     def by_layer(self, name: str, listed: list[Item], layers: int, known: Collection[Item] = ()) -> list[Item]:
-        """The first ``layers`` entries of ``listed``, the value of ``name``: some files add entries for layers that
-        guess further tokens. A list that is too short, or holds what is not ``known``, is refused."""
+        """The first ``layers`` entries of ``listed``, the value of ``name``: some files append entries for MTP layers.
+
+        A list that is too short, or has an entry that is not ``known``, is refused.
+        """
         if known and set(listed) - set(known):
             words = " or ".join(str(item) for item in known)
             raise self.contradicts(name, f"{words} is expected for each of {layers} layers")
@@ -147,7 +162,7 @@ class Fields:
         return Fields(found, path=f"{self.path}{name}.")
 
     def missing(self, *names: str) -> UnsupportedModelError:
-        """The error for a key that is needed, and that neither the file nor its class gives."""
+        """The error for a needed key that neither the file nor its class gives."""
         key = self.path + names[0]
         present = next((name for name in names if name in self.values), None)
         said = f"{self.path}{present} is null" if present is not None else f"the config does not say {key}"
@@ -188,3 +203,50 @@ class Fields:
 def _shown(found: object) -> str:
     text = "null" if found is None else repr(found)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+LayerStack = tuple[tuple[Layer, ...], ...]
+"""What each decoder layer keeps, in order."""
+
+LAYER_NAMES = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
+HEAD_NAMES = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+HIDDEN_NAMES = ("hidden_size", "n_embd", "n_embed", "d_model", "model_dim")
+KV_HEAD_NAMES = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "num_attention_groups")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The language model in a config: its own block (``text``) and the whole file (``outer``); the same where flat.
+
+    ``family`` names its config class, the key of the tables; ``dtype`` is the type it runs in, and keeps its state in;
+    ``strict`` classes refuse an explicit null.
+    """
+
+    text: Fields
+    outer: Fields
+    family: str
+    dtype: StoredType
+    strict: bool = False
+
+    @property
+    def layers(self) -> int:
+        """Number of decoder layers."""
+        return self.text.layers(*LAYER_NAMES)
+
+    @property
+    def query_heads(self) -> int:
+        """Query heads of a layer; as many as KV heads where a file only has those and the head width."""
+        if self.text.value(*HEAD_NAMES) is None and self.text.says(*KV_HEAD_NAMES) and self.text.says("head_dim"):
+            return self.text.count(*KV_HEAD_NAMES)
+        return self.text.count(*HEAD_NAMES)
+
+    @property
+    def hidden(self) -> int:
+        """Width of the residual stream."""
+        return self.text.count(*HIDDEN_NAMES)
+
+    def unknown_layer(self, key: str, name: str) -> UnsupportedModelError:
+        """The error for a layer type ``name`` under ``key``."""
+        where = self.text.path + key
+        message = f"layer type {name!r} in {where} is not known for {self.family}"
+        return UnsupportedModelError(message, hint=MEASURE_HINT, key=where)

@@ -1,5 +1,4 @@
-"""Decoders whose layers are like no others: OpenELM, Phi-4-flash, Llama 3.2 Vision, Laguna, AFMoE, Step-3.5, Gemma 4,
-Nemotron-NAS, Zamba2.
+"""Decoders whose layers differ from one another: OpenELM, Phi-4-flash, Gemma 4, Nemotron-NAS, Zamba2 …
 
 Sources: the published ``modeling_openelm.py``, ``modeling_phi4flash.py``; vLLM 0.10.1, ``mllama.py``; vLLM 0.33's file
 of each other class; transformers 5.24, Gemma 4 and 3n. The sums meet published totals (tests/test_weights.py).
@@ -7,18 +6,19 @@ of each other class; transformers 5.24, Gemma 4 and 3n. The sums meet published 
 
 from collections.abc import Mapping, Sequence
 
-from kvplan.hf_config.weights.attention import attention_parts
-from kvplan.hf_config.weights.decoder import Decoder, linear
-from kvplan.hf_config.weights.keys import Config, nested, numbers, switch, whole
+from kvplan.hf_config.weights.decoder import Decoder
+from kvplan.hf_config.weights.mixers import attention_parts, mamba1_parts, mamba2_parts
 from kvplan.hf_config.weights.mlp import dense_parts, experts
-from kvplan.hf_config.weights.recurrent import mamba1_parts, mamba2_parts
+from kvplan.hf_config.weights.parts import Config, linear, nested, numbers, switch, whole
 from kvplan.layers import FullAttention, SharedKv, SlidingAttention
 from kvplan.model import WeightPart
 
 
 def openelm_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Heads and MLP width of the layer's own: hidden × ``ffn_multipliers``, in whole ``ffn_dim_divisor``; where the
-    multipliers are not recorded, from half to four across the layers, as every published model has them."""
+    """Heads and MLP width by layer: hidden × ``ffn_multipliers``, rounded to ``ffn_dim_divisor``.
+
+    Where the multipliers are not listed, they grow from 0.5 to 4 across the layers, as in every published model.
+    """
     queries = numbers(decoder.config, "num_query_heads") or ()
     if layer >= len(queries):
         return []
@@ -42,8 +42,11 @@ def _openelm_width(decoder: Decoder, layer: int) -> int:
 
 
 def phi4flash_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """SambaY: Mamba on every second layer and attention between; from two layers past the middle on, a gate on an
-    earlier layer's state instead of a Mamba, and queries alone. Differential attention adds four lambdas and a norm."""
+    """SambaY: Mamba on every second layer and attention between.
+
+    From two layers past the middle on, a gate on an earlier layer's state replaces Mamba, and attention only has
+    queries. Differential attention adds four lambdas and a norm.
+    """
     hidden, config = decoder.hidden, decoder.config
     crosses = layer >= decoder.layers // 2 + 2
     period = whole(config, "mb_per_layer") or 2
@@ -61,7 +64,7 @@ def phi4flash_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
 
 
 def mllama_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Llama's layer; one of ``cross_attention_layers`` has a norm each for Q and K and two gates beside."""
+    """Llama's layer; those in ``cross_attention_layers`` also have norms for Q and K and two gates."""
     parts = attention_parts(decoder, layer) + dense_parts(decoder, layer, decoder.intermediate or 0)
     if layer in (numbers(decoder.config, "cross_attention_layers") or ()):
         parts.append(linear("cross_attn.vectors", 2, decoder.head_dim + 1, "none", layer))
@@ -69,8 +72,8 @@ def mllama_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
 
 
 def laguna_attention_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Laguna and AFMoE: query heads by layer where they are listed, and a gate for every head (Laguna's ``gating`` true
-    or ``per-head``) or for every value of a head."""
+    """Laguna and AFMoE: query heads by layer where listed, and a gate for every head (Laguna's ``gating``: true or
+    ``per-head``) or for every value of a head."""
     listed = numbers(decoder.config, "num_attention_heads_per_layer") or ()
     heads = listed[layer] if layer < len(listed) else decoder.heads
     parts = attention_parts(decoder, layer, heads=heads)
@@ -82,7 +85,7 @@ def laguna_attention_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
 
 
 def step_attention_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Step-3.5 and Step-3.7: sliding layers have query heads of their own number, and each head may have a gate."""
+    """Step-3.5 and Step-3.7: sliding layers have another number of query heads, and each head may have a gate."""
     config, heads = decoder.config, decoder.heads
     if isinstance(decoder.cache(layer), SlidingAttention):
         other = nested(config, "attention_other_setting") or {}
@@ -103,8 +106,8 @@ def is_block_configured(decoder: Decoder) -> bool:
 
 
 def block_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Attention with the layer's own number of KV heads, and an MLP of 2 × ``ffn_mult`` × hidden / 3; a half that is
-    a ``no_op`` has nothing, one that was replaced by a linear layer has hidden × hidden."""
+    """Attention with the layer's own KV heads, and an MLP of 2 × ``ffn_mult`` × hidden / 3; a half that is a ``no_op``
+    has nothing, one that was replaced by a linear layer has hidden × hidden."""
     blocks = decoder.config.get("block_configs")
     block = blocks[layer] if isinstance(blocks, Sequence) and layer < len(blocks) else None
     if not isinstance(block, Mapping):
@@ -130,21 +133,23 @@ def _replacement(decoder: Decoder, half: Config, layer: int, name: str) -> list[
 
 
 def zamba2_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """A Mamba-2 mixer; a hybrid layer adds hidden × hidden and its adapters of the shared block, and the first layers
-    that use a block bring the block: attention and norm over twice the hidden width, and a gated MLP."""
+    """A Mamba-2 mixer; a hybrid layer adds hidden × hidden and its adapters of the shared block.
+
+    The first ``num_mem_blocks`` hybrid layers also count the shared block itself.
+    """
     parts = mamba2_parts(decoder, layer)
     if not decoder.keeps(layer, FullAttention):
         return parts
     parts.append(linear("linear_proj", decoder.hidden, decoder.hidden, "none", layer))
     parts += _adapters(decoder, layer)
-    if sum(decoder.keeps(earlier, FullAttention) for earlier in range(layer)) < (
-        whole(decoder.config, "num_mem_blocks") or 1
-    ):
-        parts += _block(decoder, layer)
+    hybrids_before = sum(decoder.keeps(earlier, FullAttention) for earlier in range(layer))
+    if hybrids_before < (whole(decoder.config, "num_mem_blocks") or 1):
+        parts += _shared_block(decoder, layer)
     return parts
 
 
-def _block(decoder: Decoder, layer: int) -> list[WeightPart]:
+def _shared_block(decoder: Decoder, layer: int) -> list[WeightPart]:
+    """Attention and norm over twice the hidden width, and a gated MLP."""
     hidden, width = decoder.hidden, decoder.intermediate or 4 * decoder.hidden
     parts = [
         linear("shared.self_attn.qkv_proj", 2 * hidden, 3 * 2 * hidden, "heads", layer),
@@ -159,7 +164,7 @@ def _block(decoder: Decoder, layer: int) -> list[WeightPart]:
 
 
 def _adapters(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Low-rank pairs of a layer's own: on gate and up, and on Q, K and V where the config asks for them."""
+    """A layer's own low-rank pairs: on gate and up, and on Q, K and V where the config asks for them."""
     config, hidden = decoder.config, decoder.hidden
     rank = whole(config, "adapter_rank", "lora_rank") or 128
     width = decoder.intermediate or 4 * hidden
@@ -177,10 +182,13 @@ def is_gemma4(decoder: Decoder) -> bool:
 
 
 def gemma4_layer_parts(decoder: Decoder, layer: int) -> list[WeightPart]:
-    """Attention, MLP, and what this layer has beside them."""
+    """Attention, MLP, experts and per-layer input. A layer that reads the KV of an earlier one has no K and V matrices,
+    and its MLP may be twice as wide."""
+    is_shared = decoder.keeps(layer, SharedKv)
+    is_wide = is_shared and switch(decoder.config, "use_double_wide_mlp", default=False)
     return [
-        *attention_parts(decoder, layer, has_kv=not _is_shared(decoder, layer)),
-        *dense_parts(decoder, layer, _mlp_width(decoder, layer)),
+        *attention_parts(decoder, layer, has_kv=not is_shared),
+        *dense_parts(decoder, layer, (decoder.intermediate or 0) * (2 if is_wide else 1)),
         *_experts(decoder, layer),
         *_per_layer_input(decoder, layer),
     ]
@@ -197,16 +205,6 @@ def gemma4_outer_parts(decoder: Decoder) -> list[WeightPart]:
         linear("per_layer_model_projection", decoder.hidden, decoder.layers * width, "columns"),
         linear("per_layer_projection_norm", 1, width, "none"),
     ]
-
-
-def _is_shared(decoder: Decoder, layer: int) -> bool:
-    """Whether the layer reads the KV of an earlier one, and so has no K and V matrices."""
-    return decoder.keeps(layer, SharedKv)
-
-
-def _mlp_width(decoder: Decoder, layer: int) -> int:
-    wide = switch(decoder.config, "use_double_wide_mlp", default=False) and _is_shared(decoder, layer)
-    return (decoder.intermediate or 0) * (2 if wide else 1)
 
 
 def _experts(decoder: Decoder, layer: int) -> list[WeightPart]:

@@ -1,37 +1,41 @@
-"""A model's facts on the Hub: at most three requests, whatever the number of shards.
+"""What is fetched from the Hub: a model's facts in at most three requests, and ranges of a GGUF file.
 
-They are for the repository's facts (files with their sizes, elements per stored type), config.json, and
-hf_quant_config.json where it is listed. No weight is read and no remote code is run.
+The three are the repository's facts (files with their sizes, elements per stored type), config.json, and
+hf_quant_config.json where it is listed, whatever the number of shards. No weight is read and no remote code is run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 from kvplan.checkpoint import LARGEST_JSON_BYTES, Checkpoint, parse_json_object, weight_files, weight_totals
 from kvplan.errors import InputError
 from kvplan.hub import failures
-from kvplan.hub.cache import cached_facts, keep_facts
+from kvplan.hub.cache import cached_facts, cached_file, keep_facts
 from kvplan.hub.session import Session, open_session
 from kvplan.model import Source
 
 _QUANTIZATION = "hf_quant_config.json"
+_PARTIAL, _WHOLE = 206, 200
+
+RangeReader = Callable[[int, int], bytes]
+"""``read(offset, length)``: bytes of the remote file from ``offset`` on; fewer where it ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubFacts(Checkpoint):
-    """What the Hub or its cache says of a model; ``revision`` is the commit that was read."""
+    """What the Hub or its cache says of a model; the source's revision is the commit that was read."""
 
-    revision: str
     source: Source
 
 
 def fetch_facts(
     model_id: str, *, revision: str | None = None, offline: bool = False, token: str | None = None
 ) -> HubFacts:
-    """The facts of ``model_id`` at ``revision`` (main, if None): from the cache, else from the Hub.
+    """The facts of ``model_id`` at ``revision`` (None: main): from the cache, else from the Hub.
 
-    ``token`` wins over the environment's. Raises HubUnavailableError, with a message of its own for every cause.
+    ``token`` wins over the environment's. Raises HubUnavailableError, with its own message for every cause.
     """
     found = cached_facts(model_id, revision)
     if found is not None:
@@ -43,11 +47,11 @@ def fetch_facts(
 
 
 def _facts(found: Checkpoint, commit: str, *, name: str) -> HubFacts:
-    return HubFacts(**vars(found), revision=commit, source=Source(name=name, revision=commit))
+    return HubFacts(**vars(found), source=Source(name=name, revision=commit))
 
 
 def _ask(session: Session) -> tuple[Checkpoint, str]:
-    """The three requests: the checkpoint and the commit it is of."""
+    """The three requests: the checkpoint and its commit."""
     asked = session.asked
     at = f"/revision/{quote(asked.revision, safe='')}" if asked.revision else ""
     info = _read_json(session, f"{asked.endpoint}/api/models/{asked.model_id}{at}?blobs=true")
@@ -68,7 +72,7 @@ def _ask(session: Session) -> tuple[Checkpoint, str]:
 
 
 def _file_sizes(info: Mapping[str, object]) -> dict[str, int | None]:
-    """The repository's files and their sizes, where the Hub tells them."""
+    """The repository's files and their sizes, where the Hub lists them."""
     files = info.get("siblings")
     sizes: dict[str, int | None] = {}
     for file in files if isinstance(files, list) else ():
@@ -88,7 +92,7 @@ def _elements(info: Mapping[str, object]) -> dict[str, int]:
 
 
 def _read_json(session: Session, url: str) -> dict[str, object]:
-    """One JSON object in one request, and never more of it than a config can be long."""
+    """One JSON object in one request, of at most the size of a config."""
     file = url.rpartition("/")[2] if "/resolve/" in url else "the list of files"
     body = bytearray()
     with session.get(url, file) as response:
@@ -102,3 +106,42 @@ def _read_json(session: Session, url: str) -> dict[str, object]:
         return parse_json_object(bytes(body), url)
     except InputError as error:
         raise failures.broken_off(session.asked, file, error.message) from error
+
+
+def fetch_gguf(
+    model_id: str, file: str, *, revision: str | None = None, offline: bool = False, token: str | None = None
+) -> Path | RangeReader:
+    """The file in the Hub's cache, or a function that reads ranges of it over the network.
+
+    Each call of that function is one request. Raises HubUnavailableError, as for config.json.
+    """
+    cached = cached_file(model_id, file, revision)
+    if cached is not None:
+        return cached
+    session = open_session(model_id, revision, offline=offline, token=token)
+
+    def read(offset: int, length: int) -> bytes:
+        return _range(session, file, offset, length)
+
+    return read
+
+
+def _range(session: Session, file: str, offset: int, length: int) -> bytes:
+    """One request for one range; a server that sends the whole file is cut off after the requested part."""
+    asked = session.asked
+    url = f"{asked.page}/resolve/{quote(asked.revision or 'main', safe='')}/{quote(file)}"
+    headers = {"range": f"bytes={offset}-{offset + length - 1}", "accept-encoding": "identity"}
+    body = bytearray()
+    with session.get(url, file, headers) as response:
+        if response.status_code == 416:  # the range starts past the end of the file
+            return b""
+        if response.headers.get("x-error-code") == "EntryNotFound":
+            raise failures.no_file(asked, file)
+        if response.status_code not in (_PARTIAL, _WHOLE):
+            raise failures.refused(asked, response.status_code, response.headers)
+        skip = offset if response.status_code == _WHOLE else 0
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) >= skip + length:
+                break
+    return bytes(body[skip : skip + length])

@@ -1,9 +1,13 @@
-"""Lenient access to a config's keys: a value of an unexpected form counts as absent.
+"""What all weight arithmetic uses: lenient access to a config's keys, and the parts that it counts.
 
-Weights are extra knowledge: a config that says them in a way not understood is still planned, from its published total.
+Weights are extra knowledge, so a value of an unexpected form counts as absent: a config that states them in an unknown
+way is still planned, from its published total.
 """
 
 from collections.abc import Mapping, Sequence
+
+from kvplan.layers import FLOAT32
+from kvplan.model import WeightPart
 
 Config = Mapping[str, object]
 
@@ -11,7 +15,7 @@ Config = Mapping[str, object]
 def whole(config: Config, *keys: str) -> int | None:
     """The first of ``keys`` that holds a whole number of zero or more, or None.
 
-    A list that says the same number for every layer is that number (Hunyuan's files).
+    A list of one number for every layer, all the same, counts as that number (Hunyuan's files).
     """
     for key in keys:
         value = config.get(key)
@@ -50,3 +54,15 @@ def nested(config: Config, key: str) -> Config | None:
     """The mapping under ``key``, or None."""
     value = config.get(key)
     return value if isinstance(value, Mapping) else None
+
+
+def linear(
+    name: str, inputs: int, outputs: int, split: str, layer: int | None = None, *, kv_heads: int | None = None
+) -> WeightPart:
+    """A matrix of ``inputs × outputs``."""
+    return WeightPart(name=name, parameters=inputs * outputs, split=split, layer=layer, kv_heads=kv_heads)
+
+
+def float32(name: str, parameters: int, layer: int | None, split: str = "none") -> WeightPart:
+    """Values that stay float32 whatever the model's type."""
+    return WeightPart(name=name, parameters=parameters, split=split, layer=layer, stored=FLOAT32)
