@@ -1,4 +1,4 @@
-"""The catalogues as lists that can be searched: what is known by name, each with the figures that tell it apart."""
+"""The catalogues as searchable lists, each row with the figures that tell it apart."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from kvplan.profiles.loader import list_names, load_client, load_gpu, load_model
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRow:
-    """An engine that plans can be made for. ``about``: what is known of it, as its own module opens."""
+    """An engine that kvplan plans for. ``about`` is the first paragraph of its own module."""
 
     name: str
     about: str
@@ -21,7 +21,7 @@ class EngineRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficRow:
-    """A bundled traffic mix. ``summary``: the sentence it opens with."""
+    """A bundled traffic mix. ``summary`` is its first sentence."""
 
     name: str
     summary: str
@@ -32,7 +32,7 @@ Row = GpuProfile | ClientProfile | BundledModel | EngineRow | TrafficRow
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """The rows of one catalogue whose name or alias contains ``search``, of ``known`` in all."""
+    """The rows of one catalogue whose name or alias contains ``search``, out of ``known`` rows."""
 
     sort: str
     search: str
@@ -41,8 +41,8 @@ class Listing:
 
 
 def listing(sort: str, search: str = "", *, folder: Path | None = None) -> Listing:
-    """The rows of catalogue ``sort`` that match ``search``: every word must be part of the name or of an alias. Of GPUs
-    also the part of one that ``search`` is the name of (a vGPU type, a machine of some memory)."""
+    """The rows of the catalogue ``sort`` in which every word of ``search`` is part of the name or of an alias; where no
+    GPU matches, the slice of one that ``search`` names (a vGPU type, a Mac by its memory)."""
     if sort == "engines":
         rows = _engines()
     else:
@@ -57,14 +57,14 @@ def listing(sort: str, search: str = "", *, folder: Path | None = None) -> Listi
 
 
 def _names(row: Row) -> tuple[str, ...]:
-    """Every name that ``row`` answers to, as search words are spelled."""
+    """Every name of ``row``, spelled as search words are."""
     name = row.id if isinstance(row, BundledModel) else row.name
     aliases = row.aliases if isinstance(row, GpuProfile) else ()
     return tuple(plain_name(each) for each in (name, *aliases))
 
 
 def _row(sort: str, name: str, folder: Path | None) -> Row | None:
-    """What a catalogue says of a name that it lists; None for a file that no name can ask for."""
+    """The row of a listed name; None for a file whose name cannot be looked up."""
     if sort == "gpus":
         return load_gpu(name, extra_folder=folder)
     if sort == "clients":
@@ -82,13 +82,13 @@ def _engines() -> tuple[Row, ...]:
 
 
 def _about(module: str) -> str:
-    """The first paragraph of the module that states the engine."""
+    """The first paragraph of the engine's module."""
     text = import_module(module).__doc__ or ""
     return " ".join(text.strip().split("\n\n")[0].split())
 
 
 def _opening(path: Path) -> str:
-    """The first sentence of the comment at the top."""
+    """The first sentence of the comment at the top of the file."""
     lines = path.read_text(encoding="utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("#"), lines)
     text = " ".join(line.removeprefix("#").strip() for line in comment if "$schema" not in line)

@@ -35,16 +35,16 @@ class InputError(KvplanError):
 
 
 def unreadable(path: object, error: Exception) -> InputError:
-    """What to say of a file or folder that the operating system keeps, or that ends before its packing says."""
+    """The error for a file or folder that cannot be read, or that ends too early."""
     return InputError(
         f"cannot be read: {getattr(error, 'strerror', None) or error}",
-        hint="check that it is there and that you may read it",
+        hint="check that it exists and that you may read it",
         file=str(path),
     )
 
 
 class ModelUnavailableError(KvplanError):
-    """The model's facts cannot be had: not found, gated, offline and not cached."""
+    """The model is not available: not found, gated, or offline and not cached."""
 
     exit_code = 4
 

@@ -1,5 +1,8 @@
-"""The one canonical form of a catalogue's file: what its text must be, given what was read from it."""
+"""What the files of ``profiles/`` must hold: the canonical text of a profile, and the schemas that are generated."""
 
+import json
+import types
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from datetime import date
@@ -8,8 +11,12 @@ from typing import Any
 
 import yaml
 
+from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 from kvplan.profiles.quantities import key_of, unit_of
+from kvplan.traffic.file.schema import FileShape
 from kvplan.units import GIB, MIB
+
+KINDS: dict[str, type] = {"gpus": GpuProfile, "clients": ClientProfile, "models": BundledModel}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -98,3 +105,53 @@ _FORMATS: dict[str, Callable[[float], str]] = {
     "_s": _format_seconds,
 }
 """Ending of a field's name → how its values are written."""
+
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def profile_schema(sort: str) -> dict[str, object]:
+    """The JSON Schema of a catalogue's files: their keys, the required ones, and how quantities are written."""
+    kind = KINDS[sort]
+    known = fields(kind)
+    return {
+        "$schema": _DRAFT,
+        "title": f"A kvplan profile in {sort}/",
+        "description": " ".join((kind.__doc__ or "").replace("``", "`").split()),
+        "type": "object",
+        "properties": {key_of(field.name): _value_schema(field.type, field.name) for field in known},
+        "required": [
+            key_of(field.name) for field in known if field.default is MISSING and field.default_factory is MISSING
+        ],
+        "additionalProperties": False,
+    }
+
+
+def traffic_schema() -> dict[str, object]:
+    """The JSON Schema of a traffic file."""
+    schema = FileShape.model_json_schema(by_alias=True, mode="validation")
+    return schema | {"$schema": _DRAFT, "title": "kvplan traffic file"}
+
+
+def schema_text(schema: Mapping[str, object], *, sort_keys: bool = False) -> str:
+    """A schema as its file holds it."""
+    return json.dumps(schema, indent=2, ensure_ascii=False, sort_keys=sort_keys) + "\n"
+
+
+def _value_schema(kind: object, name: str) -> dict[str, Any]:
+    arguments, origin = typing.get_args(kind), typing.get_origin(kind)
+    unit = unit_of(name)
+    if origin is types.UnionType:
+        inner = _value_schema(arguments[0], name)
+        return {**inner, "type": [inner["type"], "null"]}
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple:
+        items = {"type": "array", "items": _value_schema(arguments[0], name)}
+        fixed = arguments[-1] is not Ellipsis
+        return {**items, "minItems": len(arguments), "maxItems": len(arguments)} if fixed else items
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": _value_schema(arguments[1], name) if unit else True}
+    if unit is not None:
+        return {"type": "string", "pattern": unit.pattern, "examples": [unit.example]}
+    names: dict[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+    return {"type": names[kind]}

@@ -58,7 +58,7 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     (["fit", LLAMA, "--gpu", "a100-8"], 3, ("nearest: a100-80gb-pcie, a100-80gb-sxm",)),
     ([*POOL, "--prompt", "4k"], 2, ("--prompt '4k' is not a whole number", "kvplan fit --help")),
     (["list", "gpu"], 2, ("'gpu' is not one of", "Did you mean 'gpus'?")),
-    (["calibrate", "none.log"], 3, ("cannot be read", "check that it is there")),
+    (["calibrate", "none.log"], 3, ("cannot be read", "check that it exists")),
     (["fit", LLAMA, "--kv-memory", "40 gigs"], 3, ("not an amount of memory", "10GiB")),
     ([*POOL, "--weights-bytes", "0GiB"], 3, ("nothing fits in no memory",)),
     (["fit", LLAMA, "--gpu-memory", "79.18"], 3, ("not an amount of memory",)),

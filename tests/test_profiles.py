@@ -1,5 +1,6 @@
 """The catalogues: every file loads, is written in the one canonical form, has its source, and is found by its names."""
 
+import json
 import re
 from datetime import date
 from pathlib import Path
@@ -10,10 +11,10 @@ from kvplan.api import deploy, fit, read_model
 from kvplan.catalogue import TrafficRow, listing
 from kvplan.errors import InputError
 from kvplan.model import Source
-from kvplan.profiles.codec import read_profile
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 from kvplan.profiles.loader import (
     ALIASES_FILE,
+    alias_table,
     list_names,
     load_client,
     load_gpu,
@@ -23,8 +24,9 @@ from kvplan.profiles.loader import (
     profile_folders,
     traffic_path,
 )
-from kvplan.profiles.schema import KINDS, alias_text, schema_text
-from tests.profile_text import write_profile
+from kvplan.profiles.reader import read_profile
+from tests.golden_files import check_file
+from tests.profile_text import KINDS, profile_schema, schema_text, traffic_schema, write_profile
 
 FOLDER = profile_folders()[-1]
 FILES = [(sort, path) for sort in KINDS for path in sorted((FOLDER / sort).glob("*.yaml"))]
@@ -41,12 +43,17 @@ def test_a_profile_is_canonical_and_has_its_source(sort: str, path: Path) -> Non
 
 
 @pytest.mark.parametrize("sort", KINDS)
-def test_the_schema_is_the_one_the_dataclasses_give(sort: str) -> None:
-    assert (FOLDER / "schema" / f"{sort}.json").read_text(encoding="utf-8") == schema_text(sort)
+def test_the_schema_of_a_catalogue_is_the_one_its_dataclass_gives(sort: str) -> None:
+    check_file(FOLDER / "schema" / f"{sort}.json", schema_text(profile_schema(sort)))
+
+
+def test_the_schema_of_a_traffic_file_is_the_one_its_sections_give() -> None:
+    check_file(FOLDER / "schema" / "traffic.json", schema_text(traffic_schema(), sort_keys=True))
 
 
 def test_the_table_of_aliases_is_current() -> None:
-    assert (FOLDER / "gpus" / ALIASES_FILE).read_text(encoding="utf-8") == alias_text(FOLDER)
+    table = alias_table(FOLDER, "gpus")
+    check_file(FOLDER / "gpus" / ALIASES_FILE, json.dumps(table, indent=0, sort_keys=True) + "\n")
 
 
 def test_the_catalogues_are_as_large_as_promised() -> None:
@@ -212,11 +219,11 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         (("10 GiB", "10"), 4, "memory", "memory: 10 has no unit"),
         (("10 GiB", "10 GiBB"), 4, "memory", "memory: '10 GiBB' is not an amount of memory"),
         (("10 GiB", "-10 GiB"), 4, "memory", "memory: '-10 GiB' is not an amount of memory"),
-        (("3.35 TB/s", "3.35 TB"), 5, "bandwidth", "bandwidth: '3.35 TB' has no unit that is known here"),
+        (("3.35 TB/s", "3.35 TB"), 5, "bandwidth", "bandwidth: '3.35 TB' has no unit that is accepted here"),
         (("[me]", "me"), 7, "sources", "sources: 'me' is not a list"),
         (("hopper", "[1]"), 3, "family", "family: [1] is not text"),
-        (("hopper", "hopper\nfamily: ada"), 4, None, "not valid YAML: the key 'family' stands twice"),
-        (("name: mine", "name: other"), None, "name", "name 'other' is not the file's name"),
+        (("hopper", "hopper\nfamily: ada"), 4, None, "not valid YAML: the key 'family' is given twice"),
+        (("name: mine", "name: other"), None, "name", "name 'other' differs from the file's name"),
         (("name: mine\n", ""), None, "name", "the key 'name' is missing"),
         (("name: mine", "\tname: mine"), 1, None, "not valid YAML"),
         (("{float16: 1 PFLOP/s}", "none"), 6, "flops", "flops: 'none' is not a mapping"),
@@ -235,7 +242,7 @@ def test_a_wrong_file_names_line_and_key(
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "text", "# only a comment\n"])
 def test_a_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
     write_gpu(tmp_path, text)
-    with pytest.raises(InputError, match="the file does not hold keys and values"):
+    with pytest.raises(InputError, match="the file has no keys and values"):
         load_gpu("mine", extra_folder=tmp_path)
 
 
@@ -289,7 +296,7 @@ def test_a_part_of_a_device_has_the_memory_that_is_left_of_it(name: str, mebibyt
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("l40s-96q", "more than a l40s-48gb has"),
+        ("l40s-96q", "larger than a l40s-48gb"),
         ("m1-64gb", "no m1 has 64 GB"),
         ("m3-max-4gb", "no m3-max has 4 GB"),
         ("k80-12q", "'k80-12q' is not a known GPU"),

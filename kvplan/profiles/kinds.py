@@ -1,4 +1,4 @@
-"""What the catalogues hold: one frozen dataclass per sort of profile."""
+"""The entries of the catalogues: one frozen dataclass for GPUs, one for clients, one for models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ class GpuProfile:
     """One device as the driver reports it.
 
     ``memory_bytes`` is what the driver or the engine's log says, never the number on the box. ``compute_capability``
-    is CUDA's (major, minor), None for other vendors. ``flops_per_s`` maps a type (bfloat16, fp8, …) to dense peak.
-    ``unified_memory``: the CPU shares it. ``price_per_hour``: null unless the user adds one. ``link_bytes_per_s``: what
-    it sends to the other GPUs of its node, one way, over NVLink or Infinity Fabric; null: the PCIe slot only.
+    is CUDA's (major, minor), None for other vendors. ``flops_per_s`` maps a type (bfloat16, fp8, …) to the dense peak.
+    ``unified_memory``: the CPU shares it. ``price_per_hour`` is null unless the user adds one. ``link_bytes_per_s`` is
+    what it sends to the other GPUs of its node, one way, over NVLink or Infinity Fabric; null: the PCIe slot only.
     """
 
     name: str
@@ -35,10 +35,10 @@ class GpuProfile:
 class ClientProfile:
     """What a client library does when it is refused (429, 503).
 
-    ``tries`` counts the first one; null means without end. ``honours_retry_after``: ``exact``, ``whole_seconds`` or
-    ``no``; above ``longest_honoured_s`` it does ``when_longer`` (``own_backoff`` or ``give_up``). Without the header it
-    waits ``backoff_base_s × 2^n``, at most ``backoff_max_s``; the wait is multiplied by (1 − U(0, ``jitter_share``)) or
-    gets U(0, ``jitter_add_s``) added, which ``jitter_on_header`` extends to the header's value.
+    ``tries`` includes the first one; null means no limit. ``honours_retry_after`` is ``exact``, ``whole_seconds`` or
+    ``no``; above ``longest_honoured_s`` the client does ``when_longer`` (``own_backoff`` or ``give_up``). Without the
+    header it waits ``backoff_base_s × 2^n``, at most ``backoff_max_s``. The wait is multiplied by (1 − U(0,
+    ``jitter_share``)), or U(0, ``jitter_add_s``) is added; with ``jitter_on_header`` the header's value as well.
     """
 
     name: str
@@ -59,10 +59,10 @@ class ClientProfile:
 
 @dataclass(frozen=True, kw_only=True)
 class BundledModel:
-    """A published model as facts: the keys of its config.json that size KV, state and weights, in their own nesting.
+    """A published model: the keys of its config.json that size KV, state and weights, nested as they are there.
 
     ``quantization`` is what the repository's ``hf_quant_config.json`` says. ``parameters`` and ``weight_bytes`` are
-    published totals, null where none is known (then the config arithmetic answers).
+    published totals, null where none is known (then they are computed from the config).
     """
 
     id: str

@@ -1,6 +1,6 @@
-"""Looks up one thing in the catalogues: one file is opened, whatever their size.
+"""Looks up entries of the catalogues by name, and opens only the file of the one that is asked for.
 
-Folders, first found wins: the one given, ``KVPLAN_PROFILES``, the wheel's, the checkout's.
+Folders are searched in this order: the one given, ``KVPLAN_PROFILES``, the wheel's, the checkout's.
 """
 
 import json
@@ -20,7 +20,7 @@ Profile = TypeVar("Profile", GpuProfile, ClientProfile, BundledModel)
 SORTS = ("gpus", "engines", "models", "clients", "traffic")
 ALIASES_FILE = "aliases.json"
 AROUND = " > "
-"""Stands between the names of clients whose retry loops run in one another, the outermost first."""
+"""Separates the names of nested retry loops, the outermost first."""
 _MOST_TRIES = 2**31  # the simulation counts them in 32 bits
 _LONGEST_NAME = 200  # no file system keeps more than 255 bytes
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -28,7 +28,7 @@ _VENDOR_WORDS = re.compile(r"^(nvidia|amd|intel|apple|geforce|tesla|quadro|insti
 
 
 def profile_folders(extra_folder: str | Path | None = None) -> tuple[Path, ...]:
-    """The folders that are searched, in order; InputError for one that the user named and that is not there."""
+    """The folders that are searched, in order. Raises InputError where a folder that the user named does not exist."""
     folders = []
     for given, name in ((extra_folder, "--profiles"), (os.environ.get("KVPLAN_PROFILES"), "KVPLAN_PROFILES")):
         if given:
@@ -36,7 +36,7 @@ def profile_folders(extra_folder: str | Path | None = None) -> tuple[Path, ...]:
             if not folder.is_dir():
                 raise InputError(
                     f"{name}: {folder} is not a folder",
-                    hint="it holds gpus/, models/, clients/ or traffic/ with one YAML file for each thing",
+                    hint="it must have gpus/, models/, clients/ or traffic/ with one YAML file for each entry",
                     file=str(folder),
                 )
             folders.append(folder)
@@ -45,7 +45,7 @@ def profile_folders(extra_folder: str | Path | None = None) -> tuple[Path, ...]:
 
 
 def load_gpu(name: str, *, extra_folder: str | Path | None = None) -> GpuProfile:
-    """The GPU called ``name``: its file name, an alias, the name that the driver prints, or a part of one of these.
+    """The GPU called ``name``: its file name, an alias, the name that the driver prints, or a slice of one of these.
 
     >>> load_gpu("h100").name, load_gpu("NVIDIA H100 80GB HBM3").name, load_gpu("NVIDIA L40S-24Q").name
     ('h100-80gb-sxm', 'h100-80gb-sxm', 'l40s-24q')
@@ -69,7 +69,7 @@ def load_client(name: str, *, extra_folder: str | Path | None = None) -> ClientP
 
 
 def load_loops(name: str, *, extra_folder: str | Path | None = None) -> tuple[ClientProfile, ...]:
-    """The client called ``name``, or several whose retry loops run in one another, from the outside in.
+    """The client called ``name``, or several clients whose retry loops are nested, the outermost first.
 
     >>> [loop.name for loop in load_loops("langchain-retry > openai-python")]
     ['langchain-retry', 'openai-python']
@@ -118,7 +118,7 @@ def list_names(sort: str, *, extra_folder: str | Path | None = None) -> tuple[st
 
 
 def nearest_names(sort: str, name: str, *, extra_folder: str | Path | None = None) -> tuple[str, ...]:
-    """At most five names of a catalogue that look like ``name``, or that have an alias that does."""
+    """At most five names of a catalogue that resemble ``name``, or that have an alias that does."""
     names = {known.lower(): known for known in list_names(sort, extra_folder=extra_folder)}
     short = {known.rpartition("/")[2]: known for known in names} if sort == "models" else {}
     wanted = name.lower()
@@ -135,7 +135,7 @@ def nearest_names(sort: str, name: str, *, extra_folder: str | Path | None = Non
 
 
 def plain_name(name: str) -> str:
-    """A name as aliases are stored: lower case, dashes, without the maker's name and what stands in brackets.
+    """A name as aliases are stored: lower case, with dashes, without the vendor's name and without brackets.
 
     >>> plain_name("NVIDIA GeForce RTX 4090"), plain_name("NVIDIA A100-SXM4-80GB"), plain_name("GB10 (DGX Spark)")
     ('rtx-4090', 'a100-sxm4-80gb', 'gb10')
@@ -147,7 +147,7 @@ def plain_name(name: str) -> str:
 
 
 def alias_table(folder: Path, sort: str) -> dict[str, str]:
-    """Every alias of a folder's GPUs → the name of its file, from the files themselves."""
+    """Every alias of a folder's GPUs → the name of its file, read from the files themselves."""
     if sort != "gpus":
         return {}
     profiles = [_read(GpuProfile, file) for file in _files(folder, sort)]
@@ -170,7 +170,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _aliases(folder: Path, sort: str) -> dict[str, str]:
-    """The alias table: kept in a file where the folder is kvplan's own, else read from the user's few files."""
+    """The alias table: kept in a file in kvplan's own folder, else read from the user's few files."""
     kept = folder / sort / ALIASES_FILE
     if _is_file(kept) and folder.parent in (_PACKAGE, _PACKAGE.parent):
         table: dict[str, str] = json.loads(kept.read_text(encoding="utf-8"))
@@ -179,7 +179,7 @@ def _aliases(folder: Path, sort: str) -> dict[str, str]:
 
 
 def _find(sort: str, plain: str, extra_folder: str | Path | None) -> Path | None:
-    """The file of a catalogue that ``plain`` names, by its own name or by an alias."""
+    """The file of a catalogue whose name or alias is ``plain``."""
     for folder in profile_folders(extra_folder) if len(plain) <= _LONGEST_NAME else ():
         path = folder / sort / f"{plain}.yaml"
         if not _is_file(path):
@@ -201,7 +201,7 @@ def _load(kind: type[Profile], sort: str, plain: str, name: str, extra_folder: s
 
 
 def _read(kind: type[Profile], path: Path) -> Profile:
-    from kvplan.profiles.codec import read_profile  # here, so that a Hub or local model never imports YAML
+    from kvplan.profiles.reader import read_profile  # not at the top, so that a Hub or local model never imports YAML
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -214,7 +214,7 @@ def _read(kind: type[Profile], path: Path) -> Profile:
         key, own_name = "name", profile.name
     if own_name != path.stem:
         raise InputError(
-            f"{key} {own_name!r} is not the file's name",
+            f"{key} {own_name!r} differs from the file's name",
             hint=f"rename the file to {own_name}.yaml",
             file=str(path),
             key=key,

@@ -1,6 +1,6 @@
-"""Quantities as the catalogues write them: a number with its unit in the file, an integer (or seconds) in the program.
+"""Quantities of the catalogues: a number with its unit in a file, an integer (or seconds) in the program.
 
-The unit stands in the value in a file (``memory: 79.18 GiB``) and in the name in the program (``memory_bytes``).
+A file writes the unit in the value (``memory: 79.18 GiB``), the program in the name (``memory_bytes``).
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from kvplan.units import parse_bytes, parse_seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """A unit that ends field names: how its values are read and recognised in an editor."""
+    """A unit that ends field names: how its values are parsed, and the pattern by which editors check them."""
 
     suffix: str
     parse: Callable[[str], int | float]
@@ -22,12 +22,12 @@ class Unit:
 
 
 def _parse_scaled(scales: dict[str, int], example: str) -> Callable[[str], int]:
-    """A reader of numbers in decimal multiples of one unit."""
+    """A parser of numbers in decimal multiples of one unit."""
 
     def parse(text: str) -> int:
         number, _, unit = text.partition(" ")
         if unit not in scales or not number.replace(".", "", 1).isdecimal():
-            raise InputError(f"{text!r} has no unit that is known here", hint=f"write it like {example}")
+            raise InputError(f"{text!r} has no unit that is accepted here", hint=f"write it like {example}")
         return int(Decimal(number) * scales[unit])
 
     return parse
@@ -69,7 +69,7 @@ def unit_of(field_name: str) -> Unit | None:
 
 
 def key_of(field_name: str) -> str:
-    """The key of a field in a file: its name less the unit.
+    """The key of a field in a file: its name without the unit.
 
     >>> [key_of(name) for name in ("memory_bytes", "bandwidth_bytes_per_s", "flops_per_s", "timeout_s", "aliases")]
     ['memory', 'bandwidth', 'flops', 'timeout', 'aliases']

@@ -1,5 +1,5 @@
-"""Parts of a device by names that have no file of their own: NVIDIA's vGPUs by their type, MIG slices as the driver
-calls them, Apple machines by their memory."""
+"""Slices of a device that have no file of their own: NVIDIA vGPUs by their type, MIG slices by the driver's name, and
+Apple machines by their memory."""
 
 import math
 import re
@@ -13,15 +13,15 @@ from kvplan.units import GIB, MIB
 
 _MIG = re.compile(r"(?P<card>.+)-mig-(?P<slice>\d+g\.(?P<gib>\d+)gb)")
 _FORM = re.compile(r"-(sxm|pcie|nvl)$")
-"""What a card plugs into: its slices are the same."""
+"""The form factor of a card; its slices have the same names in each."""
 _VGPU = re.compile(r"(?P<card>[a-z0-9-]+?)-(?P<gib>\d+)[cq]")
 _VGPU_CARDS = {"a100": "a100-40gb-sxm", "a100d": "a100-80gb-sxm", "a100x": "a100-80gb-pcie"}
-"""Cards whose name in a vGPU type is not theirs otherwise: A100 has 40 GB there, A100D 80."""
+"""Cards with another name in vGPU types: there A100 is the one with 40 GB, and A100D the one with 80."""
 _VGPU_SOURCE = "https://docs.nvidia.com/ai-enterprise/ (total frame buffer for vGPUs: max-reserved-fb)"
 _WHOLE_ONLY = re.compile(r"rtx-[2-5]0[5-9]0-.*|gb10|jetson-.*|.*-mig-.*")
-"""GeForce cards, systems on a chip and MIG slices: no vGPU is a part of one."""
+"""GeForce cards, systems on a chip and MIG slices, which have no vGPUs."""
 _STACKED = re.compile(r"[abgv]?(a100|a30|h100|h20|h200|gh200|b200|b300|gb200|gb300|v100)-.*")
-"""Cards with HBM, on which error correction takes no memory."""
+"""Cards with HBM, where error correction takes no memory."""
 _TURING_COMPRESSION_MIB = {("t4", 16): 28, ("rtx-8000", 12): 32, ("rtx-8000", 16): 64, ("rtx-8000", 24): 96}
 _NOMINAL = re.compile(r".*-(\d+)gb(?:-.*)?")
 
@@ -30,9 +30,9 @@ _LARGE_MAC_GIB = 32
 
 
 def sliced(name: str, load: Callable[[str], GpuProfile]) -> GpuProfile | None:
-    """The device that ``name`` calls a part of one that ``load`` finds; None where it is no such name.
+    """The slice that ``name`` means, of a device that ``load`` finds; None where it is not the name of a slice.
 
-    Raises InputError for a part that is larger than the whole.
+    Raises InputError for a slice that is larger than the device.
     """
     if found := _MAC.fullmatch(name):
         return _mac(load(found["chip"]), int(found["gib"]))
@@ -54,7 +54,7 @@ def _is_shared(card: GpuProfile) -> bool:
 
 
 def _vgpu(card: GpuProfile, word: str, gib: int, name: str) -> GpuProfile:
-    """A vGPU's memory: its type's frame buffer less what is reserved of it.
+    """A vGPU, whose memory is the frame buffer of its type without the reserved part.
 
     reserved = size / 16 + 16 MiB + size / 16 for error correction without HBM + 128 MiB / vGPUs that fit on the card,
     and a few MiB on Turing. L40S-24Q: 24,576 − 1,536 − 16 − 1,536 − 64 = 21,424 MiB.
@@ -63,7 +63,7 @@ def _vgpu(card: GpuProfile, word: str, gib: int, name: str) -> GpuProfile:
     whole = int(nominal[1]) if nominal else math.ceil(card.memory_bytes / GIB)
     if not 1 <= gib <= whole:
         raise InputError(
-            f"{name!r} is more than a {card.name} has", hint=f"up to {word}-{whole}q, of {whole} GB", key="gpu"
+            f"{name!r} is larger than a {card.name}", hint=f"up to {word}-{whole}q, of {whole} GB", key="gpu"
         )
     size = gib * 1024
     correction = 0 if _STACKED.fullmatch(card.name) else Fraction(size, 16)
@@ -76,14 +76,14 @@ def _vgpu(card: GpuProfile, word: str, gib: int, name: str) -> GpuProfile:
         sources=(*card.sources, _VGPU_SOURCE),
         aliases=(),
         link_bytes_per_s=None,
-        notes=f"{gib} GB of a {card.name}; bandwidth and compute are shared in time, here the whole card's",
+        notes=f"{gib} GB of a {card.name}; bandwidth and compute are the whole card's, which vGPUs share in time",
     )
 
 
 def _mac(chip: GpuProfile, gib: int) -> GpuProfile:
-    """A machine of ``gib`` GiB: what Metal recommends at most, 2/3 of up to 32 GiB and 3/4 of more.
+    """A machine of ``gib`` GiB. Its memory is the most that Metal recommends: 2/3 of up to 32 GiB, 3/4 of more.
 
-    Logs of llama.cpp: 10,922.67 of 16 GiB, 21,845.34 of 32, 49,152 of 64, 73,728 MiB of 96.
+    llama.cpp's logs: 10,922.67 MiB of 16 GiB, 21,845.34 of 32, 49,152 of 64, 73,728 of 96.
     """
     largest = next(size for size in (8, 16, 24, *range(32, 1024, 4)) if _working_set(size) >= chip.memory_bytes)
     if not 8 <= gib <= largest:

@@ -1,6 +1,7 @@
 """A traffic file found by its path or name, with keys overridden, and read into frozen values."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ def parse_traffic(
 
 def _find(reference: str, profiles_folder: str | Path | None) -> Path:
     path = Path(reference)
-    if path.exists():
+    with suppress(FileNotFoundError, NotADirectoryError):  # any other error says more than "there is no such file"
+        path.stat()
         return path
     bundled = traffic_path(reference, extra_folder=profiles_folder)
     if bundled is not None:

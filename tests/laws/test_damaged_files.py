@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from kvplan.errors import InputError, KvplanError
 from kvplan.gguf import read_gguf
 from kvplan.gguf.header import Reader
-from kvplan.profiles.codec import read_profile
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 from kvplan.profiles.loader import load_gpu, profile_folders
+from kvplan.profiles.reader import read_profile
 from tests.fuzz import ODD_YAML
 from tests.gguf_files import gguf_bytes
 

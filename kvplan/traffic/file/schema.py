@@ -1,6 +1,5 @@
-"""The whole traffic file: the ``admission`` and ``limits`` sections, all keys together, and their JSON Schema."""
+"""The whole traffic file: the ``admission`` and ``limits`` sections, and all sections together."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -201,10 +200,3 @@ def read_values(values: dict[str, Any], places: Places, profiles_folder: str | P
     with complaining(FileShape, values, places):
         around = Surroundings(folder=Path(places.file).parent, profiles=profiles_folder)
         return FileShape.model_validate(values, context=around).to_traffic(places, profiles_folder)
-
-
-def schema_text() -> str:
-    """The JSON Schema that editors use, as ``profiles/schema/traffic.json`` holds it."""
-    schema = FileShape.model_json_schema(by_alias=True, mode="validation")
-    schema |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "kvplan traffic file"}
-    return json.dumps(schema, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
