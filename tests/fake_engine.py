@@ -34,7 +34,7 @@ class FakeEngine:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
-        app.router.add_post("/{route:pooling|classify}", self._answer)
+        app.router.add_post("/{route:pooling|classify|rerank|score}", self._answer)
         app.router.add_post("/v1/{route:.*}", self._answer)
         self._runner = web.AppRunner(app, handler_cancellation=True)
         await self._runner.setup()

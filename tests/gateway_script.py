@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import ParamSpec
 
-from kvplan.gateway.command import loop_factory
 from kvplan.gateway.connection import Connection
-from kvplan.gateway.upstream import Upstream
+from kvplan.gateway.connection_pool import ConnectionPool
+from kvplan.gateway.server import loop_factory
 
 Given = ParamSpec("Given")
 
@@ -73,14 +73,14 @@ async def serving(
 
 
 @asynccontextmanager
-async def upstream_of(engine: Engine, *, silence_s: float = 60.0) -> AsyncIterator[Upstream]:
+async def pool_of(engine: Engine, *, silence_s: float = 60.0) -> AsyncIterator[ConnectionPool]:
     """Connections to ``engine`` on a free port."""
     async with serving(engine.serve) as port:
-        upstream = Upstream(f"http://127.0.0.1:{port}/base", silence_s=silence_s)
+        pool = ConnectionPool(f"http://127.0.0.1:{port}/base", silence_s=silence_s)
         try:
-            yield upstream
+            yield pool
         finally:
-            upstream.close()
+            pool.close()
 
 
 def on_both_loops(case: Callable[Given, Coroutine[None, None, None]]) -> Callable[Given, None]:
@@ -95,9 +95,9 @@ def on_both_loops(case: Callable[Given, Coroutine[None, None, None]]) -> Callabl
     return test
 
 
-async def ask(upstream: Upstream, method: str = "POST", body: bytes = b"{}") -> tuple[int, bytes]:
+async def ask(pool: ConnectionPool, method: str = "POST", body: bytes = b"{}") -> tuple[int, bytes]:
     """Status and body of one answer."""
-    answer = await upstream.ask(method, b"/v1/x", [(b"authorization", b"Bearer x")], body)
+    answer = await pool.request(method, b"/v1/x", [(b"authorization", b"Bearer x")], body)
     try:
         return answer.status, await rest(answer)
     finally:
@@ -107,7 +107,7 @@ async def ask(upstream: Upstream, method: str = "POST", body: bytes = b"{}") -> 
 async def rest(answer: Connection) -> bytes:
     """All that comes of an answer."""
     pieces = []
-    while piece := await answer.piece():
+    while piece := await answer.read():
         pieces.append(piece)
-    assert answer.is_whole
+    assert answer.is_complete
     return b"".join(pieces)

@@ -10,13 +10,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from kvplan.admission import STRATEGIES
-from kvplan.gateway.admit import OwnLedger, Promise
-from kvplan.gateway.bodies import Bodies
-from kvplan.gateway.command import Gateway, Wish, loop_factory
-from kvplan.gateway.plan import GatewayPlan
-from kvplan.gateway.serve import listen, run_on_granian, run_on_uvicorn
+from kvplan.gateway.admission import GatewayPlan, OwnLedger, Promise
+from kvplan.gateway.app import Gateway, GatewayOptions
+from kvplan.gateway.request_body import BodyReader
+from kvplan.gateway.server import listen, loop_factory, run_on_granian, run_on_uvicorn
 from tests.fake_engine import FakeEngine
 
 WINDOW_TOKENS = 1024
@@ -65,15 +65,34 @@ class Served:
     client: aiohttp.ClientSession
 
     @property
-    def bodies(self) -> Bodies:
+    def bodies(self) -> BodyReader:
         """What holds the bodies of requests."""
         return self.gateway.bodies
 
-    async def chat(self, text: str = "hi", **fields: Any) -> tuple[int, dict[str, str], bytes]:
-        """Send one chat; status, headers and body."""
-        body = {"model": "fake", "messages": [{"role": "user", "content": text}], **fields}
-        async with self.client.post(self.url + CHAT, json=body) as response:
-            return response.status, dict(response.headers), await response.read()
+    async def request(self, method: str, path: str, **given: Any) -> tuple[int, Any, bytes]:
+        """Status, headers and body of one response."""
+        async with self.client.request(method, URL(self.url + path, encoded=True), **given) as response:
+            return response.status, response.headers, await response.read()
+
+    async def post(self, path: str, fields: dict[str, Any]) -> tuple[int, Any, bytes]:
+        """Send ``fields`` as JSON."""
+        return await self.request("POST", path, json=fields)
+
+    async def chat(self, text: str = "hi", **fields: Any) -> tuple[int, Any, bytes]:
+        """Send one chat."""
+        return await self.post(CHAT, {"model": "fake", "messages": [{"role": "user", "content": text}], **fields})
+
+    async def figures(self) -> dict[str, float]:
+        """What ``/metrics`` shows."""
+        lines = (await self.request("GET", "/metrics"))[2].decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    async def open(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection of one's own, on which ``sent`` was written."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(sent)
+        return reader, writer
 
     async def is_idle(self, within_s: float = 5.0) -> bool:
         """Whether the ledger empties and the engine stops within a short time."""
@@ -98,16 +117,16 @@ async def served(
     server: str = "uvicorn",
     engine_blocks: int = 1000,
     head_timeout_s: float = 30.0,
-    **wishes: Any,
+    **changes: Any,
 ) -> AsyncIterator[Served]:
     """A gateway in front of a fake engine."""
     given = given or promise()
     async with FakeEngine(blocks=engine_blocks) as engine, aiohttp.ClientSession() as client:
         ledger = CheckedLedger(given.capacity)
-        values = {"trust_plan": True, "body_limit_bytes": 65536, **wishes}
-        wish = Wish(upstream=upstream or engine.url, traffic="", server=server, count=count, **values)
+        values = {"trust_plan": True, "body_limit_bytes": 65536, **changes}
+        options = GatewayOptions(upstream=upstream or engine.url, traffic="", server=server, count=count, **values)
         plan = GatewayPlan(promise=given, blocks=given.capacity, block_tokens=16)
-        gateway = Gateway(wish, plan, ledger)
+        gateway = Gateway(options, plan, ledger)
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
         stop = asyncio.Event()
@@ -177,6 +196,12 @@ def against(
         return pytest.mark.parametrize("server", servers)(test) if servers else test
 
     return decorated
+
+
+def raw_post(body: bytes, *lines: bytes) -> bytes:
+    """A chat's request as it goes over the wire, with ``lines`` added to its head."""
+    head = [b"POST " + CHAT.encode() + b" HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body), *lines]
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
 
 
 def error_of(body: bytes) -> dict[str, Any]:

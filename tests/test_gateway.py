@@ -1,4 +1,4 @@
-"""The gateway over real sockets, in front of a fake engine: every row of its answers; the ledger ends empty."""
+"""The gateway over real sockets in front of a fake engine: every response it gives itself; the ledger ends empty."""
 
 import asyncio
 import contextlib
@@ -12,13 +12,12 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from yarl import URL
 
 from kvplan.admission import STRATEGIES
 from kvplan.gateway import middleware
-from kvplan.gateway.admit import Admission, OwnLedger, filled
-from kvplan.gateway.asks import Ask
-from kvplan.gateway.counting import EngineCounter
+from kvplan.gateway.admission import Admission, OwnLedger, used
+from kvplan.gateway.engine_queries import PromptCounter
+from kvplan.gateway.routes import Demand
 from tests.gateway_server import CHAT, CHAT_ALLOWANCE, WINDOW_TOKENS, Served, against, error_of, promise, run
 
 
@@ -36,15 +35,12 @@ async def test_a_request_that_fits_is_streamed_byte_for_byte(gateway: Served) ->
 async def test_no_room_is_429_with_a_retry_after_and_an_openai_body(gateway: Served) -> None:
     slow = asyncio.create_task(gateway.chat(fake={"tokens": 10, "gap_s": 0.1}))
     slow2 = asyncio.create_task(gateway.chat(fake={"tokens": 10, "gap_s": 0.1}))
-    while gateway.engine.running < 2:
-        await asyncio.sleep(0.01)
+    await gateway.until_running(2)
     status, headers, body = await gateway.chat()
     assert status == 429
     assert int(headers["Retry-After"]) >= 1
     assert int(headers["retry-after-ms"]) >= 1000
-    error = json.loads(body)["error"]
-    assert error["code"] == "server_at_capacity"
-    assert error["type"] == "rate_limit_error"
+    assert (error_of(body)["code"], error_of(body)["type"]) == ("server_at_capacity", "rate_limit_error")
     assert (await slow)[0] == (await slow2)[0] == 200
     assert (await gateway.chat(max_tokens=4))[0] == 200
 
@@ -52,10 +48,8 @@ async def test_no_room_is_429_with_a_retry_after_and_an_openai_body(gateway: Ser
 @against()
 async def test_what_can_never_be_served_is_400_and_never_429(gateway: Served) -> None:
     body = {"model": "fake", "prompt": list(range(WINDOW_TOKENS)), "max_tokens": 1}
-    async with gateway.client.post(gateway.url + "/v1/completions", json=body) as response:
-        assert response.status == 400
-        assert response.headers["x-should-retry"] == "false"
-        assert (await response.json())["error"]["code"] == "context_length_exceeded"
+    status, headers, error = await gateway.post("/v1/completions", body)
+    assert (status, headers["x-should-retry"], error_of(error)["code"]) == (400, "false", "context_length_exceeded")
     status, headers, _ = await gateway.chat(n=3)
     assert status == 400
     assert "Retry-After" not in headers
@@ -64,7 +58,7 @@ async def test_what_can_never_be_served_is_400_and_never_429(gateway: Served) ->
 
 @against()
 async def test_a_field_that_cannot_be_priced_is_named_and_nothing_goes_on(gateway: Served) -> None:
-    """Which fields those are, tests/test_gateway_asks.py says."""
+    """tests/test_gateway_routes.py lists all such fields."""
     chat = {"messages": [{"role": "user", "content": "x"}]}
     wrong: list[tuple[str, dict[str, Any], str]] = [
         (CHAT, {**chat, "max_tokens": -1}, "max_tokens"),
@@ -73,13 +67,10 @@ async def test_a_field_that_cannot_be_priced_is_named_and_nothing_goes_on(gatewa
         ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
     ]
     for path, fields, param in wrong:
-        async with gateway.client.post(gateway.url + path, json=fields) as response:
-            assert response.status == 400
-            assert error_of(await response.read())["param"] == param
-            assert response.headers["x-should-retry"] == "false"
+        status, headers, body = await gateway.post(path, fields)
+        assert (status, headers["x-should-retry"], error_of(body)["param"]) == (400, "false", param)
     for raw in (b"", b"[1]", b"{", b'{"max_tokens": NaN}', b"\xff\xfe", b"[" * 60_000, b"[" * 100_000):
-        async with gateway.client.post(gateway.url + CHAT, data=raw) as response:
-            assert response.status == (413 if len(raw) > 65536 else 400)
+        assert (await gateway.request("POST", CHAT, data=raw))[0] == (413 if len(raw) > 65536 else 400)
     assert gateway.engine.bodies == []
 
 
@@ -96,16 +87,14 @@ async def test_the_default_cap_is_charged_and_forwarded(gateway: Served) -> None
 @against()
 async def test_sequences_multiply(gateway: Served) -> None:
     body = {"model": "fake", "prompt": [[1] * 10, [2] * 20], "max_tokens": 10, "n": 2, "best_of": 3}
-    async with gateway.client.post(gateway.url + "/v1/completions", json=body) as response:
-        assert response.status == 200
-        assert int(response.headers["x-kvplan-reserved-tokens"]) == 3 * (20 + 30)
+    status, headers, _ = await gateway.post("/v1/completions", body)
+    assert (status, headers["x-kvplan-reserved-tokens"]) == (200, str(3 * (20 + 30)))
 
 
 @against()
 async def test_a_key_given_twice_is_forwarded_as_it_was_priced(gateway: Served) -> None:
     raw = b'{"max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "max_tokens": 5}'
-    async with gateway.client.post(gateway.url + CHAT, data=raw) as response:
-        assert response.status == 200
+    assert (await gateway.request("POST", CHAT, data=raw))[0] == 200
     assert gateway.engine.bodies[0]["max_tokens"] == 5
 
 
@@ -132,42 +121,33 @@ async def test_a_client_that_leaves_frees_its_reservation_and_stops_the_engine(g
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    for _ in range(200):
-        if gateway.ledger.reserved == 0 and gateway.engine.running == 0:
-            break
-        await asyncio.sleep(0.01)
-    assert gateway.ledger.reserved == 0
-    assert gateway.engine.running == 0
+    assert await gateway.is_idle()
 
 
 @against()
 async def test_draining_answers_503_and_lets_running_requests_finish(gateway: Served) -> None:
     slow = asyncio.create_task(gateway.chat(max_tokens=8, fake={"tokens": 5, "gap_s": 0.05}))
-    while gateway.engine.running < 1:
-        await asyncio.sleep(0.01)
+    await gateway.until_running(1)
     gateway.gateway.begin_drain()
     status, headers, _ = await gateway.chat()
     assert status == 503
     assert headers["Connection"] == "close"
-    async with gateway.client.get(gateway.url + "/readyz") as response:
-        assert response.status == 503
+    assert (await gateway.request("GET", "/readyz"))[::2] == (503, b"draining\n")
     assert (await slow)[0] == 200
 
 
 @against()
-async def test_admin_routes_stay_inside(gateway: Served) -> None:
+async def test_only_named_routes_reach_the_engine(gateway: Served) -> None:
     for path in ("/v1/load_lora_adapter", "/sleep", "/server_info", "/v1/unknown", "/v1/chat/completions/"):
-        async with gateway.client.post(gateway.url + path, json={}) as response:
-            assert response.status == 404, path
+        assert (await gateway.post(path, {}))[0] == 404, path
     for path in ("/v1/models/../../sleep", "/v1/models/%2e%2e/metrics", "/v1/models/a%3Fb", "/v1/models/x/../y"):
-        async with gateway.client.get(URL(gateway.url + path, encoded=True)) as response:
-            assert response.status == 404, path
-    async with gateway.client.get(gateway.url + "/v1/models") as response:
-        assert (await response.json())["data"][0]["id"] == "fake"
-    async with gateway.client.get(gateway.url + "/metrics") as response:
-        assert "kvplan_ledger_capacity 128.0" in await response.text()
-    async with gateway.client.get(gateway.url + "/healthz") as response:
-        assert response.status == 200
+        assert (await gateway.request("GET", path))[0] == 404, path
+    assert not gateway.engine.headers
+    _, _, models = await gateway.request("GET", "/v1/models")
+    assert json.loads(models)["data"][0]["id"] == "fake"
+    assert (await gateway.request("GET", "/health"))[0] == 200
+    assert (await gateway.request("GET", "/healthz"))[::2] == (200, b"ok\n")
+    assert (await gateway.figures())["kvplan_ledger_capacity"] == 128, "its own metrics, not the engine's"
 
 
 @against()
@@ -180,9 +160,8 @@ async def test_a_route_is_served_by_its_methods_only(gateway: Served) -> None:
         ("GET", "/tokenize", "POST"),
         ("GET", "/v1/messages/count_tokens", "POST"),
     ):
-        async with gateway.client.request(method, gateway.url + path) as response:
-            assert (response.status, response.headers["Allow"]) == (405, allowed)
-            assert error_of(await response.read())["code"] == "method_not_allowed"
+        status, headers, body = await gateway.request(method, path)
+        assert (status, headers["Allow"], error_of(body)["code"]) == (405, allowed, "method_not_allowed")
     assert not gateway.engine.headers
 
 
@@ -190,9 +169,9 @@ async def test_a_route_is_served_by_its_methods_only(gateway: Served) -> None:
 async def test_hop_by_hop_headers_stop_here_and_authorization_passes(gateway: Served) -> None:
     headers = {"Authorization": "Bearer secret", "Connection": "x-private", "X-Private": "1", "TE": "trailers"}
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
-    async with gateway.client.post(gateway.url + CHAT, json=body, headers=headers) as response:
-        assert response.status == 200
-        assert "x-hop" not in response.headers
+    status, returned, _ = await gateway.request("POST", CHAT, json=body, headers=headers)
+    assert status == 200
+    assert "x-hop" not in returned
     seen = {name.lower() for name in gateway.engine.headers[0]}
     assert gateway.engine.headers[0]["Authorization"] == "Bearer secret"
     assert not seen & {"x-private", "te"}
@@ -213,7 +192,7 @@ def test_an_engine_that_does_not_count_is_asked_once(status: int) -> None:
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        counter = EngineCounter(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        counter = PromptCounter(f"http://127.0.0.1:{runner.addresses[0][1]}")
         for _ in range(3):
             assert await counter("/v1/completions", {"prompt": "x"}, may_wait=True) is None
         await counter.close()
@@ -247,13 +226,12 @@ async def test_every_route_is_priced_by_its_own_fields(gateway: Served) -> None:
         ),
         ("/v1/embeddings", {"input": "abcd"}, 16 + 4),
         ("/v1/embeddings", {"input": [[1, 2, 3], [4]]}, 4),
-        ("/v1/rerank", {"query": "ab", "documents": ["c", "defg"]}, 2 * (256 + 2) + 5),
-        ("/v1/score", {"text_1": "ab", "text_2": "c"}, 256 + 3),
+        *((path, {"query": "ab", "documents": ["c", "defg"]}, 2 * (256 + 2) + 5) for path in ("/v1/rerank", "/rerank")),
+        *((path, {"text_1": "ab", "text_2": "c"}, 256 + 3) for path in ("/v1/score", "/score")),
     ]
     for path, fields, tokens in routes:
-        async with gateway.client.post(gateway.url + path, json=fields) as response:
-            assert response.status == 200
-            assert int(response.headers["x-kvplan-reserved-tokens"]) == tokens, path
+        status, headers, _ = await gateway.post(path, fields)
+        assert (status, headers.get("x-kvplan-reserved-tokens")) == (200, str(tokens)), path
 
 
 @against(promise(media_tokens={"image": 100}))
@@ -298,18 +276,21 @@ async def test_a_large_body_is_read_beside_the_loop(gateway: Served, monkeypatch
     assert (await large)[0] == 200, "a bound may exceed the window, and then the window holds"
 
 
-@pytest.mark.parametrize("values", [b"0,", b"[0],", b"[],", b'{"a":0},'])
+@pytest.mark.parametrize(
+    ("value", "times"),
+    [(b"0,", 60_000), (b"[0],", 60_000), (b"[],", 60_000), (b'{"a":0},', 60_000), (b'{"a":0},', 7_000)],
+)
 @against(body_limit_bytes=2**22)
-async def test_a_body_of_too_many_values_is_refused_unread(
-    gateway: Served, values: bytes, monkeypatch: pytest.MonkeyPatch
+async def test_a_body_of_too_many_values_is_refused_unparsed(
+    gateway: Served, value: bytes, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """50,000 values and a window of 1,024; a key counts as eight."""
     monkeypatch.setattr(middleware, "MOST_VALUES", 50_000)
     read: list[bytes] = []
-    monkeypatch.setattr(middleware, "read_body", read.append)
-    raw = b'{"max_tokens": 1, "prompt": [' + values * 60_000 + b"0]}"
-    async with gateway.client.post(gateway.url + "/v1/completions", data=raw) as response:
-        assert response.status == 413
-        assert error_of(await response.read())["code"] == "request_too_large"
+    monkeypatch.setattr(middleware, "parse_body", read.append)
+    raw = b'{"max_tokens": 1, "prompt": [' + value * times + b"0]}"
+    status, _, body = await gateway.request("POST", "/v1/completions", data=raw)
+    assert (status, error_of(body)["code"]) == (413, "request_too_large")
     assert not read
 
 
@@ -363,19 +344,11 @@ async def test_what_an_engine_used_is_observed(gateway: Served) -> None:
     await gateway.chat(max_tokens=4, fake={"tokens": 4, "usage": 20})
     await gateway.chat(max_tokens=4, stream=True, fake={"tokens": 4, "usage": 30})
     await gateway.chat(max_tokens=4)
-    async with gateway.client.get(gateway.url + "/metrics") as response:
-        text = await response.text()
-    assert "kvplan_observed_used_tokens_total 50.0" in text
-    assert f"kvplan_observed_reserved_tokens_total {2 * (CHAT_ALLOWANCE + 6 + 4)}.0" in text
-    assert "kvplan_admitted_total 3.0" in text
-    assert "kvplan_held_seconds_count 3.0" in text
-    assert "kvplan_upstream_first_byte_seconds_count 3.0" in text
-
-
-async def _figures(gateway: Served) -> dict[str, float]:
-    async with gateway.client.get(gateway.url + "/metrics") as response:
-        lines = (await response.text()).splitlines()
-    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+    seen = await gateway.figures()
+    assert seen["kvplan_observed_used_tokens_total"] == 50
+    assert seen["kvplan_observed_reserved_tokens_total"] == 2 * (CHAT_ALLOWANCE + 6 + 4)
+    for name in ("kvplan_admitted_total", "kvplan_held_seconds_count", "kvplan_upstream_first_byte_seconds_count"):
+        assert seen[name] == 3
 
 
 @pytest.mark.parametrize("count", [False, True])
@@ -389,13 +362,13 @@ def test_what_running_requests_use_by_now_is_seen(count: bool) -> None:
         await gateway.until_running(2)
         await asyncio.sleep(0.3)
         prompt = 100 if count else CHAT_ALLOWANCE + 400 + len("user")
-        seen = await _figures(gateway)
+        seen = await gateway.figures()
         assert 3 * prompt + 5 <= seen["kvplan_used_tokens"] <= 3 * prompt + 30, "of the whole answer nothing is seen"
         few, many = (prompt + 5) // 16, -(-(prompt + 40) // 16)
         assert few <= seen["kvplan_used_blocks"] - 2 * -(-prompt // 16) <= many
         assert seen["kvplan_used_blocks"] <= seen["kvplan_ledger_reserved"]
         await asyncio.gather(streamed, whole)
-        seen = await _figures(gateway)
+        seen = await gateway.figures()
         assert (seen["kvplan_used_tokens"], seen["kvplan_used_blocks"], seen["kvplan_ledger_reserved"]) == (0, 0, 0)
         assert seen["kvplan_queue_seconds_count"] == seen["kvplan_upstream_seconds_count"] == 2
         assert seen['kvplan_upstream_seconds_bucket{le="0.5"}'] == 0, "40 tokens of 20 ms"
@@ -406,7 +379,7 @@ def test_what_running_requests_use_by_now_is_seen(count: bool) -> None:
 
 def test_what_the_engine_says_in_between_is_believed() -> None:
     """Each event may tell the tokens so far (vLLM: ``continuous_usage_stats``)."""
-    ask = Ask(prompts=(100,), is_exact=False, max_output_tokens=50, sequences=1, cap_fields=("max_tokens",))
+    demand = Demand(prompts=(100,), is_exact=False, max_output_tokens=50, sequences=1, cap_fields=("max_tokens",))
     seen: list[tuple[int, int]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -433,21 +406,18 @@ def test_what_the_engine_says_in_between_is_believed() -> None:
 
     asyncio.run(whole())
     assert seen == [(2, 32), (3, 35)]
-    assert filled(given, replace(ask, prompts=(100, 20), sequences=2), 9) == (2 * (7 + 2), 2 * (103 + 23))
+    assert used(given, replace(demand, prompts=(100, 20), sequences=2), 9) == (2 * (7 + 2), 2 * (103 + 23))
 
 
 @against(upstream="http://127.0.0.1:9")
 async def test_not_ready_where_a_request_could_not_be_forwarded(gateway: Served) -> None:
-    async with gateway.client.get(gateway.url + "/readyz") as response:
-        assert (response.status, await response.text()) == (503, "upstream_unavailable\n")
-    async with gateway.client.get(gateway.url + "/healthz") as response:
-        assert response.status == 200
+    assert (await gateway.request("GET", "/readyz"))[::2] == (503, b"upstream_unavailable\n")
+    assert (await gateway.request("GET", "/healthz"))[0] == 200
 
 
 @against()
 async def test_ready_means_that_a_request_would_be_forwarded(gateway: Served) -> None:
-    async with gateway.client.get(gateway.url + "/readyz") as response:
-        assert (response.status, await response.text()) == (200, "ready\n")
+    assert (await gateway.request("GET", "/readyz"))[::2] == (200, b"ready\n")
 
 
 @against(trust_plan=False, engine_blocks=128)
@@ -462,8 +432,7 @@ async def test_an_engine_that_comes_back_smaller_closes_the_door(gateway: Served
             break
         await asyncio.sleep(0.01)
     assert error_of(body)["code"] == "plan_exceeds_engine"
-    async with gateway.client.get(gateway.url + "/readyz") as response:
-        assert response.status == 503
+    assert (await gateway.request("GET", "/readyz"))[::2] == (503, b"plan_exceeds_engine\n")
     gateway.engine.blocks = 128
     while (await gateway.chat(max_tokens=4))[0] != 200:
         await asyncio.sleep(0.05)
@@ -478,11 +447,10 @@ def test_prompts_and_secrets_are_never_logged(caplog: pytest.LogCaptureFixture) 
         body = {"messages": [{"role": "user", "content": "PRIVATE-PROMPT"}], "max_tokens": 4, "stream": True}
         bodies = (body, {**body, "max_tokens": -1}, {**body, "n": 50}, {**body, "fake": {"die_after": 1}})
         for one in bodies:
-            async with gateway.client.post(gateway.url + CHAT, json=one, headers=headers) as response:
-                with contextlib.suppress(aiohttp.ClientPayloadError):
-                    assert b"PRIVATE" not in await response.read()
-        async with gateway.client.post(gateway.url + CHAT, data=b'{"PRIVATE-PROMPT": ', headers=headers) as response:
-            assert b"PRIVATE" not in await response.read()
+            with contextlib.suppress(aiohttp.ClientPayloadError):
+                assert b"PRIVATE" not in (await gateway.request("POST", CHAT, json=one, headers=headers))[2]
+        cut = b'{"PRIVATE-PROMPT": '
+        assert b"PRIVATE" not in (await gateway.request("POST", CHAT, data=cut, headers=headers))[2]
 
     run(case)
     assert "PRIVATE" not in caplog.text

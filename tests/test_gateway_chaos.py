@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvplan.gateway.command import loop_factory
+from kvplan.gateway.server import loop_factory
 from tests.gateway_chaos import GROWTH_LIMIT_BYTES, Leftovers, run_chaos
 
 CLEAN = Leftovers(

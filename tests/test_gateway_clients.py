@@ -12,8 +12,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from kvplan.gateway.heads import LimitedHeads
-from tests.gateway_server import CHAT, Served, against, promise
+from kvplan.gateway.server import LimitedHeadProtocol
+from tests.gateway_server import CHAT, Served, against, promise, raw_post
 
 SERVERS = ("uvicorn", "granian")
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -133,8 +133,7 @@ async def test_anthropic_python_is_served_on_messages(gateway: Served) -> None:
         assert int(full.value.response.headers["retry-after"]) >= 1
         assert (await slow)[0] == 200
     assert await asyncio.to_thread(synchronous, gateway.url) == "t0 t1 t2 "
-    async with gateway.client.get(gateway.url + "/metrics") as response:
-        assert "kvplan_observed_used_tokens_total 37.0" in await response.text(), "three answers told their usage"
+    assert (await gateway.figures())["kvplan_observed_used_tokens_total"] == 37, "three answers reported usage"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
@@ -177,7 +176,7 @@ async def test_a_client_that_stops_reading_stops_the_engine_too(gateway: Served)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     raw.setblocking(False)
     await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", gateway.port))
-    await asyncio.get_running_loop().sock_sendall(raw, _post(body.encode()))
+    await asyncio.get_running_loop().sock_sendall(raw, raw_post(body.encode()))
     last = -1
     while written != last:
         last = written
@@ -194,12 +193,11 @@ async def test_a_client_that_stays_deaf_loses_its_reservation(gateway: Served) -
         {"messages": MESSAGES, "max_tokens": 1000, "stream": True, "fake": {"tokens": 1000, "pad": 65536}}
     )
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
-    writer.write(_post(body.encode()))
+    writer.write(raw_post(body.encode()))
     assert await reader.read(100)
     await gateway.until_running(1)
     assert await gateway.is_idle(within_s=5)
-    async with gateway.client.get(gateway.url + "/metrics") as response:
-        assert 'kvplan_ended_early_total{cause="client_stalled"} 1.0' in await response.text()
+    assert (await gateway.figures())['kvplan_ended_early_total{cause="client_stalled"}'] == 1
     writer.transport.abort()
 
 
@@ -208,7 +206,7 @@ async def test_a_client_that_stays_deaf_keeps_the_reservation_of_what_the_engine
     fake = {"tokens": 150, "pad": 65536, "gap_s": 0.01}
     body = json.dumps({"messages": MESSAGES, "max_tokens": 150, "stream": True, "fake": fake})
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
-    writer.write(_post(body.encode()))
+    writer.write(raw_post(body.encode()))
     assert await reader.read(100)
     await gateway.until_running(1)
     while gateway.engine.running:
@@ -216,23 +214,17 @@ async def test_a_client_that_stays_deaf_keeps_the_reservation_of_what_the_engine
         await asyncio.sleep(0.005)
     assert gateway.engine.aborted == 0, "it wrote to its end"
     assert await gateway.is_idle()
-    async with gateway.client.get(gateway.url + "/metrics") as response:
-        assert 'kvplan_ended_early_total{cause="client_stalled"} 1.0' in await response.text()
+    assert (await gateway.figures())['kvplan_ended_early_total{cause="client_stalled"}'] == 1
     with contextlib.suppress(ConnectionError):
         while piece := await reader.read(2**20):
             assert not piece.endswith(b"\r\n0\r\n\r\n"), "never ended like a whole answer"
     writer.transport.abort()
 
 
-def _post(body: bytes, *extra: bytes) -> bytes:
-    lines = [b"POST " + CHAT.encode() + b" HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body), *extra]
-    return b"\r\n".join(lines) + b"\r\n\r\n" + body
-
-
 @against(servers=SERVERS, body_timeout_s=0.4)
 async def test_a_body_a_byte_at_a_time_holds_no_reservation_and_is_cut_off(gateway: Served) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    request = _post(json.dumps({"messages": MESSAGES, "max_tokens": 4}).encode())
+    reader, writer = await gateway.open()
+    request = raw_post(json.dumps({"messages": MESSAGES, "max_tokens": 4}).encode())
     writer.write(request[:-30])
     told = asyncio.create_task(reader.readline())
     for byte in request[-30:]:
@@ -249,9 +241,9 @@ async def test_a_body_a_byte_at_a_time_holds_no_reservation_and_is_cut_off(gatew
 async def test_bodies_that_are_held_together_have_a_limit_and_give_it_back(gateway: Served) -> None:
     """Slow clients, each within the limit of one body, hold no more than what all may; then new bodies are refused."""
     piece = b" " * 30_000
-    slow = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(3)]
+    slow = [await gateway.open() for _ in range(3)]
     for _, writer in slow:
-        writer.write(_post(piece + piece)[:-20_000])
+        writer.write(raw_post(piece + piece)[:-20_000])
     while gateway.bodies.held_bytes < 120_000:
         await asyncio.sleep(0.01)
     status, headers, body = await gateway.chat("x" * 10_000, max_tokens=4)
@@ -273,9 +265,9 @@ async def test_bodies_that_are_held_together_have_a_limit_and_give_it_back(gatew
 
 @against(servers=SERVERS)
 async def test_keep_alive_and_pipelining(gateway: Served) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    reader, writer = await gateway.open()
     bodies = [json.dumps({"messages": MESSAGES, "max_tokens": n, "fake": {"tokens": n}}).encode() for n in (1, 2, 3)]
-    writer.write(b"".join(_post(body) for body in bodies[:-1]) + _post(bodies[-1], b"Connection: close"))
+    writer.write(b"".join(raw_post(body) for body in bodies[:-1]) + raw_post(bodies[-1], b"Connection: close"))
     answers = (await reader.read()).split(b"HTTP/1.1 ")[1:]
     assert [answer[:3] for answer in answers] == [b"200"] * 3
     assert [answer.count(b"t0") + answer.count(b"t1 ") + answer.count(b"t2 ") for answer in answers] == [1, 2, 3]
@@ -288,7 +280,7 @@ async def test_keep_alive_and_pipelining(gateway: Served) -> None:
 @against(servers=SERVERS)
 async def test_a_long_head_is_refused(gateway: Served, end: bytes, shape: str) -> None:
     long = b"X-Long: " + b"x" * 300_000 if shape == "one long" else b"\r\n".join([b"X: " + b"x" * 100] * 3000)
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    reader, writer = await gateway.open()
     with contextlib.suppress(ConnectionError):
         writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + long + end)
         await writer.drain()
@@ -313,8 +305,7 @@ async def test_a_long_head_is_refused(gateway: Served, end: bytes, shape: str) -
 async def test_a_body_over_the_limit_is_refused_before_all_of_it_came(
     gateway: Served, server: str, sent: bytes
 ) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    writer.write(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\n" + sent)
+    reader, writer = await gateway.open(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\n" + sent)
     async with asyncio.timeout(5):
         told = b" 411 " if server == "granian" and b"chunked" in sent else b" 413 "
         assert told in await reader.readline()
@@ -335,7 +326,7 @@ def test_a_long_head_in_one_piece_is_refused_before_it_is_a_request(size: int, i
     async def feed() -> None:
         config = uvicorn.Config(app, log_level="critical", ws="none")
         config.load()
-        protocol = LimitedHeads(config, ServerState(), {}, asyncio.get_running_loop())
+        protocol = LimitedHeadProtocol(config, ServerState(), {}, asyncio.get_running_loop())
         protocol.connection_made(transport)
         protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * size + b"\r\n\r\n")
         await asyncio.sleep(0.01)
@@ -352,16 +343,16 @@ async def test_a_long_body_that_comes_with_its_head_is_no_long_head(gateway: Ser
 
 @against(servers=SERVERS, head_timeout_s=1.0)
 async def test_a_slow_head_is_closed(gateway: Served, server: str) -> None:
-    opened = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(3)]
+    opened = [await gateway.open() for _ in range(3)]
     opened[1][1].write(b"POST /v1/ch")
-    opened[2][1].write(_post(INNER))
+    opened[2][1].write(raw_post(INNER))
     assert (await opened[2][0].readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
     for reader, writer in opened[:2]:
         async with asyncio.timeout(5):
             assert await reader.read() == b""
         writer.close()
     if server == "uvicorn":  # granian closes an idle connection after the same time
-        opened[2][1].write(_post(INNER))
+        opened[2][1].write(raw_post(INNER))
         assert (await opened[2][0].readuntil(b"HTTP/1.1 200")).endswith(b"200"), "one that had its answer stays"
     opened[2][1].close()
 
@@ -409,8 +400,7 @@ TWO_LENGTHS: dict[str, tuple[bytes, bytes]] = {
 
 async def _exchange(gateway: Served, request: bytes, within_s: float = 1.0) -> tuple[list[bytes], bytes]:
     """The statuses of what is answered until the connection ends or ``within_s`` is over, and the text of it."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    writer.write(request)
+    reader, writer = await gateway.open(request)
     answer = b""
     with contextlib.suppress(TimeoutError, ConnectionError):
         async with asyncio.timeout(within_s):

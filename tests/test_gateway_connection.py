@@ -6,8 +6,8 @@ import contextlib
 import aiohttp
 import pytest
 
-from kvplan.gateway.connection import BrokenOffError, UnreachableError, UpstreamError
-from kvplan.gateway.upstream import Upstream
+from kvplan.gateway.connection import BrokenResponseError, UnreachableError, UpstreamError
+from kvplan.gateway.connection_pool import ConnectionPool
 from tests.gateway_script import (
     CHUNKED,
     ENDING,
@@ -18,9 +18,9 @@ from tests.gateway_script import (
     Engine,
     ask,
     on_both_loops,
+    pool_of,
     rest,
     serving,
-    upstream_of,
 )
 
 HEAD = b"HTTP/1.1 200 OK\r\n%b\r\n\r\n"
@@ -80,10 +80,10 @@ async def test_an_answer_is_read_as_aiohttp_reads_it(name: str) -> None:
         expected = ours = None
         with contextlib.suppress(aiohttp.ClientError):
             expected = await read_by_aiohttp(port)
-        upstream = Upstream(f"http://127.0.0.1:{port}/base")
+        pool = ConnectionPool(f"http://127.0.0.1:{port}/base")
         with contextlib.suppress(UpstreamError):
-            ours = await ask(upstream)
-        upstream.close()
+            ours = await ask(pool)
+        pool.close()
     assert ours == expected
     assert (ours is None) == (name in REFUSED_ALIKE)
 
@@ -91,9 +91,9 @@ async def test_an_answer_is_read_as_aiohttp_reads_it(name: str) -> None:
 @pytest.mark.parametrize("raw", REFUSED_HERE.values(), ids=REFUSED_HERE)
 @on_both_loops
 async def test_what_two_readers_could_read_differently_is_refused(raw: bytes) -> None:
-    async with upstream_of(Engine([raw, 0.02, None])) as upstream:
-        with pytest.raises(BrokenOffError):
-            await ask(upstream)
+    async with pool_of(Engine([raw, 0.02, None])) as pool:
+        with pytest.raises(BrokenResponseError):
+            await ask(pool)
 
 
 @pytest.mark.parametrize("name", [*KEPT, *ENDING])
@@ -105,19 +105,19 @@ async def test_an_answer_is_the_same_wherever_it_is_split(name: str) -> None:
         scripts = [[*script, None] for script in scripts]
     status, body = (204, b"") if name == "empty" else (200, b"hello")
     engine = Engine(*scripts)
-    async with upstream_of(engine) as upstream:
+    async with pool_of(engine) as pool:
         for _ in scripts:
-            assert await ask(upstream) == (status, body)
+            assert await ask(pool) == (status, body)
     assert engine.connections == (len(scripts) if name in ENDING else 1)
 
 
 @on_both_loops
 async def test_headers_are_those_of_the_answer_in_lower_case() -> None:
-    async with upstream_of(Engine([INTERIM], [TRAILERS])) as upstream:
-        answer = await upstream.ask("POST", b"/", [], b"")
+    async with pool_of(Engine([INTERIM], [TRAILERS])) as pool:
+        answer = await pool.request("POST", b"/", [], b"")
         assert answer.headers == [(b"content-length", b"5"), (b"x-engine", b"a")]
         answer.close()  # its body was not taken, but is here: the connection stays
-        answer = await upstream.ask("POST", b"/", [], b"")
+        answer = await pool.request("POST", b"/", [], b"")
         assert await rest(answer) == b"hello"
         assert answer.headers == [(b"transfer-encoding", b"chunked")]
         answer.close()
@@ -126,9 +126,9 @@ async def test_headers_are_those_of_the_answer_in_lower_case() -> None:
 @on_both_loops
 async def test_the_answer_to_head_has_no_body_whatever_its_length_says() -> None:
     engine = Engine([LENGTH[:-5]], [LENGTH])
-    async with upstream_of(engine) as upstream:
-        assert await ask(upstream, "HEAD", b"") == (200, b"")
-        assert await ask(upstream) == (200, b"hello")
+    async with pool_of(engine) as pool:
+        assert await ask(pool, "HEAD", b"") == (200, b"")
+        assert await ask(pool) == (200, b"hello")
 
 
 @pytest.mark.parametrize(
@@ -136,58 +136,58 @@ async def test_the_answer_to_head_has_no_body_whatever_its_length_says() -> None
     [
         (b"", UnreachableError),
         (LENGTH[:20], UnreachableError),
-        (b"nonsense\r\n\r\n", BrokenOffError),
+        (b"nonsense\r\n\r\n", BrokenResponseError),
         (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", UpstreamError),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", BrokenOffError),
-        (b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 100_000, BrokenOffError),
-        (LENGTH[:-2], BrokenOffError),
-        (CHUNKED[:-2], BrokenOffError),
-        (CHUNKED[:-9], BrokenOffError),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", BrokenResponseError),
+        (b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 100_000, BrokenResponseError),
+        (LENGTH[:-2], BrokenResponseError),
+        (CHUNKED[:-2], BrokenResponseError),
+        (CHUNKED[:-9], BrokenResponseError),
     ],
 )
 @on_both_loops
 async def test_what_is_no_whole_answer_is_never_taken_for_one(raw: bytes, error: type[UpstreamError]) -> None:
-    async with upstream_of(Engine([raw, 0.01, None])) as upstream:
+    async with pool_of(Engine([raw, 0.01, None])) as pool:
         with pytest.raises(error):
-            await ask(upstream)
+            await ask(pool)
 
 
 @on_both_loops
 async def test_what_had_come_is_given_before_the_break() -> None:
-    async with upstream_of(Engine([LENGTH[:-2], None])) as upstream:
-        answer = await upstream.ask("POST", b"/", [], b"")
+    async with pool_of(Engine([LENGTH[:-2], None])) as pool:
+        answer = await pool.request("POST", b"/", [], b"")
         await asyncio.sleep(0.05)
-        assert await answer.piece() == b"hel"
-        assert not answer.is_whole
-        with pytest.raises(BrokenOffError):
-            await answer.piece()
+        assert await answer.read() == b"hel"
+        assert not answer.is_complete
+        with pytest.raises(BrokenResponseError):
+            await answer.read()
         answer.close()
 
 
 @on_both_loops
 async def test_leaving_an_answer_that_is_not_over_closes_its_connection() -> None:
     engine = Engine([CHUNKED[:50], 5.0], [LENGTH])
-    async with upstream_of(engine) as upstream:
-        answer = await upstream.ask("POST", b"/", [], b"")
+    async with pool_of(engine) as pool:
+        answer = await pool.request("POST", b"/", [], b"")
         answer.close()
-        assert await ask(upstream) == (200, b"hello")
+        assert await ask(pool) == (200, b"hello")
         assert engine.connections == 2
 
 
 @on_both_loops
 async def test_bytes_that_nobody_asked_for_end_a_connection() -> None:
     closing = HEAD % b"Connection: close\r\nContent-Length: 5" + b"hello, and more"
-    async with upstream_of(Engine([closing], [LENGTH + b"garbage"])) as upstream:
+    async with pool_of(Engine([closing], [LENGTH + b"garbage"])) as pool:
         for _ in range(2):
-            assert await ask(upstream) == (200, b"hello")
-            assert not upstream._idle
+            assert await ask(pool) == (200, b"hello")
+            assert not pool._idle
     engine = Engine([LENGTH + LENGTH], [LENGTH, 0.01, LENGTH], [CHUNKED])
-    async with upstream_of(engine) as upstream:
-        assert await ask(upstream) == (200, b"hello")
-        assert await ask(upstream) == (200, b"hello")
+    async with pool_of(engine) as pool:
+        assert await ask(pool) == (200, b"hello")
+        assert await ask(pool) == (200, b"hello")
         while engine.closed < 2:
             await asyncio.sleep(0.005)
-        assert await ask(upstream) == (200, b"hello")
+        assert await ask(pool) == (200, b"hello")
         assert engine.connections == 3
 
 
@@ -209,13 +209,13 @@ async def test_an_answer_that_is_not_taken_is_read_no_further() -> None:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    upstream = Upstream(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    answer = await upstream.ask("GET", b"/", [], b"")
+    pool = ConnectionPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    answer = await pool.request("GET", b"/", [], b"")
     await asyncio.sleep(0.2)
     assert written < size // 2, "what the sockets buffer, and 256 KiB"
     assert len(await rest(answer)) == size
     answer.close()
-    upstream.close()
+    pool.close()
     server.close()
     await asyncio.sleep(0.01)
 
@@ -226,9 +226,9 @@ async def test_an_answer_that_is_not_taken_is_read_no_further() -> None:
 @on_both_loops
 async def test_interim_answers_do_not_go_on_for_ever(interim: bytes) -> None:
     pieces: list[bytes | float | None] = [interim * 500, 0.001] * 20
-    async with upstream_of(Engine([*pieces, LENGTH])) as upstream:
-        with pytest.raises(BrokenOffError, match="too long"):
-            await ask(upstream)
+    async with pool_of(Engine([*pieces, LENGTH])) as pool:
+        with pytest.raises(BrokenResponseError, match="too long"):
+            await ask(pool)
 
 
 @on_both_loops
@@ -247,12 +247,12 @@ async def test_an_answer_before_its_request_was_written_ends_the_connection() ->
             writer.close()
 
     async with serving(serve) as port:
-        upstream = Upstream(f"http://127.0.0.1:{port}")
-        assert await ask(upstream, body=b"x" * 2**24) == (413, b"no")
-        assert not upstream._idle
-        assert await ask(upstream, body=b"x") == (413, b"no")
+        pool = ConnectionPool(f"http://127.0.0.1:{port}")
+        assert await ask(pool, body=b"x" * 2**24) == (413, b"no")
+        assert not pool._idle
+        assert await ask(pool, body=b"x") == (413, b"no")
         assert connections == 2
-        upstream.close()
+        pool.close()
 
 
 @on_both_loops
@@ -267,8 +267,8 @@ async def test_an_engine_that_says_no_more_is_not_waited_for_with_a_body_half_wr
             writer.close()
 
     async with serving(serve) as port:
-        upstream = Upstream(f"http://127.0.0.1:{port}")
+        pool = ConnectionPool(f"http://127.0.0.1:{port}")
         start_s = asyncio.get_running_loop().time()
-        assert await ask(upstream, body=b"x" * 2**24) == (400, b"no")
+        assert await ask(pool, body=b"x" * 2**24) == (400, b"no")
         assert asyncio.get_running_loop().time() - start_s < 4, "before the engine closes"
-        upstream.close()
+        pool.close()

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.gateway_server import CHAT, Served, promise, run
+from tests.gateway_server import CHAT, Served, promise, raw_post, run
 from tests.gguf_files import gguf_bytes
 
 pytestmark = [pytest.mark.live_engine, pytest.mark.timeout(600)]
@@ -139,10 +139,8 @@ def plan(windows: int = 4, **changes: Any) -> Any:
 async def leave(gateway: Served, *, stream: bool) -> None:
     """Ask for a long answer and go: at its first piece, or where there is none, after a second."""
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": LONG, "stream": stream}
-    raw = json.dumps(body).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
-    writer.write(head.encode() + raw)
+    raw = raw_post(json.dumps(body).encode(), b"Content-Type: application/json")
+    reader, writer = await gateway.open(raw)
     if stream:
         await reader.readuntil(b"data: ")
     else:
@@ -173,8 +171,7 @@ def test_answers_pass_and_the_written_cap_is_obeyed(engine: Engine, server: str)
         status, _, body = await gateway.chat("x" * 5000, max_tokens=8)
         assert status == 400, "the engine's own refusal of a prompt longer than its window"
         assert await gateway.is_idle()
-        async with gateway.client.get(gateway.url + "/metrics") as response:
-            assert "kvplan_observed_used_tokens_total" in await response.text()
+        assert (await gateway.figures())["kvplan_observed_used_tokens_total"] > 0
 
     run(case, plan(default_max_tokens=24), upstream=engine.url, server=server, count=True)
 

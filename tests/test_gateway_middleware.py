@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-import pytest
-
 from kvplan.admission import STRATEGIES
-from kvplan.gateway.admit import OwnLedger
-from kvplan.gateway.answers import Receive, Scope, Send
+from kvplan.gateway.admission import OwnLedger
+from kvplan.gateway.responses import Receive, Scope, Send
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,13 +99,6 @@ def test_only_http_is_touched() -> None:
         assert seen == ["lifespan", "websocket"]
 
     asyncio.run(whole())
-
-
-def test_a_missing_name_is_an_attribute_error() -> None:
-    import kvplan.gateway
-
-    with pytest.raises(AttributeError):
-        _ = kvplan.gateway.Nothing
 
 
 def test_what_the_explanation_shows_can_be_run() -> None:

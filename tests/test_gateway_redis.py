@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from kvplan.errors import InputError
-from kvplan.gateway.admit import LedgerDownError
+from kvplan.gateway.admission import LedgerDownError
 from kvplan.gateway.shared_ledger import SharedLedger
 from tests.fake_engine import FakeEngine
 from tests.test_gateway_command import TRAFFIC, started
@@ -94,7 +94,7 @@ def test_weights_are_shared_and_come_back_once(redis_server: RedisServer) -> Non
             assert await one.acquire(1, 60)
             assert not await two.acquire(1, 41)
             assert await two.acquire(1, 40)
-            assert (two.reserved, two.free, two.held) == (100, 0, 40)
+            assert (two.reserved, two.free, two.weight_of(1)) == (100, 0, 40)
             assert one.shrink(1, 50)
             assert not one.shrink(1, 60)
             await _until(lambda: two.acquire(2, 10))
@@ -245,7 +245,7 @@ def test_a_flushed_script_and_a_changed_clock_do_no_harm(
         ("redis://127.0.0.1:{}/0", "another user or password"),
         ("redis://:wrong@127.0.0.1:{}/0", "another user or password"),
         ("redis://:sesame@127.0.0.1:{}/99", "DB index is out of range"),
-        ("rediss://:sesame@127.0.0.1:{}/0", "does not answer as it should"),
+        ("rediss://:sesame@127.0.0.1:{}/0", "does not answer as expected"),
     ],
 )
 def test_a_redis_that_refuses_is_told_in_a_sentence(tmp_path: Path, address: str, told: str) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kvplan.gateway.admit import Admission, OwnLedger
-from kvplan.gateway.command import loop_factory
+from kvplan.gateway.admission import Admission, OwnLedger
 from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.middleware import AdmissionMiddleware
 from kvplan.gateway.proxy import UpstreamProxy
+from kvplan.gateway.server import loop_factory
 from tests.fake_engine import FakeEngine
-from tests.gateway_server import CHAT, Served, against, promise, run
+from tests.gateway_server import CHAT, Served, against, promise, raw_post, run
 
 SERVERS = ("uvicorn", "uvicorn-asyncio", "granian")
 
@@ -131,10 +131,9 @@ async def _one(app: AdmissionMiddleware, at: int, error: type[BaseException], *,
     return stepper
 
 
-async def _cut(port: int, sent: bytes, received: int, *, reset: bool) -> None:
+async def _cut(gateway: Served, sent: bytes, received: int, *, reset: bool) -> None:
     """Send ``sent``, read ``received`` bytes, and leave: by an orderly close, or by a reset."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(sent)
+    reader, writer = await gateway.open(sent)
     await writer.drain()
     if received:
         with contextlib.suppress(asyncio.IncompleteReadError):
@@ -149,10 +148,16 @@ async def _cut(port: int, sent: bytes, received: int, *, reset: bool) -> None:
 
 def _request(fields: dict[str, Any]) -> bytes:
     body = json.dumps({"messages": [{"role": "user", "content": "x"}], "max_tokens": 8, **fields}).encode()
-    return (
-        b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(body))
-        + body
-    )
+    return raw_post(body, b"Connection: close")
+
+
+async def _leave(gateway: Served, fields: dict[str, Any]) -> None:
+    """Ask, and go once the engine has begun."""
+    _, writer = await gateway.open(_request(fields))
+    await gateway.until_running(1)
+    assert gateway.ledger.holders == 1
+    writer.close()
+    await writer.wait_closed()
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -165,7 +170,7 @@ async def test_a_client_that_leaves_after_any_byte_frees_everything(gateway: Ser
     for start in range(0, len(cuts), 40):
         batch = cuts[start : start + 40]
         await asyncio.gather(
-            *(_cut(gateway.port, sent, received, reset=bool(i % 2)) for i, (sent, received) in enumerate(batch))
+            *(_cut(gateway, sent, received, reset=bool(i % 2)) for i, (sent, received) in enumerate(batch))
         )
         assert await gateway.is_idle(), f"after a cut near {batch[0][1]} bytes"
     assert (await gateway.chat(max_tokens=8))[0] == 200
@@ -190,19 +195,13 @@ async def test_an_engine_that_dies_anywhere_frees_everything_and_never_ends_clea
 async def test_both_ends_leaving_together_free_everything(gateway: Served) -> None:
     for die_after in (-2, 0, 1, 2):
         request = _request({"stream": True, "fake": {"tokens": 6, "gap_s": 0.01, "die_after": die_after}})
-        await asyncio.gather(*(_cut(gateway.port, request, 40 * i, reset=bool(i % 2)) for i in range(12)))
+        await asyncio.gather(*(_cut(gateway, request, 40 * i, reset=bool(i % 2)) for i in range(12)))
         assert await gateway.is_idle()
 
 
 @against(servers=SERVERS)
 async def test_a_release_is_seen_within_milliseconds_of_the_disconnect(gateway: Served) -> None:
-    request = _request({"stream": True, "fake": {"tokens": 1000, "wait_s": 10}})
-    _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    writer.write(request)
-    await gateway.until_running(1)
-    assert gateway.ledger.holders == 1
-    writer.close()
-    await writer.wait_closed()
+    await _leave(gateway, {"stream": True, "fake": {"tokens": 1000, "wait_s": 10}})
     assert await gateway.is_idle(within_s=2.0), "a silent upstream hides no disconnect"
 
 
@@ -220,31 +219,20 @@ def test_what_the_engine_goes_on_with_keeps_its_reservation(
     server: str, aborts: str, stream: bool, is_stopped: bool
 ) -> None:
     async def case(gateway: Served) -> None:
-        request = _request({"stream": stream, "fake": {"tokens": 8, "gap_s": 0.05}})
-        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write(request)
-        await gateway.until_running(1)
-        writer.close()
-        await writer.wait_closed()
+        await _leave(gateway, {"stream": stream, "fake": {"tokens": 8, "gap_s": 0.05}})
         while gateway.engine.running:
             assert gateway.ledger.holders == 1 or is_stopped
             await asyncio.sleep(0.005)
         assert gateway.engine.aborted == is_stopped
         assert await gateway.is_idle()
-        async with gateway.client.get(gateway.url + "/metrics") as response:
-            assert 'kvplan_ended_early_total{cause="client_gone"} 1.0' in await response.text()
+        assert (await gateway.figures())['kvplan_ended_early_total{cause="client_gone"}'] == 1
 
     run(case, server=server, engine_aborts=aborts)
 
 
 @against(servers=SERVERS, engine_aborts="nothing")
 async def test_a_request_without_its_client_still_ends_with_the_grace(gateway: Served) -> None:
-    request = _request({"stream": False, "max_tokens": 500, "fake": {"tokens": 500, "gap_s": 0.05}})
-    _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    writer.write(request)
-    await gateway.until_running(1)
-    writer.close()
-    await writer.wait_closed()
+    await _leave(gateway, {"stream": False, "max_tokens": 500, "fake": {"tokens": 500, "gap_s": 0.05}})
     await asyncio.sleep(0.05)
     assert gateway.ledger.holders == 1
     assert gateway.gateway.cut_off() == 1

@@ -22,7 +22,7 @@ WHOLE = {
     "kvplan/simulation/kernel/play.py": "the event loop: compiled as one, so kept as one",
     "kvplan/simulation/kernel/batch.py": "one engine step over arrays, compiled with it",
 }
-COLLECTORS = {"Fields", "Running", "Side", "TraceNotes"}
+COLLECTORS = {"Fields", "InFlightRequest", "Side", "TraceNotes"}
 """What is filled while foreign text is read, or a request or a demo runs; never a result."""
 
 

@@ -18,7 +18,7 @@ EXAMPLE = "kvplan gateway --upstream http://127.0.0.1:8000 --traffic traffic.yam
 
 
 def _told(group: str, name: str, metavar: str, help: str) -> Grouped:
-    """A rarer option whose default is told."""
+    """A rarer option that shows its default."""
     return grouped(group, name, metavar=metavar, show_default=True, help=help)
 
 
@@ -29,24 +29,25 @@ def run(
     traffic: Annotated[
         str | None, typer.Option("--traffic", metavar="FILE", help="The plan: a traffic file, or a bundled mix.")
     ] = None,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Listen here.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", help="Listen on this port.")] = 8080,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", help="Port to listen on.")] = 8080,
     server: Annotated[
         Literal["uvicorn", "granian"],
-        _told(SERVER, "--server", "NAME", "uvicorn, or granian (which takes no chunked bodies: 411)."),
+        _told(SERVER, "--server", "NAME", "uvicorn, or granian (refuses chunked bodies: 411)."),
     ] = "uvicorn",
     ledger: Annotated[
-        str | None, typer.Option("--ledger", metavar="redis://HOST:PORT", help="Share one ledger among gateways.")
+        str | None,
+        typer.Option("--ledger", metavar="redis://HOST:PORT", help="Share one ledger among gateways."),
     ] = None,
     ledger_down: Annotated[
         Literal["refuse", "admit-local"],
-        _told(LEDGER, "--ledger-down", "POLICY", "refuse, or admit-local, while Redis is away."),
+        _told(LEDGER, "--ledger-down", "POLICY", "While Redis is down, refuse or admit-local."),
     ] = "refuse",
     ledger_lease: Annotated[
-        str, _told(LEDGER, "--ledger-lease", "TIME", "After this a killed gateway's tokens are free.")
+        str, _told(LEDGER, "--ledger-lease", "TIME", "A killed gateway's reservations expire after this.")
     ] = "10s",
     count: Annotated[
-        bool, grouped(COUNTS, "--count/--no-count", help="Shrink to the engine's own token counts.")
+        bool, grouped(COUNTS, "--count/--no-count", help="Shrink reservations to the engine's own counts.")
     ] = True,
     image_tokens: Annotated[
         int | None, grouped(COUNTS, "--image-tokens", metavar="N", help="The engine's maximum per image.")
@@ -57,28 +58,30 @@ def run(
     video_tokens: Annotated[
         int | None, grouped(COUNTS, "--video-tokens", metavar="N", help="The engine's maximum per video.")
     ] = None,
-    body_limit: Annotated[str, _told(SERVER, "--body-limit", "BYTES", "Refuse larger bodies.")] = "32MiB",
+    body_limit: Annotated[str, _told(SERVER, "--body-limit", "BYTES", "Refuse larger request bodies.")] = "32MiB",
     body_memory: Annotated[
-        str, _told(SERVER, "--body-memory", "BYTES", "The most of all bodies that are held at once.")
+        str, _told(SERVER, "--body-memory", "BYTES", "Limit of all bodies held at once.")
     ] = "256MiB",
-    too_long_status: Annotated[int, _told(SERVER, "--too-long-status", "N", "400 as engines answer, or 413.")] = 400,
+    too_long_status: Annotated[
+        int, _told(SERVER, "--too-long-status", "N", "For what can never fit: 400 or 413.")
+    ] = 400,
     engine_aborts: Annotated[
         Literal["all", "streams", "nothing"],
         _told(
-            SERVER, "--engine-aborts", "WHAT", "all, streams or nothing: what the engine stops for a client that left."
+            SERVER, "--engine-aborts", "WHAT", "What the engine stops when its client leaves: all, streams, nothing."
         ),
     ] = "all",
-    grace: Annotated[str, _told(SERVER, "--grace", "TIME", "Let running requests finish.")] = "30s",
+    grace: Annotated[str, _told(SERVER, "--grace", "TIME", "How long running requests may take to finish.")] = "30s",
     upstream_timeout: Annotated[
-        str, _told(SERVER, "--upstream-timeout", "TIME", "Give up an engine that sends nothing for so long.")
+        str, _told(SERVER, "--upstream-timeout", "TIME", "Give up on an engine that is silent for this long.")
     ] = "10m",
     trust_plan: Annotated[
-        bool, typer.Option("--trust-plan", help="Start although the engine reports a smaller pool.")
+        bool, typer.Option("--trust-plan", help="Start even if the engine reports a smaller pool.")
     ] = False,
     safety_fraction: options.SafetyFraction = None,
     default_max_tokens: options.DefaultMaxTokens = None,
     set_keys: options.Set = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Show it with made-up engines and clients.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Demonstrate it with made-up engines and clients.")] = False,
     demo_time: Annotated[str, _told(DEMO, "--demo-time", "TIME", "How long the demo runs.")] = "30s",
     offline: options.Offline = False,
     profiles: options.Profiles = None,
@@ -87,7 +90,7 @@ def run(
     from kvplan.units import parse_bytes
 
     try:
-        from kvplan.gateway import command
+        from kvplan.gateway import app, command
 
         if demo:
             from kvplan.cli.gateway_demo import show_demo
@@ -100,11 +103,11 @@ def run(
         ) from error
     if upstream is None or traffic is None:
         raise InputError(
-            "the gateway needs the engine and the plan",
+            "the gateway needs an engine and a plan",
             hint="kvplan gateway --upstream http://127.0.0.1:8000 --traffic traffic.yaml, or kvplan gateway --demo",
         )
     media = {"image": image_tokens, "audio": audio_tokens, "video": video_tokens}
-    wish = command.Wish(
+    wanted = app.GatewayOptions(
         upstream=upstream,
         traffic=traffic,
         host=host,
@@ -126,4 +129,4 @@ def run(
         offline=offline,
         profiles_folder=options.profiles_folder(profiles),
     )
-    return command.run(wish, talk)
+    return command.run(wanted, talk)

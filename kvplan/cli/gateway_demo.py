@@ -1,4 +1,4 @@
-"""How ``kvplan gateway --demo`` looks: a live table in a terminal, a line now and then through a pipe."""
+"""What ``kvplan gateway --demo`` prints: a live table in a terminal, a line every two seconds through a pipe."""
 
 import asyncio
 import sys
@@ -22,11 +22,11 @@ _HEADER = f"{'time':>5} {'policy':<11} {'reserved':>8} {'used':>8} {'refused':>7
 
 
 def show_demo(seconds: float) -> int:
-    """Run the demo and say at the end what it showed: with the command itself on a screen of 80 by 24."""
+    """Run the demo and conclude what it showed; with the command itself it fits a screen of 80 by 24."""
     seen: list[Side] = []
     try:
         _play(seconds, seen)
-    finally:  # Ctrl-C ends it early, and it still says what it showed
+    finally:  # also after Ctrl-C
         if seen:
             write_data(verdict(seen))
     return 0
@@ -57,9 +57,8 @@ def _width() -> int:
 
 
 def scene() -> str:
-    """What is made up, and what to look at."""
-    from kvplan.gateway.demo import BLOCKS, CLIENTS, RATE_PER_S
-    from kvplan.gateway.demo_engine import BLOCK_TOKENS
+    """What is made up, and what to watch."""
+    from kvplan.gateway.demo import BLOCK_TOKENS, BLOCKS, CLIENTS, RATE_PER_S
 
     return fill(
         f"Two made-up engines of {BLOCKS} blocks of {BLOCK_TOKENS} tokens, a gateway in front of each. Both get the "
@@ -90,7 +89,7 @@ def _lines(seen: "list[Side]") -> "Callable[[float, Sequence[Side]], None]":
 
 
 def table_of(sides: "Sequence[Side]", left_s: float) -> "Table":
-    """The figures of both policies, side by side in 60 to 80 columns, as the terminal has."""
+    """The figures of both policies, side by side in 60 to 80 columns."""
     from rich.table import Table
 
     bar = max(1, (_width() - _BESIDE_BARS) // 2)
@@ -124,7 +123,7 @@ def _bar(blocks: int, side: "Side", length: int) -> str:
 
 
 def verdict(sides: "Sequence[Side]") -> str:
-    """What it showed, and where to go from there."""
+    """What the demo showed, and what to run next."""
     hidden = (
         "answers stop midway and start over" if any(side.engine.preemptions for side in sides) else "they wait there"
     )

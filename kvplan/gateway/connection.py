@@ -1,17 +1,18 @@
-"""One connection to the engine: a request and its answer at a time. Framing is read by the parser that uvicorn uses."""
+"""One HTTP/1.1 connection to the engine, one request and response at a time, parsed by the parser that uvicorn uses."""
 
 import asyncio
 from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from kvplan.gateway.answers import Headers
+from kvplan.gateway.responses import Headers
 
 if TYPE_CHECKING:
-    from kvplan.gateway.upstream import Upstream
+    from kvplan.gateway.connection_pool import ConnectionPool
 
 _MOST_UNREAD_BYTES = 256 * 1024
-"""An answer that is not taken is read no further than that; then the engine waits, as it would for the client."""
+"""A response that the client does not take is read no further than this; then the engine waits, as it would for the
+client."""
 
 _HEAD_LIMIT_BYTES = 64 * 1024
 
@@ -21,22 +22,22 @@ class UpstreamError(Exception):
 
 
 class UnreachableError(UpstreamError):
-    """No connection could be opened, or it closed before the head of an answer."""
+    """No connection could be opened, or it closed before the head of a response."""
 
 
 class SilentError(UpstreamError):
-    """Nothing came for too long."""
+    """The engine sent nothing for too long."""
 
 
-class BrokenOffError(UpstreamError):
-    """The answer ended before it was whole."""
+class BrokenResponseError(UpstreamError):
+    """The response ended early, or is not HTTP/1.1 that can be trusted."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection, and the answer that is being read on it: ``status`` and ``headers`` (names in lower case), then
-    ``piece()`` until it gives nothing. ``close()`` always: it keeps the connection only where the answer is over."""
+    """One connection and the response being read from it: ``status`` and ``headers`` (names in lower case), then
+    ``read()`` until it gives nothing. Always ``close()``: it keeps the connection only if the response is over."""
 
-    def __init__(self, pool: "Upstream", loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, pool: "ConnectionPool", loop: asyncio.AbstractEventLoop) -> None:
         self.status = 0
         self.headers: Headers = []
         self.waiting_since_s: float | None = None
@@ -59,21 +60,21 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether another request may be written on it."""
+        """Whether another request may be written to it."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def has_begun(self) -> bool:
-        """Whether a byte of the answer came."""
+        """Whether any byte of the response has arrived."""
         return self._head_bytes > 0
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the answer is over, and all of it was taken."""
+    def is_complete(self) -> bool:
+        """Whether the response is over and was read to its end."""
         return self._is_over and not self._pieces
 
-    async def ask(self, head: bytes, body: bytes, *, has_no_body: bool) -> None:
-        """Write a request and wait for the head of its answer; ``has_no_body``: whatever its length says (HEAD)."""
+    async def request(self, head: bytes, body: bytes, *, has_no_body: bool) -> None:
+        """Write a request and wait for the head of its response; ``has_no_body``: whatever its length says (HEAD)."""
         assert self._transport is not None
         self.status, self.headers, self._pieces = 0, [], []
         self._head_bytes = self._unread_bytes = 0
@@ -83,17 +84,13 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(head)
         while not self.status:
-            if self._error is not None:
-                raise self._error
             await self._event()
 
-    async def piece(self) -> bytes:
-        """What has come of the body since it was last asked for, at least a byte; empty at the end of the answer."""
+    async def read(self) -> bytes:
+        """What has arrived of the body since the last call, at least a byte; empty at the end of the response."""
         while not self._pieces:
             if self._is_over:
                 return b""
-            if self._error is not None:
-                raise self._error
             await self._event()
         pieces, self._pieces, self._unread_bytes = self._pieces, [], 0
         if self._is_paused and self._transport is not None:
@@ -102,9 +99,9 @@ class Connection(asyncio.Protocol):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
-        """Done with this answer. One that is not over is left by closing the connection: the engine knows to stop.
+        """Done with this response. One that is not over ends with the connection, which tells the engine to stop.
 
-        So is one that came before its request was written: what is left of that must not be read as the next one.
+        So does one that came before its request was fully written: the rest of that must not be read as the next one.
         """
         self._is_busy = False
         self.idle_since_s = self._loop.time()
@@ -113,7 +110,7 @@ class Connection(asyncio.Protocol):
         self._pool.done(self, is_reusable=is_clean and is_written and self.is_open)
 
     def fail(self, error: UpstreamError) -> None:
-        """Close the connection; whoever waits for the answer sees ``error``, after what had come of it."""
+        """Close the connection; the reader gets what had arrived of the response, then ``error``."""
         if self._error is None:
             self._error = error
         self.abort()
@@ -125,6 +122,9 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def _event(self) -> None:
+        """Wait until something arrives. Raises the error that ended the response."""
+        if self._error is not None:
+            raise self._error
         self._waiter = self._loop.create_future()
         self.waiting_since_s = self._loop.time()
         try:
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's only has its methods
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_busy or self._is_over:  # nobody asked
+        if not self._is_busy or self._is_over:  # bytes that nobody asked for
             self._is_reusable = False
             self.abort()
             return
@@ -149,17 +149,17 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.fail(BrokenOffError("the engine's answer is not HTTP/1.1 as it is read here"))
+            self.fail(BrokenResponseError("the engine's response is not acceptable HTTP/1.1"))
             return
         if self._head_bytes > _HEAD_LIMIT_BYTES and not self.status:
-            self.fail(BrokenOffError("the head of the engine's answer is too long"))
+            self.fail(BrokenResponseError("the head of the engine's response is too long"))
         elif self._unread_bytes > _MOST_UNREAD_BYTES and not self._is_paused and self._transport is not None:
             self._transport.pause_reading()
             self._is_paused = True
         self._wake()
 
     def eof_received(self) -> None:
-        """The engine says no more: it does not read on, either."""
+        """The engine sends no more, and so reads no more, either."""
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -170,45 +170,45 @@ class Connection(asyncio.Protocol):
             if self.status and self._ends_with_connection and exc is None and self._error is None:
                 self._is_over = True
             elif self._error is None:
-                kind = BrokenOffError if self.status else UnreachableError
+                kind = BrokenResponseError if self.status else UnreachableError
                 self._error = kind("the engine closed the connection")
                 self._error.__cause__ = exc
         self._wake()
 
     def on_message_begin(self) -> None:
-        """From the parser."""
-        if self._is_over:  # a second answer to one request
+        """Called by the parser."""
+        if self._is_over:  # a second response to one request
             self._is_reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """From the parser."""
-        if not self.status:  # after it: trailers, which end with this connection
+        """Called by the parser."""
+        if not self.status:  # later ones are trailers, which end with this connection
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """From the parser."""
+        """Called by the parser."""
         status = self._parser.get_status_code()
         if self._is_over:
             return
-        if status < 200:  # 100 Continue, 103 Early Hints: the answer is still to come
+        if status < 200:  # 100 Continue, 103 Early Hints: the response is still to come
             self.headers = []
             return
         self.status = status
         codings = [value for name, value in self.headers if name == b"transfer-encoding"]
         if codings and [coding.lower() for coding in codings] != [b"chunked"]:
-            raise ValueError("a coding that is not undone here")  # the parser's error
+            raise ValueError("a coding that is not decoded here")  # becomes the parser's error
         self._ends_with_connection = not codings and all(name != b"content-length" for name, _ in self.headers)
         self._is_reusable = self._parser.should_keep_alive()
         if self._has_no_body:  # the parser would wait for one
             self._is_over, self._is_reusable = True, False
 
     def on_body(self, body: bytes) -> None:
-        """From the parser."""
+        """Called by the parser."""
         if not self._is_over:
             self._pieces.append(body)
             self._unread_bytes += len(body)
 
     def on_message_complete(self) -> None:
-        """From the parser; also at the end of an interim answer."""
+        """Called by the parser, also at the end of an interim response."""
         if self.status:
             self._is_over = True

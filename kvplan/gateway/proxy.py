@@ -1,18 +1,27 @@
-"""The inner application of the gateway: hands an admitted request to the engine and streams the answer back, byte for
-byte. Always read as it comes, so that closing one side closes the other."""
+"""The inner application of the gateway: forwards an admitted request to the engine and streams the response back, byte
+for byte, as it comes, so that closing one side closes the other."""
 
 import asyncio
 import re
 import time
 from collections.abc import Callable
 
-from kvplan.gateway.answers import Headers, Receive, Scope, Send, error_body, send_error
-from kvplan.gateway.asks import PRICED_ROUTES
-from kvplan.gateway.bodies import BadRequestError, Bodies, ClientGoneError, refuse_body
 from kvplan.gateway.connection import Connection, SilentError, UpstreamError
+from kvplan.gateway.connection_pool import ConnectionPool
+from kvplan.gateway.in_flight import IncompleteResponseError
 from kvplan.gateway.metrics import GatewayMetrics
-from kvplan.gateway.running import AnswerCutError
-from kvplan.gateway.upstream import Upstream
+from kvplan.gateway.request_body import BodyReader, ClientGoneError
+from kvplan.gateway.responses import (
+    BadRequestError,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    error_body,
+    send_bad_request,
+    send_error,
+)
+from kvplan.gateway.routes import FORWARDED_ROUTES, PRICED_ROUTES
 
 _HOP_BY_HOP = frozenset(
     (
@@ -27,27 +36,16 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-"""Headers that speak of one connection only (RFC 9110 §7.6.1)."""
+"""Headers about one connection only (RFC 9110 §7.6.1)."""
 
 _NOT_FORWARDED = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
-"""The last three are the proxy's own to write, or not."""
+"""The last three are for the proxy itself to write, or not."""
 
 _NOT_RETURNED = _HOP_BY_HOP | {b"date"}
-"""The date is written by the server that answers."""
+"""The date is written by the server that answers the client."""
 
 _BODYLESS = (204, 304)
-"""A length in these is that of another answer, and a server would wait for it."""
-
-_ROUTES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(PRICED_ROUTES, ("POST",)),
-    "/v1/models": ("GET", "HEAD"),
-    "/version": ("GET", "HEAD"),
-    "/tokenize": ("POST",),
-    "/detokenize": ("POST",),
-    "/v1/messages/count_tokens": ("POST",),
-}
-"""Besides the priced ones those that hold no KV and tell no secrets. All others (metrics, LoRA loading, sleep,
-profiling) stay inside."""
+"""A Content-Length in these describes another response, and a server would wait for the body."""
 
 _ONE_MODEL = re.compile(r"/v1/models/(?!\.{1,2}(?:/|$))[\w.@:-]+(?:/(?!\.{1,2}(?:/|$))[\w.@:-]+)?", re.ASCII)
 _UPSTREAM_RETRY_AFTER_S = 5.0
@@ -56,7 +54,7 @@ _UPSTREAM_RETRY_AFTER_S = 5.0
 class UpstreamProxy:
     """Forwards to ``base_url``; close it at the end.
 
-    An engine that sends nothing for ``read_timeout_s`` is given up; ``on_failure`` hears of every failure.
+    An engine that sends nothing for ``read_timeout_s`` is given up; ``on_failure`` is called at every failure.
     """
 
     def __init__(
@@ -64,27 +62,26 @@ class UpstreamProxy:
         base_url: str,
         metrics: GatewayMetrics,
         *,
-        connect_timeout_s: float = 5.0,
         read_timeout_s: float = 600.0,
-        bodies: Bodies | None = None,
+        bodies: BodyReader | None = None,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        self._upstream = Upstream(base_url, connect_timeout_s=connect_timeout_s, silence_s=read_timeout_s)
-        self._bodies = bodies or Bodies()
+        self._pool = ConnectionPool(base_url, silence_s=read_timeout_s)
+        self._bodies = bodies or BodyReader()
         self._metrics = metrics
         self._on_failure = on_failure
 
     async def close(self) -> None:
         """Close every connection to the engine."""
-        self._upstream.close()
+        self._pool.close()
         await asyncio.sleep(0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request that has been admitted, or that needs no admission."""
+        """Serve one request that was admitted, or that needs no admission."""
         path, method = scope["path"], scope["method"]
-        methods = _ROUTES.get(path) or (("GET", "HEAD") if _ONE_MODEL.fullmatch(path) else ())
+        methods = FORWARDED_ROUTES.get(path) or (("GET", "HEAD") if _ONE_MODEL.fullmatch(path) else ())
         if not methods:
-            await send_error(send, 404, "this route is not served here", code="not_found")
+            await send_error(send, 404, "kvplan gateway does not forward this route", code="not_found")
             return
         if method not in methods:
             allow: Headers = [(b"allow", ", ".join(methods).encode())]
@@ -96,67 +93,59 @@ class UpstreamProxy:
         body = b""
         try:
             body = await self._bodies.read(scope, receive)
+            await self._forward(scope, body, send)
         except BadRequestError as error:
-            await refuse_body(send, error)
+            await send_bad_request(send, error)
         except ClientGoneError:
             pass
-        else:
-            await self._forward(scope, body, send)
         finally:
-            self._bodies.let_go(body)
+            self._bodies.release(body)
 
     async def _forward(self, scope: Scope, body: bytes, send: Send) -> None:
         target = scope["path"].encode("ascii")
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
+        headers = _end_to_end(scope["headers"], _NOT_FORWARDED)
         started_s = time.monotonic()
         try:
-            answer = await self._upstream.ask(
-                scope["method"], target, _end_to_end(scope["headers"], _NOT_FORWARDED), body
-            )
+            response = await self._pool.request(scope["method"], target, headers, body)
         except SilentError:
             self._note_failure("silent")
             await send_error(send, 504, "the engine did not answer in time", code="upstream_timeout")
             return
         except UpstreamError as error:
             self._note_failure("unreachable")
-            await send_error(
-                send,
-                503,
-                f"the engine cannot be reached ({error})",
-                code="upstream_unavailable",
-                retry_after_s=_UPSTREAM_RETRY_AFTER_S,
-            )
+            message, wait_s = f"the engine cannot be reached ({error})", _UPSTREAM_RETRY_AFTER_S
+            await send_error(send, 503, message, code="upstream_unavailable", retry_after_s=wait_s)
             return
         except ValueError as error:
             await send_error(send, 400, str(error), code="invalid_framing")
             return
         try:
             self._metrics.upstream_first_byte_s.observe(time.monotonic() - started_s)
-            await self._stream(answer, send)
+            await self._stream(response, send)
         finally:
-            answer.close()
+            response.close()
             self._metrics.upstream_s.observe(time.monotonic() - started_s)
 
-    async def _stream(self, answer: Connection, send: Send) -> None:
-        """The engine's status, headers and bytes. An answer that breaks off never ends like a whole one."""
-        dropped = _NOT_RETURNED if answer.status not in _BODYLESS else _NOT_RETURNED | {b"content-length"}
-        headers = _end_to_end(answer.headers, dropped)
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        is_whole = False
+    async def _stream(self, response: Connection, send: Send) -> None:
+        """Send the engine's status, headers and bytes. A response that breaks off never ends like a complete one."""
+        dropped = _NOT_RETURNED if response.status not in _BODYLESS else _NOT_RETURNED | {b"content-length"}
+        headers = _end_to_end(response.headers, dropped)
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        is_complete = False
         try:
-            while not is_whole:
-                piece = await answer.piece()
-                is_whole = answer.is_whole
-                await send({"type": "http.response.body", "body": piece, "more_body": not is_whole})
+            while not is_complete:
+                piece = await response.read()
+                is_complete = response.is_complete
+                await send({"type": "http.response.body", "body": piece, "more_body": not is_complete})
         except UpstreamError as error:
             self._note_failure("died")
             if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
-                event = error_body(
-                    "the engine broke off in the middle of this answer", kind="server_error", code="upstream_died"
-                )
-                await send({"type": "http.response.body", "body": b"data: " + event + b"\n\n", "more_body": True})
-            raise AnswerCutError from error
+                message = "the engine broke off in the middle of this response"
+                event = b"data: " + error_body(message, kind="server_error", code="upstream_died") + b"\n\n"
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            raise IncompleteResponseError from error
 
     def _note_failure(self, kind: str) -> None:
         self._on_failure()
@@ -164,9 +153,9 @@ class UpstreamProxy:
 
 
 def _end_to_end(headers: Headers, dropped: frozenset[bytes]) -> Headers:
-    """``headers`` without the ``dropped``, and without what their own ``Connection`` names.
+    """``headers`` without the ``dropped`` ones and without those that their own ``Connection`` names.
 
-    A client's Authorization is among what stays; it is never logged.
+    A client's Authorization stays; it is never logged.
     """
     for name, value in headers:
         if name == b"connection":

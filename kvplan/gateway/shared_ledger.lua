@@ -1,15 +1,15 @@
--- One ledger for several gateways: weighted reservations, each with a lease. The clock is the server's own.
+-- One ledger for several gateways: weighted reservations, each with a lease. The clock is the Redis server's.
 -- KEYS: weights (hash holder -> weight), leases (zset holder -> end), state (hash), gateways (zset id -> last seen)
--- ARGV: operation, lease in ms, capacity, gateway, then holder and weight in turns
--- Returns {1 done | 0 no room | -1 not open yet, reserved, gateways that live}
+-- ARGV: operation, lease in ms, capacity, gateway, then pairs of holder and weight
+-- Returns {1 done | 0 no room | -1 not open yet, reserved, running gateways}
 local weights, leases, state, gateways = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local operation, lease, capacity = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local reserved = tonumber(redis.call('HGET', state, 'reserved') or '0')
 
--- Gateways speak every quarter of a lease. After a silence of half a lease (a restart, an empty memory) nobody knows
--- what still runs. For one lease nothing is admitted and nothing expires: every living gateway says again what it holds.
+-- Gateways report every quarter of a lease. After a silence of half a lease (a restart, a lost memory) nobody knows what
+-- still runs. For one lease nothing is admitted and nothing expires, while every running gateway reports what it holds.
 local seen = tonumber(redis.call('HGET', state, 'seen') or '-1')
 local opens = tonumber(redis.call('HGET', state, 'opens') or '0')
 if seen < 0 or now - seen > lease / 2 then
@@ -45,7 +45,7 @@ for index = 5, #ARGV, 2 do
       redis.call('HSET', weights, holder, weight)
       reserved = reserved + weight - held
     end
-  else -- reserve with room, or hold: what lives is said again, whether or not it was known
+  else -- reserve with room, or hold: a renewal, whether or not it was known
     redis.call('HSET', weights, holder, weight)
     redis.call('ZADD', leases, now + lease, holder)
     reserved = reserved + weight - held

@@ -1,6 +1,6 @@
-"""One ledger for several gateways in front of one engine, in Redis: weighted reservations that end with their leases.
+"""One ledger in Redis for several gateways in front of one engine: weighted reservations with leases.
 
-What a killed process held comes back when its leases end; a living one says again what it holds, four times a lease.
+A running gateway renews what it holds four times per lease; what a killed one held is free when its leases expire.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Self
 
 from kvplan.errors import InputError
-from kvplan.gateway.admit import LedgerDownError
+from kvplan.gateway.admission import LedgerDownError
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -26,16 +26,16 @@ _ADDRESS = re.compile(r"unix://|rediss?://[^/?#]*/?\d*(?:[?#]|$)")
 _EXAMPLE = "redis://127.0.0.1:6379/0"
 _TIMEOUT_S = 1.0
 _TRY_AGAIN_S = 0.25
-_GONE = -1
+_RELEASED = -1
 
 
 class SharedLedger:
-    """Reservations against ``capacity`` shared through Redis; open it inside a running loop, close it at the end.
+    """Reservations against a ``capacity`` shared through Redis; open it inside a running loop, close it at the end.
 
-    While Redis is away: ``admits_local`` false refuses (LedgerDownError); true admits up to this gateway's even share
-    of the capacity, by the number of gateways last seen; what one of them held above its share comes on top until it
-    ends. A gateway that is cut off for longer than a lease while others are not can hold more than the ledger knows of,
-    until it is back.
+    While Redis is down: without ``admits_local`` everything is refused (LedgerDownError); with it, this gateway admits
+    up to its even share of the capacity, by the number of gateways last seen. What a gateway already held above its
+    share comes on top until it ends. A gateway that alone loses Redis for longer than a lease may hold more than the
+    ledger knows, until it is back.
     """
 
     def __init__(self, client: "Redis", name: str, capacity: int, *, lease_s: float, admits_local: bool) -> None:
@@ -52,7 +52,7 @@ class SharedLedger:
         self._gateways = 1
         self._is_down = False
         self._is_open = False
-        self._to_lower: dict[Hashable, int] = {}
+        self._reductions: dict[Hashable, int] = {}
         self._wake = asyncio.Event()
         self._due_s = 0.0
         self._is_closed = False
@@ -62,7 +62,7 @@ class SharedLedger:
     async def open(
         cls, address: str, capacity: int, *, name: str = "engine", lease_s: float = LEASE_S, admits_local: bool = False
     ) -> Self:
-        """Connect to ``address`` (redis://, rediss://, unix://). Raises InputError where that cannot be."""
+        """Connect to ``address`` (redis://, rediss://, unix://). Raises InputError if it cannot."""
         try:
             from redis.exceptions import AuthenticationError, RedisError
         except ModuleNotFoundError as error:
@@ -70,7 +70,7 @@ class SharedLedger:
         try:
             client = _client(address)
         except (ValueError, TypeError) as error:
-            raise InputError(  # which is not repeated, since it may hold a password
+            raise InputError(  # without the address, since it may contain a password
                 "--ledger is not the address of a Redis server", hint=f"--ledger {_EXAMPLE}", key="--ledger"
             ) from error
         ledger = cls(client, name, capacity, lease_s=lease_s, admits_local=admits_local)
@@ -80,13 +80,13 @@ class SharedLedger:
             await client.aclose()
             if isinstance(error, AuthenticationError):
                 raise InputError(
-                    "the Redis server of --ledger wants another user or password",
+                    "the Redis server of --ledger requires another user or password",
                     hint="--ledger redis://USER:PASSWORD@HOST:PORT",
                     key="--ledger",
                 ) from error
             raise InputError(
-                f"the Redis server of --ledger does not answer as it should: {error}",
-                hint="start it first, or correct --ledger (rediss:// where it speaks TLS)",
+                f"the Redis server of --ledger does not answer as expected: {error}",
+                hint="start it first, or correct --ledger (rediss:// for TLS)",
                 key="--ledger",
             ) from error
         ledger._keeper = asyncio.get_running_loop().create_task(ledger._keep())
@@ -99,25 +99,20 @@ class SharedLedger:
 
     @property
     def reserved(self) -> int:
-        """Weight of all gateways' reservations, as Redis last told."""
+        """Weight of all gateways' reservations, as last reported by Redis."""
         return self._reserved_by_all
 
     @property
     def free(self) -> int:
-        """Weight that a new reservation may still take, as Redis last told."""
+        """Weight that a new reservation may still take, as last reported by Redis."""
         return max(0, self._capacity - self._reserved_by_all)
 
-    @property
-    def held(self) -> int:
-        """Weight of this gateway's own reservations."""
-        return self._held
-
     def answers(self) -> bool:
-        """Whether Redis answered last time, and its ledger is open (a lease after it lost its memory)."""
+        """Whether Redis answered last time and its ledger is open (one lease after Redis lost its memory)."""
         return not self._is_down and self._is_open
 
     async def acquire(self, holder: Hashable, weight: int) -> bool:
-        """Reserve ``weight`` if that much is free. A caller that is cancelled meanwhile holds nothing."""
+        """Reserve ``weight`` if that much is free. A caller cancelled while waiting holds nothing."""
         if self._is_down:
             return self._acquire_local(holder, weight)
         asking = asyncio.get_running_loop().create_task(self._reserve(holder, weight))
@@ -134,7 +129,7 @@ class SharedLedger:
 
     def _undo(self, holder: Hashable, weight: int, done: "asyncio.Task[bool | None]") -> None:
         if not done.cancelled() and done.exception() is None and done.result():
-            self._to_lower[holder] = _GONE
+            self._reductions[holder] = _RELEASED
             self._wake.set()
 
     def _acquire_local(self, holder: Hashable, weight: int) -> bool:
@@ -143,7 +138,7 @@ class SharedLedger:
         if self._held + weight > self._capacity // max(1, self._gateways):
             return False
         self._take(holder, weight)
-        self._due_s = 0.0  # Redis hears of it at once, if it is there: once it opens, others reserve beside it
+        self._due_s = 0.0  # tell Redis at once, if it is up: as soon as it opens, others reserve too
         self._wake.set()
         return True
 
@@ -152,46 +147,46 @@ class SharedLedger:
         self._held += weight
 
     def weight_of(self, holder: Hashable) -> int | None:
-        """What ``holder`` has reserved here; None where it holds nothing."""
+        """What ``holder`` has reserved here; None if nothing."""
         return self._weights.get(holder)
 
     def shrink(self, holder: Hashable, weight: int) -> bool:
-        """Lower the reservation of ``holder``; it never grows. Redis hears of it soon."""
+        """Lower the reservation of ``holder``; it never grows. Redis is told soon after."""
         held = self._weights.get(holder)
         if held is None or weight >= held:
             return False
         self._weights[holder] = weight
         self._held -= held - weight
-        self._to_lower[holder] = weight
+        self._reductions[holder] = weight
         self._wake.set()
         return True
 
     def release(self, holder: Hashable) -> bool:
-        """Give back what ``holder`` reserved, once. Redis hears of it soon; at the latest its lease ends."""
+        """Give back what ``holder`` reserved, once. Redis is told soon after; at the latest the lease expires."""
         weight = self._weights.pop(holder, None)
         if weight is None:
             return False
         self._held -= weight
-        self._to_lower[holder] = _GONE
+        self._reductions[holder] = _RELEASED
         self._wake.set()
         return True
 
     async def close(self) -> None:
-        """Give back what is still held and end the connection."""
+        """Give back what is still held, and disconnect."""
         if self._keeper is not None:
-            self._is_closed = True  # a cancellation that meets the end of a time-out inside redis can be lost
+            self._is_closed = True  # a cancellation that coincides with a timeout inside redis can be lost
             self._wake.set()
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
         for holder in list(self._weights):
             self.release(holder)
-        await self._try("lower", self._taken_lowerings())
+        await self._try("lower", self._take_reductions())
         await self._client.aclose()
 
     async def _keep(self) -> None:
-        """The only writer besides ``_reserve``: what was lowered, then, every quarter of a lease, all that is held.
+        """The only writer besides ``_reserve``: reductions as they come, and all that is held every quarter of a lease.
 
-        Lowerings and renewals take turns here, so that no renewal can bring a released holder back.
+        The two take turns here, so that no renewal can bring a released holder back.
         """
         loop = asyncio.get_running_loop()
         while not self._is_closed:
@@ -202,17 +197,17 @@ class SharedLedger:
             self._wake.clear()
             if self._is_down:
                 await asyncio.sleep(_TRY_AGAIN_S)
-                # Those of before are dead, and each would be taken for a Redis that is away once more.
+                # The old connections are dead, and each would look like another outage.
                 await self._client.connection_pool.disconnect(inuse_connections=False)
-            elif self._to_lower:
-                await self._try("lower", self._taken_lowerings())
+            elif self._reductions:
+                await self._try("lower", self._take_reductions())
             if self._is_down or loop.time() >= self._due_s:
                 self._due_s = loop.time() + self._lease_s / 4
                 await self._try("hold", dict(self._weights))
 
-    def _taken_lowerings(self) -> dict[Hashable, int]:
-        lowered, self._to_lower = self._to_lower, {}
-        return lowered
+    def _take_reductions(self) -> dict[Hashable, int]:
+        reductions, self._reductions = self._reductions, {}
+        return reductions
 
     async def _try(self, operation: str, weights: dict[Hashable, int]) -> None:
         from redis.exceptions import RedisError
@@ -220,18 +215,18 @@ class SharedLedger:
         try:
             await self._call(operation, weights)
         except (RedisError, OSError, TimeoutError) as error:
-            if operation == "lower":  # what is said too late is still true: a holder's later lowering is the smaller
-                self._to_lower = {**weights, **self._to_lower}
+            if operation == "lower":  # still true when sent late: a later reduction of the same holder is smaller
+                self._reductions = {**weights, **self._reductions}
             self._note_down(error)
         else:
             if self._is_down:
                 _LOG.warning("the shared ledger answers again")
             self._is_down = False
-            if self._to_lower:
+            if self._reductions:
                 self._wake.set()
 
     async def _reserve(self, holder: Hashable, weight: int) -> bool | None:
-        """True granted, False no room, None where Redis is away. A ledger that is not open yet is away, too."""
+        """True: granted; False: no room; None: Redis is down, or its ledger is not open yet."""
         from redis.exceptions import RedisError
 
         try:
@@ -247,7 +242,7 @@ class SharedLedger:
             arguments += (f"{self._gateway}:{holder}", weight)
         result, self._reserved_by_all, gateways = await self._script(keys=self._keys, args=arguments)
         self._is_open = result >= 0
-        # While it is not open, not every gateway that lives has spoken yet.
+        # While it is not open, not every running gateway has reported yet.
         self._gateways = gateways if self._is_open else max(gateways, self._gateways)
         return int(result)
 
@@ -259,14 +254,14 @@ class SharedLedger:
 
 
 def _client(address: str) -> "Redis":
-    """A client that never asks twice. Raises ValueError or TypeError for what is no address."""
+    """A client that never retries. Raises ValueError or TypeError if ``address`` is not one."""
     from redis.asyncio import Redis
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 
     if not _ADDRESS.match(address):
-        raise ValueError("a path that is no number of a database")
+        raise ValueError("the path is not the number of a database")
     retry = Retry(NoBackoff(), 0)
     client = Redis.from_url(address, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, retry=retry)
-    client.connection_pool.make_connection()  # type: ignore[no-untyped-call]  # reads the options of the address
+    client.connection_pool.make_connection()  # type: ignore[no-untyped-call]  # reads the options in the address
     return client

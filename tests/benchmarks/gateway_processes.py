@@ -11,11 +11,10 @@ import time
 import aiohttp
 import uvloop
 
-from kvplan.gateway.admit import OwnLedger
-from kvplan.gateway.answers import AsgiApp, Message, Receive, Scope, Send
-from kvplan.gateway.command import Gateway, Wish
-from kvplan.gateway.plan import GatewayPlan
-from kvplan.gateway.serve import listen, run_on_uvicorn
+from kvplan.gateway.admission import GatewayPlan, OwnLedger
+from kvplan.gateway.app import Gateway, GatewayOptions
+from kvplan.gateway.responses import AsgiApp, Message, Receive, Scope, Send
+from kvplan.gateway.server import listen, run_on_uvicorn
 from tests.gateway_server import promise
 
 CAPACITY = 6400
@@ -87,9 +86,9 @@ async def _lifespan(receive: Receive, send: Send) -> None:
 def gateway(upstream: str) -> Gateway:
     """A gateway as the command builds it, with the plan given."""
     given = promise(capacity=CAPACITY)
-    wish = Wish(upstream=upstream, traffic="", count=False, trust_plan=True, body_limit_bytes=2**20)
+    options = GatewayOptions(upstream=upstream, traffic="", count=False, trust_plan=True, body_limit_bytes=2**20)
     plan = GatewayPlan(promise=given, blocks=CAPACITY, block_tokens=16)
-    return Gateway(wish, plan, OwnLedger(CAPACITY))
+    return Gateway(options, plan, OwnLedger(CAPACITY))
 
 
 async def _serve(kind: str, upstream: str) -> None:

@@ -20,7 +20,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from tests.benchmarks.comparison import compare
 from tests.benchmarks.gateway_processes import CAPACITY, gateway
-from tests.gateway_server import CHAT
+from tests.gateway_server import CHAT, raw_post
 
 Result = TypeVar("Result")
 MESSAGES = [{"role": "user", "content": "How much work can this model take on these GPUs? " * 8}]
@@ -78,8 +78,7 @@ def proxies() -> Iterator[Proxies]:
 def request_of(fake: dict[str, Any], **fields: Any) -> bytes:
     """One chat on a connection that is kept."""
     body = json.dumps({"messages": MESSAGES, "stream": True, "fake": fake, **fields}).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    return raw_post(body, b"Content-Type: application/json")
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:

@@ -3,7 +3,7 @@
 import pytest
 
 from kvplan.api import deploy, fit, read_model
-from kvplan.gateway.plan import gateway_plan
+from kvplan.gateway.admission import gateway_plan
 from kvplan.simulation.plant import build_plant
 from kvplan.traffic.load import parse_traffic
 

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from kvplan.gateway import upstream as upstream_module
-from kvplan.gateway.admit import OwnLedger
+from kvplan.gateway import connection_pool
+from kvplan.gateway.admission import OwnLedger
 from kvplan.gateway.connection import SilentError, UnreachableError, UpstreamError
+from kvplan.gateway.connection_pool import ConnectionPool
 from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.proxy import UpstreamProxy
-from kvplan.gateway.upstream import Upstream
-from tests.gateway_script import CHUNKED, LENGTH, TO_THE_END, Engine, ask, on_both_loops, serving, upstream_of
+from tests.gateway_script import CHUNKED, LENGTH, TO_THE_END, Engine, ask, on_both_loops, pool_of, serving
 
 
 @on_both_loops
 async def test_a_request_is_written_once_with_one_length() -> None:
     engine = Engine([LENGTH], [LENGTH], [LENGTH])
-    async with upstream_of(engine) as upstream:
-        await ask(upstream, body=b"abc")
-        await ask(upstream, body=b"")
-        await ask(upstream, "GET", b"")
+    async with pool_of(engine) as pool:
+        await ask(pool, body=b"abc")
+        await ask(pool, body=b"")
+        await ask(pool, "GET", b"")
     host = engine.requests[0].split(b"\r\n")[1]
     assert host.startswith(b"host: 127.0.0.1:")
     start = b" /base/v1/x HTTP/1.1\r\n" + host + b"\r\nauthorization: Bearer x\r\n"
@@ -36,7 +36,7 @@ async def test_a_request_is_written_once_with_one_length() -> None:
     ]
 
 
-async def proxied(upstream: Upstream) -> list[Any]:
+async def proxied(pool: ConnectionPool) -> list[Any]:
     """The messages of one answer that came through the proxy."""
     sent: list[Any] = []
 
@@ -47,7 +47,7 @@ async def proxied(upstream: Upstream) -> list[Any]:
         sent.append(message)
 
     proxy = UpstreamProxy("http://127.0.0.1:9", GatewayMetrics(OwnLedger(1)))
-    proxy._upstream = upstream
+    proxy._pool = pool
     await proxy(
         {"type": "http", "method": "GET", "path": "/v1/models", "query_string": b"", "headers": []}, receive, send
     )
@@ -58,8 +58,8 @@ async def proxied(upstream: Upstream) -> list[Any]:
 async def test_hop_by_hop_headers_of_the_engine_stop_at_the_proxy() -> None:
     inner = b"Keep-Alive: timeout=9\r\nConnection: keep-alive, X-Inner\r\nX-Inner: 1\r\nProxy-Authenticate: Basic\r\n"
     answer = LENGTH.replace(b"X-Engine", inner + b"Date: today\r\nTrailer: x\r\nX-Engine")
-    async with upstream_of(Engine([answer])) as upstream:
-        sent = await proxied(upstream)
+    async with pool_of(Engine([answer])) as pool:
+        sent = await proxied(pool)
     assert sent[0]["headers"] == [(b"content-length", b"5"), (b"x-engine", b"a")]
     assert b"".join(message["body"] for message in sent[1:]) == b"hello"
 
@@ -68,8 +68,8 @@ async def test_hop_by_hop_headers_of_the_engine_stop_at_the_proxy() -> None:
 @on_both_loops
 async def test_no_length_is_announced_where_no_body_comes(status: bytes) -> None:
     answer = b"HTTP/1.1 %b\r\nContent-Length: 5\r\nEtag: x\r\n\r\n" % status
-    async with upstream_of(Engine([answer])) as upstream:
-        sent = await proxied(upstream)
+    async with pool_of(Engine([answer])) as pool:
+        sent = await proxied(pool)
     assert sent[0]["headers"] == [(b"etag", b"x")]
     assert [message["body"] for message in sent[1:]] == [b""]
 
@@ -77,27 +77,27 @@ async def test_no_length_is_announced_where_no_body_comes(status: bytes) -> None
 @on_both_loops
 async def test_a_connection_that_the_engine_closed_is_not_used_again() -> None:
     engine = Engine([LENGTH, None], [LENGTH])
-    async with upstream_of(engine) as upstream:
-        assert await ask(upstream) == (200, b"hello")
-        while upstream._idle:
+    async with pool_of(engine) as pool:
+        assert await ask(pool) == (200, b"hello")
+        while pool._idle:
             await asyncio.sleep(0.005)
-        assert await ask(upstream) == (200, b"hello")
+        assert await ask(pool) == (200, b"hello")
         assert engine.connections == 2
 
 
 @pytest.mark.parametrize("sent", [b"", LENGTH[:20], LENGTH[:-2]], ids=["nothing", "half a head", "half a body"])
 @on_both_loops
 async def test_an_engine_that_falls_silent_is_given_up(sent: bytes) -> None:
-    async with upstream_of(Engine([sent, 5.0]), silence_s=0.1) as upstream:
+    async with pool_of(Engine([sent, 5.0]), silence_s=0.1) as pool:
         with pytest.raises(SilentError):
-            await ask(upstream)
+            await ask(pool)
 
 
 @on_both_loops
 async def test_a_slow_engine_is_not_a_silent_one() -> None:
     pieces: list[bytes | float | None] = [part for at in range(len(LENGTH)) for part in (LENGTH[at : at + 1], 0.015)]
-    async with upstream_of(Engine(pieces), silence_s=0.6) as upstream:
-        assert await ask(upstream) == (200, b"hello")
+    async with pool_of(Engine(pieces), silence_s=0.6) as pool:
+        assert await ask(pool) == (200, b"hello")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate")
@@ -114,12 +114,12 @@ async def test_an_engine_behind_tls_is_asked_only_where_its_certificate_is_trust
 
     async def ask_at(host: str, engine: Engine) -> tuple[int, bytes]:
         server = await asyncio.start_server(engine.serve, "127.0.0.1", 0, ssl=context)
-        upstream = Upstream(f"https://{host}:{server.sockets[0].getsockname()[1]}")
+        pool = ConnectionPool(f"https://{host}:{server.sockets[0].getsockname()[1]}")
         try:
-            await ask(upstream)
-            return await ask(upstream)
+            await ask(pool)
+            return await ask(pool)
         finally:
-            upstream.close()
+            pool.close()
             server.close()
             await asyncio.sleep(0.05)
 
@@ -139,7 +139,7 @@ async def test_an_engine_behind_tls_is_asked_only_where_its_certificate_is_trust
 @on_both_loops
 async def test_an_engine_that_is_not_there_cannot_be_reached(port: int) -> None:
     with pytest.raises(UnreachableError, match="ConnectionRefusedError"):
-        await ask(Upstream(f"http://127.0.0.1:{port}"))
+        await ask(ConnectionPool(f"http://127.0.0.1:{port}"))
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ async def test_an_engine_that_is_not_there_cannot_be_reached(port: int) -> None:
 @on_both_loops
 async def test_nothing_can_be_written_between_the_lines(target: bytes, header: tuple[bytes, bytes]) -> None:
     engine = Engine([LENGTH])
-    async with upstream_of(engine) as upstream:
+    async with pool_of(engine) as pool:
         with pytest.raises(ValueError, match="control character"):
-            await upstream.ask("POST", target, [header], b"")
+            await pool.request("POST", target, [header], b"")
         assert not engine.requests
 
 
@@ -168,29 +168,29 @@ async def test_a_kept_connection_that_closes_as_it_is_used(method: str, is_asked
     """The engine closes it on the second request without a byte: it may have begun to compute a POST."""
     answer = LENGTH[:-5] if method == "HEAD" else LENGTH
     engine = Engine([LENGTH], [None], [answer])
-    async with upstream_of(engine) as upstream:
-        await ask(upstream)
+    async with pool_of(engine) as pool:
+        await ask(pool)
         if is_asked_again:
-            assert (await ask(upstream, method, b""))[0] == 200
+            assert (await ask(pool, method, b""))[0] == 200
         else:
             with pytest.raises(UnreachableError):
-                await ask(upstream, method)
+                await ask(pool, method)
         assert len(engine.requests) == 2 + is_asked_again
-        assert not upstream._busy
+        assert not pool._busy
 
 
 @on_both_loops
 async def test_what_is_asked_again_is_asked_once_and_only_where_nothing_came() -> None:
     engine = Engine([LENGTH], [LENGTH[:9], None], [None], [LENGTH], [None], [None])
-    async with upstream_of(engine) as upstream:
-        await ask(upstream, "GET", b"")
+    async with pool_of(engine) as pool:
+        await ask(pool, "GET", b"")
         with pytest.raises(UpstreamError):  # on a kept connection, after a byte
-            await ask(upstream, "GET", b"")
+            await ask(pool, "GET", b"")
         with pytest.raises(UpstreamError):  # on a new one
-            await ask(upstream, "GET", b"")
-        await ask(upstream, "GET", b"")
+            await ask(pool, "GET", b"")
+        await ask(pool, "GET", b"")
         with pytest.raises(UpstreamError):  # on a kept one, and on a new one
-            await ask(upstream, "GET", b"")
+            await ask(pool, "GET", b"")
         assert len(engine.requests) == 6
 
 
@@ -198,36 +198,36 @@ async def test_what_is_asked_again_is_asked_once_and_only_where_nothing_came() -
 async def test_there_are_as_many_connections_as_requests_were_asked_at_once() -> None:
     scripts: list[list[bytes | float | None]] = [[0.02, LENGTH] for _ in range(10)]
     engine = Engine(*scripts)
-    async with upstream_of(engine) as upstream:
+    async with pool_of(engine) as pool:
         for _ in range(2):
-            await asyncio.gather(*(ask(upstream) for _ in range(5)))
-            assert (len(upstream._idle), len(upstream._busy)) == (5, 0)
+            await asyncio.gather(*(ask(pool) for _ in range(5)))
+            assert (len(pool._idle), len(pool._busy)) == (5, 0)
         assert engine.connections == 5
 
 
 @on_both_loops
 async def test_an_idle_connection_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream_module, "_IDLE_S", 0.05)
+    monkeypatch.setattr(connection_pool, "_IDLE_S", 0.05)
     engine = Engine([LENGTH], [LENGTH])
-    async with upstream_of(engine) as upstream:
-        await ask(upstream)
+    async with pool_of(engine) as pool:
+        await ask(pool)
         while not engine.closed:
             await asyncio.sleep(0.005)
-        assert not upstream._idle
-        await ask(upstream)
+        assert not pool._idle
+        await ask(pool)
         assert engine.connections == 2
 
 
 @on_both_loops
 async def test_an_engine_that_was_started_again_is_reached_again() -> None:
     async with serving(Engine([LENGTH, None]).serve) as port:
-        upstream = Upstream(f"http://127.0.0.1:{port}")
-        await ask(upstream)
+        pool = ConnectionPool(f"http://127.0.0.1:{port}")
+        await ask(pool)
     with pytest.raises(UnreachableError):
-        await ask(upstream)
+        await ask(pool)
     async with serving(Engine([LENGTH]).serve, port=port):
-        assert await ask(upstream) == (200, b"hello")
-    upstream.close()
+        assert await ask(pool) == (200, b"hello")
+    pool.close()
 
 
 @on_both_loops
@@ -240,10 +240,10 @@ async def test_an_address_of_version_6(monkeypatch: pytest.MonkeyPatch) -> None:
         port = await serving_6.__aenter__()
     except OSError as error:
         pytest.skip(f"no IPv6 on this loopback: {error}")
-    upstream = Upstream(f"http://[::1]:{port}")
-    assert await ask(upstream) == (200, b"hello")
+    pool = ConnectionPool(f"http://[::1]:{port}")
+    assert await ask(pool) == (200, b"hello")
     assert b"\r\nhost: [::1]:%d\r\n" % port in engine.requests[0]
-    upstream.close()
+    pool.close()
     await serving_6.__aexit__(None, None, None)
 
 
@@ -251,7 +251,7 @@ async def test_an_address_of_version_6(monkeypatch: pytest.MonkeyPatch) -> None:
 @on_both_loops
 async def test_a_name_that_leads_nowhere(host: str) -> None:
     with pytest.raises(UnreachableError):
-        await ask(Upstream(f"http://{host}:9", connect_timeout_s=2.0))
+        await ask(ConnectionPool(f"http://{host}:9", connect_timeout_s=2.0))
 
 
 @on_both_loops
@@ -263,28 +263,28 @@ async def test_a_connection_that_is_not_taken_is_not_waited_for() -> None:
             filling.setblocking(False)
             filling.connect_ex(full.getsockname())
         with pytest.raises(UnreachableError, match="TimeoutError"):
-            await ask(Upstream(f"http://127.0.0.1:{full.getsockname()[1]}", connect_timeout_s=0.1))
+            await ask(ConnectionPool(f"http://127.0.0.1:{full.getsockname()[1]}", connect_timeout_s=0.1))
 
 
 @pytest.mark.parametrize("sent", [b"", LENGTH[:20], LENGTH[:-2]], ids=["nothing", "half a head", "half a body"])
 @on_both_loops
 async def test_a_request_that_is_cancelled_leaves_no_connection(sent: bytes) -> None:
     engine = Engine([sent, 5.0], [LENGTH])
-    async with upstream_of(engine) as upstream:
-        asking = asyncio.create_task(ask(upstream))
+    async with pool_of(engine) as pool:
+        asking = asyncio.create_task(ask(pool))
         for _ in range(2):  # in the name's look-up or the connection's opening
             await asyncio.sleep(0)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert not upstream._busy
-        asking = asyncio.create_task(ask(upstream))
+        assert not pool._busy
+        asking = asyncio.create_task(ask(pool))
         while not engine.requests:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.02)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert not upstream._busy
-        assert not upstream._idle
-        assert await ask(upstream) == (200, b"hello")
+        assert not pool._busy
+        assert not pool._idle
+        assert await ask(pool) == (200, b"hello")

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from kvplan.gateway.admit import price
-from kvplan.gateway.asks import PRICED_ROUTES, Ask, read_ask
-from kvplan.gateway.bodies import BadRequestError, read_body, with_cap
-from kvplan.gateway.bounds import TOKENS_OF_TOOLS, TOKENS_PER_CHAT, TOKENS_PER_MESSAGE, TOKENS_PER_PROMPT
+from kvplan.gateway.admission import price
+from kvplan.gateway.request_body import parse_body, with_cap
+from kvplan.gateway.responses import BadRequestError
+from kvplan.gateway.routes import PRICED_ROUTES, Demand, read_demand
+from kvplan.gateway.token_bounds import TOKENS_OF_TOOLS, TOKENS_PER_CHAT, TOKENS_PER_MESSAGE, TOKENS_PER_PROMPT
 from tests.gateway_server import CHAT, WINDOW_TOKENS, promise
 
 COMPLETIONS, RESPONSES, MESSAGES, EMBEDDINGS = "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"
@@ -21,9 +22,9 @@ NO_CAPS: tuple[Any, ...] = ("10", 1.5, -1, 1e300, 2**31, [], True)
 MEDIA = {"image": 100, "audio": 50}
 
 
-def ask_of(path: str, fields: dict[str, Any], media_tokens: dict[str, int] | None = None) -> Ask:
+def ask_of(path: str, fields: dict[str, Any], media_tokens: dict[str, int] | None = None) -> Demand:
     """The fields as they come out of a body."""
-    return read_ask(PRICED_ROUTES[path], read_body(json.dumps(fields).encode()).fields, media_tokens or {})
+    return read_demand(PRICED_ROUTES[path], parse_body(json.dumps(fields).encode()).fields, media_tokens or {})
 
 
 def indented(value: object) -> int:
@@ -197,8 +198,8 @@ def test_a_cap_of_zero_bounds_nothing(fields: dict[str, int]) -> None:
     ],
 )
 def test_the_cap_is_where_every_engine_reads_it(fields: dict[str, Any], forwarded: dict[str, Any]) -> None:
-    body = read_body(json.dumps({"messages": HI, **fields}).encode())
-    ask = read_ask(PRICED_ROUTES[CHAT], body.fields, {})
+    body = parse_body(json.dumps({"messages": HI, **fields}).encode())
+    ask = read_demand(PRICED_ROUTES[CHAT], body.fields, {})
     charged = price(promise(default_max_tokens=100), ask)
     assert json.loads(with_cap(body, ask.cap_fields, charged.cap_to_write)) == {"messages": HI, **forwarded}
 

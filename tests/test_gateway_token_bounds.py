@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvplan.gateway import bounds
-from kvplan.gateway.bounds import json_bound, text_bound
+from kvplan.gateway import token_bounds
+from kvplan.gateway.token_bounds import json_bound, text_bound
 
 MARKS = "\u0301\u0302\u0323\u0327\u0345\u3099\u0f71"
 TEXTS = st.text(st.sampled_from("a é ế ﷺ ½ ， 한 ᄒ ᅡ ᆫ が ㎏ 你 \ud800 😀" + MARKS) | st.characters(), max_size=60)
@@ -27,7 +27,7 @@ def test_a_short_text_is_bounded_by_the_longer_of_its_two_forms(text: str) -> No
 
 @pytest.mark.parametrize("characters", [1, 2, 3, 7])
 def test_a_text_in_slices_is_bounded_from_above(characters: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "_SLICE_CHARACTERS", characters)
+    monkeypatch.setattr(token_bounds, "_SLICE_CHARACTERS", characters)
 
     @given(TEXTS)
     def law(text: str) -> None:
@@ -37,7 +37,7 @@ def test_a_text_in_slices_is_bounded_from_above(characters: int, monkeypatch: py
             whole
             <= text_bound(text)
             <= sum(text_bound(text[at : at + characters]) for at in range(0, len(text), characters))
-            + bounds._ACROSS_SLICES_BYTES * max(0, slices - 1)
+            + token_bounds._ACROSS_SLICES_BYTES * max(0, slices - 1)
         )
 
     law()
@@ -48,7 +48,7 @@ def test_cut_marks_cannot_outgrow_the_allowance() -> None:
     apart, whole = bytes_of("á") + bytes_of("\u0323"), bytes_of(unicodedata.normalize("NFKC", "á\u0323"))
     assert (apart, whole) == (4, 5)
     longest = max(bytes_of(unicodedata.normalize("NFD", chr(code))) - bytes_of(chr(code)) for code in range(0x30000))
-    assert longest < bounds._ACROSS_SLICES_BYTES
+    assert longest < token_bounds._ACROSS_SLICES_BYTES
 
 
 @given(st.recursive(TEXTS | st.integers() | st.none() | st.booleans(), lambda inner: st.lists(inner, max_size=3)))

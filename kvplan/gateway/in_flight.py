@@ -1,11 +1,12 @@
-"""A request that holds a reservation, and how it is ended from outside: its client left, or stopped reading."""
+"""Requests in flight: each holds a reservation, and may be ended from outside because its client left, or stopped
+reading, or the gateway shuts down."""
 
 import asyncio
 import re
 from dataclasses import dataclass
 
-from kvplan.gateway.answers import Message, Receive, Send
-from kvplan.gateway.asks import Ask
+from kvplan.gateway.responses import Message, Receive, Send
+from kvplan.gateway.routes import Demand
 
 STALL_S = 60.0
 
@@ -14,27 +15,27 @@ _PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d+)')
 _OUTPUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')
 
 
-class AnswerCutError(Exception):
-    """An answer broke off (by an engine that died, a client that reads nothing, a grace that is over): it must not end
-    cleanly."""
+class IncompleteResponseError(Exception):
+    """A response broke off (the engine died, the client stopped reading, the grace period ended): the server must not
+    end it as if it were complete."""
 
 
 @dataclass(slots=True, eq=False)
-class Running:
-    """One admitted request: its task, what it asked for and the ``events`` that it streamed, since when it waits for
-    its client to read, and why it was ended.
+class InFlightRequest:
+    """One admitted request: its task, its demand and the ``events`` streamed so far, since when it waits for its client
+    to read, and why it was ended.
 
-    One that ``outlives_client`` goes on when its client leaves or stops reading, as the engine does; nothing is sent
-    any more.
+    One that ``outlives_client`` goes on when its client leaves or stops reading, as the engine does; nothing more is
+    sent.
     """
 
     task: "asyncio.Task[object]"
     to_client: Send
     mark: tuple[bytes, bytes]
-    ask: Ask
+    demand: Demand
     outlives_client: bool = False
     events: int = 0
-    usage: bytes | None = None
+    usage: bytes = b""
     ended_by: str | None = None
     is_cancelled: bool = False
     sending_since_s: float | None = None
@@ -42,15 +43,14 @@ class Running:
     _sender: "asyncio.Task[object] | None" = None
 
     async def gone(self) -> None:
-        """Return when the request was ended; for an inner application that asks ``receive``."""
+        """Return once the request was ended; for an inner application that waits on ``receive``."""
         if self.ended_by is None:
             if self._gone is None:
                 self._gone = asyncio.Event()
             await self._gone.wait()
 
     async def send(self, message: Message) -> None:
-        """The client's ``send``: adds the mark to the head, counts events, notes the piece that tells usage, and is
-        watched."""
+        """The client's ``send``, watched: adds the mark to the head, counts events, keeps the last usage."""
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), self.mark]}
         else:
@@ -62,13 +62,13 @@ class Running:
             return
         self.sending_since_s = self.task.get_loop().time()
         if self.outlives_client:
-            await self._send_or_leave(message)
+            await self._send_unless_left(message)
         else:
             await self.to_client(message)
         self.sending_since_s = None
 
-    async def _send_or_leave(self, message: Message) -> None:
-        """Send, until ``leave`` cancels just that."""
+    async def _send_unless_left(self, message: Message) -> None:
+        """Send; ``leave`` cancels the sending alone."""
         self._sender = sender = asyncio.current_task()
         try:
             await self.to_client(message)
@@ -97,58 +97,54 @@ class Running:
                 self._sender.cancel()
                 self._sender = None
 
+    async def watch(self, receive: Receive) -> None:
+        """The only reader of ``receive`` once the body is in: notices when the client leaves."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.leave("client_gone")
 
-async def watch(receive: Receive, running: Running) -> None:
-    """The only reader of ``receive`` once the body is in: sees when the client leaves."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    running.leave("client_gone")
 
+class InFlightRequests:
+    """All requests in flight. Ends those whose client has read nothing for ``stall_s``, which would hold KV cache for
+    ever: one timer for all of them, none while idle."""
 
-class StallGuard:
-    """Ends requests whose client has read nothing for ``longest_s``: one timer for all of them, none while idle.
-
-    What such a client could hold otherwise is KV: the reservation lives as long as its request does.
-    """
-
-    def __init__(self, longest_s: float = STALL_S) -> None:
-        self._longest_s = longest_s
-        self.watched: set[Running] = set()
+    def __init__(self, stall_s: float = STALL_S) -> None:
+        self.requests: set[InFlightRequest] = set()
+        self._stall_s = stall_s
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, running: Running) -> None:
-        """Watch ``running`` until it is discarded."""
-        self.watched.add(running)
+    def add(self, request: InFlightRequest) -> None:
+        """Watch ``request`` until it is discarded."""
+        self.requests.add(request)
         if self._timer is None:
-            self._arm(running.task.get_loop())
+            self._arm(request.task.get_loop())
 
-    def discard(self, running: Running) -> None:
-        """Stop watching ``running``."""
-        self.watched.discard(running)
+    def discard(self, request: InFlightRequest) -> None:
+        """Stop watching ``request``."""
+        self.requests.discard(request)
 
     def end_all(self, reason: str) -> int:
-        """End every request that runs; how many there were."""
-        running = list(self.watched)
-        for one in running:
-            one.end(reason)
-        return len(running)
+        """End every request in flight; how many there were."""
+        ended = list(self.requests)
+        for request in ended:
+            request.end(reason)
+        return len(ended)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_later(self._longest_s / 4, self._look, loop)
+        self._timer = loop.call_later(self._stall_s / 4, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        oldest_s = loop.time() - self._longest_s
-        for running in list(self.watched):
-            if running.sending_since_s is not None and running.sending_since_s < oldest_s:
-                running.leave("client_stalled")
-        if self.watched:
+        oldest_s = loop.time() - self._stall_s
+        for request in list(self.requests):
+            if request.sending_since_s is not None and request.sending_since_s < oldest_s:
+                request.leave("client_stalled")
+        if self.requests:
             self._arm(loop)
 
 
 def read_usage(piece: bytes) -> int | None:
-    """What an engine says that a request really used: prompt and output tokens in the last ``usage`` of ``piece``, or
-    None where it gives no numbers.
+    """Prompt and output tokens that the engine reports in the last ``usage`` of ``piece``; None if it gives no numbers.
 
     >>> read_usage(b'data: {"usage": {"prompt_tokens": 9, "total_tokens": 12, "completion_tokens": 3}}')
     12

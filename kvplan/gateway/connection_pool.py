@@ -1,8 +1,9 @@
-"""The connections to the engine: kept for the next request, and given up where the engine falls silent.
+"""The connections to the engine: kept for the next request, and given up when the engine falls silent.
 
-They are the gateway's own because ``aiohttp.ClientSession``, with all switched off that can be, makes a request cost
-1.42 to 1.46 times the CPU of a bare pass-through (tests/benchmarks/test_gateway.py), these 0.95 to 0.99 times, and 1.15
-is the bar. It goes into cookies, redirects, URLs, timers and header maps, and no public part of aiohttp does without.
+They are the gateway's own because ``aiohttp.ClientSession``, with everything switched off that can be, makes a request
+cost 1.42 to 1.46 times the CPU of a bare pass-through (tests/benchmarks/test_gateway.py), and these 0.95 to 0.99 times;
+the bar is 1.15. aiohttp spends it on cookies, redirects, URLs, timers and header maps, and none of its public parts
+does without.
 """
 
 import asyncio
@@ -10,17 +11,17 @@ import ssl
 from collections import deque
 from urllib.parse import urlsplit
 
-from kvplan.gateway.answers import Headers
 from kvplan.gateway.connection import Connection, SilentError, UnreachableError
+from kvplan.gateway.responses import Headers
 
 _IDLE_S = 4.0
-"""Shorter than what Python engines keep an idle connection for (uvicorn: 5 s), so that none is used as it closes."""
+"""Shorter than Python engines keep an idle connection (uvicorn: 5 s), so that none is used while it is being closed."""
 
 _SAFE_METHODS = ("GET", "HEAD")
 
 
-class Upstream:
-    """The connections to the engine behind ``base_url``. No limit of its own, since the ledger is the limit."""
+class ConnectionPool:
+    """The connections to the engine behind ``base_url``. It has no limit of its own, since the ledger is the limit."""
 
     def __init__(self, base_url: str, *, connect_timeout_s: float = 5.0, silence_s: float = 600.0) -> None:
         parts = urlsplit(base_url)
@@ -35,36 +36,36 @@ class Upstream:
         self._busy: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def ask(self, method: str, target: bytes, headers: Headers, body: bytes) -> Connection:
-        """Send a request, on an idle connection where there is one; the connection once the head of the answer is in.
+    async def request(self, method: str, target: bytes, headers: Headers, body: bytes) -> Connection:
+        """Send a request, over an idle connection if there is one. The connection, once the response's head is in.
 
-        A kept connection may close as it is used. What changes nothing is then asked once more, on a new one; what the
-        engine may have begun to compute is not. Environment variables that name proxies are not heeded.
+        A kept connection may close just as it is used. A request that changes nothing is then sent once more, over a
+        new one; one that the engine may have begun to compute is not. Proxies named in the environment are ignored.
 
-        Raises UnreachableError, SilentError, BrokenOffError; ValueError where a header or the target would be read as
-        more than one line.
+        Raises UnreachableError, SilentError, BrokenResponseError; ValueError if a header or the target would be read
+        as more than one line.
         """
         lines = [b"%b: %b\r\n" % pair for pair in headers]
         if body or method == "POST":
             lines.append(b"content-length: %d\r\n" % len(body))
         head = b"%b %b%b%b%b\r\n" % (method.encode(), self._path, target, self._after_target, b"".join(lines))
         if not head.count(b"\n") == head.count(b"\r") == len(lines) + 3 or b"\0" in head or b" " in target:
-            raise ValueError("a header or the target holds a control character")
-        kept = self._take()
+            raise ValueError("a header or the target contains a control character")
+        kept = self._take_idle()
         if kept is not None:
             try:
-                return await self._ask_on(kept, method, head, body)
+                return await self._request_on(kept, method, head, body)
             except UnreachableError:
                 if method not in _SAFE_METHODS or kept.has_begun:
                     raise
-        return await self._ask_on(await self._connect(), method, head, body)
+        return await self._request_on(await self._connect(), method, head, body)
 
-    async def _ask_on(self, connection: Connection, method: str, head: bytes, body: bytes) -> Connection:
+    async def _request_on(self, connection: Connection, method: str, head: bytes, body: bytes) -> Connection:
         self._busy.add(connection)
         if self._timer is None:
             self._arm()
         try:
-            await connection.ask(head, body, has_no_body=method == "HEAD")
+            await connection.request(head, body, has_no_body=method == "HEAD")
         except BaseException:
             connection.close()
             raise
@@ -78,20 +79,20 @@ class Upstream:
             connection.abort()
 
     def done(self, connection: Connection, *, is_reusable: bool) -> None:
-        """Its answer was read, or left: keep the connection, or close it."""
+        """Its response was read, or abandoned: keep the connection, or close it."""
         self._busy.discard(connection)
-        if not is_reusable:
+        if is_reusable:
+            self._idle.append(connection)
+        else:
             connection.abort()
-            return
-        self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
         """The engine closed it while it was idle."""
         if connection in self._idle:
             self._idle.remove(connection)
 
-    def _take(self) -> Connection | None:
-        """The connection that was used last, if it is fresh; those that are not are closed."""
+    def _take_idle(self) -> Connection | None:
+        """The connection that was used last, if it is fresh; stale ones are closed."""
         self._drop_stale(asyncio.get_running_loop().time())
         while self._idle:
             connection = self._idle.pop()
@@ -106,24 +107,21 @@ class Upstream:
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
         host, port = self._address
+        name = host if self._tls else None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self, loop),
-                    host,
-                    port,
-                    ssl=self._tls,
-                    server_hostname=host if self._tls else None,
+                    lambda: Connection(self, loop), host, port, ssl=self._tls, server_hostname=name
                 )
-        except (OSError, UnicodeError) as error:  # the latter: a name that can be none
-            raise UnreachableError(f"{type(error).__name__}") from error
+        except (OSError, UnicodeError) as error:  # the latter: not a valid host name
+            raise UnreachableError(type(error).__name__) from error
         return connection
 
     def _arm(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(min(self._silence_s, 4 * _IDLE_S) / 4, self._look)
 
     def _look(self) -> None:
-        """Close what an engine stopped writing on: one timer for all, for one each costs CPU with every token."""
+        """Close connections on which the engine fell silent: one timer for all, since one each costs CPU per token."""
         self._timer = None
         now_s = asyncio.get_running_loop().time()
         self._drop_stale(now_s)

@@ -1,27 +1,49 @@
-"""What the running engine says of its own pool, held against the plan: before the first request is admitted, and once
-the engine was away, for after a restart it may have another."""
+"""What the gateway asks the engine on its own account: the size of its KV pool, held against the plan at the start and
+after every outage; whether it is up; and the exact length of a prompt."""
 
 import asyncio
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import aiohttp
 
 from kvplan.errors import InputError
-from kvplan.gateway.admit import Refusal
+from kvplan.gateway.responses import Refusal
 
 _CACHE_INFO = re.compile(rb"^vllm:cache_config_info\{(?P<labels>.*)\}\s", re.MULTILINE)
 _LABEL = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
-_TIMEOUT = aiohttp.ClientTimeout(total=10.0)
-_PROBE_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+_POOL_TIMEOUT = aiohttp.ClientTimeout(total=10.0)
+_HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+_COUNT_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
+_COUNTS_AT_ONCE = 32
 _ASK_AGAIN_S = 1.0
 _LOG = logging.getLogger("kvplan.gateway")
+
+_POOL_FIELDS = {
+    "/get_server_info": "max_total_num_tokens",
+    "/server_info": "max_total_num_tokens",
+    "/info": "max_batch_total_tokens",
+}
+"""Where else an engine reports its pool in tokens, and in which field (SGLang, which renamed its route; TGI until 2.x).
+llama.cpp's ``/props`` gives the slots and a slot's context, but not whether the slots share one pool."""
+
+_CHAT_FIELDS = (
+    "model",
+    "messages",
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedPool:
-    """A pool as the engine reports it: blocks of ``block_tokens``, the reserved one included; or tokens."""
+    """A pool as the engine reports it: in tokens, and by some in blocks of ``block_tokens`` (with the reserved one)."""
 
     tokens: int
     blocks: int | None = None
@@ -29,9 +51,9 @@ class ReportedPool:
 
 
 def read_vllm_metrics(text: bytes) -> ReportedPool | None:
-    """The pool in vLLM's Prometheus text (``vllm:cache_config_info``), or None where it does not say.
+    """The pool in vLLM's Prometheus text (``vllm:cache_config_info``), or None if it does not say.
 
-    Of several data-parallel engines the smallest counts: nobody here says which of them a request will meet.
+    Of several data-parallel engines the smallest counts, since the gateway does not know which one a request will meet.
 
     >>> read_vllm_metrics(b'vllm:cache_config_info{block_size="16",num_gpu_blocks="2588"} 1.0').blocks
     2588
@@ -39,27 +61,15 @@ def read_vllm_metrics(text: bytes) -> ReportedPool | None:
     found = []
     for line in _CACHE_INFO.finditer(text):
         labels = dict(_LABEL.findall(line["labels"]))
-        blocks, block_tokens = _whole(labels.get(b"num_gpu_blocks")), _whole(labels.get(b"block_size"))
-        if blocks is not None and block_tokens is not None:
-            found.append(ReportedPool(tokens=blocks * block_tokens, blocks=blocks, block_tokens=block_tokens))
+        blocks, block_tokens = labels.get(b"num_gpu_blocks", b""), labels.get(b"block_size", b"")
+        if blocks.isdigit() and block_tokens.isdigit():
+            tokens = int(blocks) * int(block_tokens)
+            found.append(ReportedPool(tokens=tokens, blocks=int(blocks), block_tokens=int(block_tokens)))
     return min(found, key=lambda pool: pool.tokens, default=None)
 
 
-def _whole(value: bytes | None) -> int | None:
-    return int(value) if value is not None and value.isdigit() else None
-
-
-_POOL_FIELDS = {
-    "/get_server_info": "max_total_num_tokens",
-    "/server_info": "max_total_num_tokens",
-    "/info": "max_batch_total_tokens",
-}
-"""Where else an engine tells tokens, and in which field (SGLang, which renamed its route; TGI until 2.x). llama.cpp's
-``/props`` gives a slot's context and the slots, but not whether they share one pool: that is no answer."""
-
-
 def read_info(path: str, info: object) -> ReportedPool | None:
-    """The pool in the JSON that an engine answers on ``path``, or None where it does not say.
+    """The pool in the JSON that an engine answers on ``path``, or None if it does not say.
 
     >>> read_info("/info", {"max_batch_total_tokens": 16000}).tokens
     16000
@@ -69,12 +79,12 @@ def read_info(path: str, info: object) -> ReportedPool | None:
 
 
 async def fetch_reported_pool(base_url: str) -> ReportedPool | None:
-    """Ask the engine behind ``base_url`` for its pool; None where it answers but does not say.
+    """Ask the engine behind ``base_url`` for its pool; None if it answers but does not say.
 
-    Raises InputError when nobody answers.
+    Raises InputError if nothing answers.
     """
     base = base_url.rstrip("/")
-    async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+    async with aiohttp.ClientSession(timeout=_POOL_TIMEOUT) as session:
         try:
             async with session.get(f"{base}/metrics") as response:
                 pool = read_vllm_metrics(await response.read()) if response.status == 200 else None
@@ -95,14 +105,14 @@ async def fetch_reported_pool(base_url: str) -> ReportedPool | None:
 
 
 def check_pool(*, planned_blocks: int, block_tokens: int, reported: ReportedPool | None) -> str:
-    """One line that says the plan holds; InputError where it promises more than the engine has.
+    """One line that says the plan holds. Raises InputError if it promises more than the engine has.
 
     >>> check_pool(planned_blocks=100, block_tokens=16, reported=ReportedPool(tokens=3200, blocks=200))
     'the engine has 200 blocks, the plan uses 100'
     """
     if reported is None:
         raise InputError(
-            "the engine does not say how large its KV pool is",
+            "the engine does not report the size of its KV pool",
             hint="check that --upstream is the engine itself and exports metrics, or accept the plan with --trust-plan",
         )
     if reported.blocks is not None and reported.block_tokens in (None, block_tokens):
@@ -119,10 +129,11 @@ def check_pool(*, planned_blocks: int, block_tokens: int, reported: ReportedPool
 
 
 class EngineWatch:
-    """Asks the engine behind ``base_url`` only when there is a reason: a readiness probe, or a failure.
+    """Asks the engine behind ``base_url`` whether it is up, and only for a reason: a readiness probe, or a failure.
 
-    After a failure it asks until the engine is back, and then for its pool again. While the pool is smaller than the
-    ``planned_blocks``, nothing may enter. With ``planned_blocks`` None the plan is trusted.
+    After a failure it asks until the engine is back, and then for its pool again, which a restart may have changed.
+    While the pool is smaller than ``planned_blocks``, nothing is admitted. With ``planned_blocks`` None the plan is
+    trusted.
     """
 
     def __init__(self, base_url: str, *, planned_blocks: int | None, block_tokens: int) -> None:
@@ -139,13 +150,13 @@ class EngineWatch:
             self._asking = asyncio.get_running_loop().create_task(self._until_back())
 
     async def answers(self) -> bool:
-        """Whether the engine answered ``/health`` in the last second; asks where nobody has."""
+        """Whether the engine answers ``/health``, asked at most once a second."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._answered_at_s < _ASK_AGAIN_S:
             return True
         try:
             async with (
-                aiohttp.ClientSession(timeout=_PROBE_TIMEOUT) as session,
+                aiohttp.ClientSession(timeout=_HEALTH_TIMEOUT) as session,
                 session.get(f"{self._base_url}/health") as response,
             ):
                 is_up = response.status < 500
@@ -180,3 +191,53 @@ class EngineWatch:
             else:
                 self.smaller = None
                 return
+
+
+class PromptCounter:
+    """Counts prompts with the engine's own ``/tokenize``, at most 32 at once. After any failure the bound stands.
+
+    An engine that lacks the route, or protects it with a key, is asked once. No local ``tokenizer.json`` is read: most
+    requests are chats, whose template and its helpers live in the engine; a count from elsewhere could be too small,
+    which a bound never is.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        self._url = base_url.rstrip("/") + "/tokenize"
+        self._session: aiohttp.ClientSession | None = None
+        self._turn = asyncio.Semaphore(_COUNTS_AT_ONCE)
+        self._is_offered = True
+
+    async def __call__(self, path: str, fields: Mapping[str, object], *, may_wait: bool) -> int | None:
+        """Prompt tokens of the body ``fields`` sent to ``path``, or None.
+
+        Without ``may_wait`` a busy counter answers None, so that a flood of requests that will be refused does not
+        become a flood of questions to the engine.
+        """
+        question = _question(path, fields)
+        if question is None or not self._is_offered or (self._turn.locked() and not may_wait):
+            return None
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=_COUNT_TIMEOUT)
+        async with self._turn:
+            try:
+                async with self._session.post(self._url, json=question) as response:
+                    self._is_offered = response.status not in (401, 403, 404, 405, 501)
+                    answer = await response.json() if response.status == 200 else None
+            except (aiohttp.ClientError, TimeoutError, ValueError):
+                return None
+        count = answer.get("count") if isinstance(answer, dict) else None
+        return count if type(count) is int and count >= 0 else None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+def _question(path: str, fields: Mapping[str, object]) -> dict[str, object] | None:
+    """The body for vLLM's ``/tokenize``: a chat's messages and what its template reads, or a plain prompt."""
+    if path == "/v1/chat/completions":
+        return {name: fields[name] for name in _CHAT_FIELDS if name in fields}
+    if path == "/v1/completions" and isinstance(fields.get("prompt"), str) and not fields.get("suffix"):
+        return {name: fields[name] for name in ("model", "prompt", "add_special_tokens") if name in fields}
+    return None

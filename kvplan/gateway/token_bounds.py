@@ -1,7 +1,7 @@
-"""How many tokens a text can become at most, without a tokenizer.
+"""An upper bound on the tokens of a text, without a tokenizer.
 
-A byte-level or byte-fallback tokenizer never makes more tokens than the text has UTF-8 bytes; where it normalises
-first (NFKC), the normalised text counts. "characters ÷ 4" is an average, and no bound.
+A byte-level or byte-fallback tokenizer never makes more tokens than the text has UTF-8 bytes; if it normalises first
+(NFKC), the normalised text counts. "characters ÷ 4" is an average, not a bound.
 """
 
 import json
@@ -9,17 +9,17 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 
 TOKENS_PER_MESSAGE = 16
-"""Allowance for a chat template's marks around one message (role header, separators; Llama 3 uses 5, ChatML 5)."""
+"""Allowance for a chat template's markup around one message (role header, separators; Llama 3 uses 5, ChatML 5)."""
 
 TOKENS_PER_PROMPT = 16
-"""Allowance for what a tokenizer adds to a plain prompt: begin and end of sequence, a prefix space, separators."""
+"""Allowance for what a tokenizer adds to a plain prompt: begin and end of sequence, a leading space, separators."""
 
 TOKENS_PER_CHAT = 256
-"""Allowance for a template's own words beside the messages: a default system prompt (Qwen 2.5: 20 tokens), dates and
-channels (gpt-oss: about 90), the generation prompt with an opened thought."""
+"""Allowance for a template's own text besides the messages: a default system prompt (Qwen 2.5: 20 tokens), dates and
+channels (gpt-oss: about 90), the generation prompt with an opened reasoning block."""
 
 TOKENS_OF_TOOLS = 512
-"""Allowance for a template's own words about how to call tools (Hermes form about 150, Llama 3.1 about 130)."""
+"""Allowance for a template's own instructions on calling tools (Hermes form about 150, Llama 3.1 about 130)."""
 
 _TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "refusal")
 _PRINTED_PARTS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "reasoning")
@@ -36,13 +36,12 @@ _MEDIA_PARTS = {
     "input_video": "video",
 }
 
-
 _ESCAPED = json.JSONEncoder(indent=4)
 _PLAIN = json.JSONEncoder(indent=4, ensure_ascii=False)
 
 
 class UnpricedPartError(Exception):
-    """A part of a prompt that has no price: an unknown kind, or a medium for which the operator set no maximum."""
+    """A part of a prompt that cannot be priced: an unknown type, or a medium without a configured maximum."""
 
     def __init__(self, part: str, message: str) -> None:
         super().__init__(message)
@@ -50,15 +49,15 @@ class UnpricedPartError(Exception):
 
 
 _SLICE_CHARACTERS = 8192
-"""Normalised at once: a few milliseconds at most, after which another thread may run, and little memory, although one
+"""Normalised in one go: a few milliseconds at most before another thread may run, and little memory, although one
 character can become eighteen (U+FDFA)."""
 
 _ACROSS_SLICES_BYTES = 16
-"""What a base letter and its marks can gain where they are cut apart: marks that are put in order compose otherwise."""
+"""Bytes that a cut between a letter and its combining marks can hide: marks reordered together compose differently."""
 
 
 def text_bound(text: str) -> int:
-    """Tokens that ``text`` can become at most: its UTF-8 bytes, or those of its NFKC form where that is longer.
+    """The most tokens that ``text`` can become: its UTF-8 bytes, or those of its NFKC form if that is longer.
 
     >>> text_bound("hello"), text_bound("é"), text_bound("ﷺ")
     (5, 2, 33)
@@ -75,9 +74,9 @@ def text_bound(text: str) -> int:
 
 
 def json_bound(value: object) -> int:
-    """Tokens that ``value`` can become when a template prints it as JSON, indented by four and escaped at most.
+    """The most tokens that ``value`` can become as JSON in a template, at worst indented by four and escaped.
 
-    Counted piece by piece: printed, a list of zeros is ten times as long as it came.
+    Counted piece by piece, because a list of zeros is several times longer when printed that way.
     """
     if value is None:
         return 0
@@ -91,7 +90,7 @@ def json_bound(value: object) -> int:
 def content_bound(content: object, media_tokens: Mapping[str, int]) -> int:
     """Bound of one message's ``content``: a text, a list of typed parts, or nothing.
 
-    Media are priced at ``media_tokens[medium]``, the engine's maximum per item. Raises UnpricedPartError otherwise.
+    Media are priced at ``media_tokens[medium]``, the engine's maximum per item; without one, UnpricedPartError.
     """
     if content is None:
         return 0
@@ -103,7 +102,7 @@ def content_bound(content: object, media_tokens: Mapping[str, int]) -> int:
 
 
 def _part_bound(part: object, media_tokens: Mapping[str, int]) -> int:
-    """Bound of one typed part. Parts that a template prints are bounded by their JSON; others need a maximum."""
+    """Bound of one typed part: the JSON of what a template prints, the configured maximum of a medium."""
     if not isinstance(part, Mapping):
         raise UnpricedPartError("content", "a content part must be an object")
     kind = part.get("type", "text")
@@ -115,16 +114,15 @@ def _part_bound(part: object, media_tokens: Mapping[str, int]) -> int:
         return json_bound(rest) + content_bound(nested, media_tokens)
     medium = _MEDIA_PARTS.get(kind) if isinstance(kind, str) else None
     if medium is None or medium not in media_tokens:
-        raise UnpricedPartError(
-            "content", f"a part of type {kind!r} has no price here: the server sets no maximum for it"
-        )
+        message = f"a content part of type {kind!r} cannot be priced: no maximum is configured for it"
+        raise UnpricedPartError("content", message)
     if any("max_dynamic_patch" in inner for inner in (part, *part.values()) if isinstance(inner, Mapping)):
-        raise UnpricedPartError("content", "max_dynamic_patch changes how many tokens a medium takes")
+        raise UnpricedPartError("content", "max_dynamic_patch changes how many tokens an image takes")
     return media_tokens[medium]
 
 
 def has_media(messages: object) -> bool:
-    """Whether some message holds a part that is no text."""
+    """Whether any message holds a part that is not text."""
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         return False
     contents = (message.get("content") for message in messages if isinstance(message, Mapping))
@@ -137,13 +135,13 @@ def has_media(messages: object) -> bool:
 
 
 def messages_bound(messages: Sequence[object], media_tokens: Mapping[str, int]) -> int:
-    """Bound of a rendered chat without its preamble: every message's content, every other value in it as JSON."""
+    """Bound of a rendered chat without its preamble: each message's content, and every other value in it as JSON."""
     total = 0
     for message in messages:
         if not isinstance(message, Mapping):
             raise UnpricedPartError("messages", "each message must be an object")
         if message.get("type") == "item_reference":
-            raise UnpricedPartError("input", "a reference to a stored item cannot be priced here; send the item itself")
+            raise UnpricedPartError("input", "a reference to a stored item cannot be priced; send the item itself")
         total += TOKENS_PER_MESSAGE + content_bound(message.get("content"), media_tokens)
         total += TOKENS_OF_TOOLS if message.get("tools") else 0
         for name, value in message.items():
@@ -156,7 +154,7 @@ def messages_bound(messages: Sequence[object], media_tokens: Mapping[str, int]) 
 
 
 def _reprinted_calls(calls: object) -> int:
-    """A call's arguments arrive as JSON in a string; templates parse them and print them with spaces of their own."""
+    """Bound of tool calls' arguments: JSON in a string, which templates parse and print with their own whitespace."""
     total = 0
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
