@@ -87,7 +87,7 @@ def file_text(found: CalibrationFile, header: str) -> str:
 
 def load_calibration(path: Path) -> CalibrationFile:
     """The calibration in ``path``. Raises InputError that names the key which is wrong."""
-    from kvplan.profiles.yaml_text import line_of, read_mapping
+    from kvplan.profiles.reader import line_of, read_mapping
 
     try:
         text = path.read_text(encoding="utf-8")

@@ -258,8 +258,8 @@ GOOD = "engine: vllm@0.11.0\nmodel: org/eight-b\n"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "does not hold keys"),
-        ("- a\n- b\n", "does not hold keys"),
+        ("", "has no keys and values"),
+        ("- a\n- b\n", "has no keys and values"),
         ("engine: [vllm\n", "not valid YAML"),
         ("model: org/eight-b\n", "does not say its engine"),
         ("engine: vllm\n", "does not say its model"),

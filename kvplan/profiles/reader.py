@@ -24,13 +24,13 @@ _HINT = "compare it with a bundled file, or with the schema that its first line 
 
 def read_profile(kind: type[Profile], text: str, file: str) -> Profile:
     """The ``kind`` that ``text`` describes. Raises InputError with ``file``, line and key."""
-    found = _mapping(text, file)
+    found = read_mapping(text, file)
     by_key = {key_of(field.name): field for field in fields(kind)}  # type: ignore[arg-type]
     for key in found:
         if key not in by_key:
             near = get_close_matches(str(key), list(by_key), 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(by_key)}"
-            raise InputError(f"unknown key {key!r}", hint=hint, file=file, line=_line_of(text, str(key)), key=str(key))
+            raise InputError(f"unknown key {key!r}", hint=hint, file=file, line=line_of(text, str(key)), key=str(key))
     values: dict[str, object] = {}
     for key, field in by_key.items():
         if key in found:
@@ -38,7 +38,7 @@ def read_profile(kind: type[Profile], text: str, file: str) -> Profile:
                 values[field.name] = _read_value(field.type, found[key], field.name)
             except InputError as error:
                 raise InputError(
-                    f"{key}: {error.message}", hint=error.hint, file=file, line=_line_of(text, key), key=key
+                    f"{key}: {error.message}", hint=error.hint, file=file, line=line_of(text, key), key=key
                 ) from error
         elif _is_required(field):
             raise InputError(f"the key {key!r} is missing", hint=_HINT, file=file, key=key)
@@ -112,7 +112,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return dict(super().construct_mapping(node, deep))
 
 
-def _mapping(text: str, file: str) -> dict[str, Any]:
+def read_mapping(text: str, file: str) -> dict[str, Any]:
     """The mapping in ``text``. Raises InputError with file and line where it is not one."""
     try:
         found = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
@@ -129,7 +129,7 @@ def _mapping(text: str, file: str) -> dict[str, Any]:
     return found
 
 
-def _line_of(text: str, key: str) -> int | None:
+def line_of(text: str, key: str) -> int | None:
     """The line of the top-level ``key``."""
     match = re.search(rf"^{re.escape(key)}\s*:", text, re.MULTILINE)
     return None if match is None else text.count("\n", 0, match.start()) + 1
