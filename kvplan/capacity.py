@@ -1,14 +1,13 @@
-"""How much fits: the longest window, concurrency at the window, and worst-case reservations by shape of request."""
+"""How much fits: the longest window, concurrency at the full window, and worst-case reservations per request shape."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from kvplan.engines import engine_plan
-from kvplan.engines.base import CacheLayout, Deployment, EnginePlan, Finding, Settings
-from kvplan.engines.ranks import rank_stages, sequence_bytes
+from kvplan.engines.base import CacheLayout, Deployment, EnginePlan, Finding
+from kvplan.engines.ranks import sequence_bytes
 from kvplan.errors import InputError
-from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
 
 FITS, DOES_NOT_FIT, CANNOT_TELL = "fits", "does_not_fit", "cannot_tell"
@@ -16,7 +15,7 @@ FITS, DOES_NOT_FIT, CANNOT_TELL = "fits", "does_not_fit", "cannot_tell"
 
 @dataclass(frozen=True, kw_only=True)
 class RequestShape:
-    """A prompt and an output cap; without a cap a request may run to the end of the window."""
+    """A prompt and an output cap; without a cap, a request may run to the end of the window."""
 
     name: str
     prompt_tokens: int
@@ -25,10 +24,10 @@ class RequestShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """What one request of a shape is charged at its worst case, and how many of them the pool holds.
+    """What one request of a shape is charged in its worst case, and how many of them the pool holds.
 
     ``reserved_bytes`` = ``blocks`` × bytes of a block, on one rank; ``logical_bytes`` is what the layers store of
-    ``reserved_tokens`` tokens before pages. ``sequences`` = floor((blocks of the pool − 1) × fraction / blocks).
+    ``reserved_tokens`` tokens before paging. ``sequences`` = floor((blocks of the pool − 1) × fraction / blocks).
     """
 
     name: str
@@ -43,9 +42,9 @@ class Reservation:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A model on a deployment: the engine's plan, and what it can carry.
+    """A model on a deployment: the engine's plan, and what fits in it.
 
-    ``longest_window_tokens`` is by memory, not above the model's own window, 0 if not even one token fits.
+    ``longest_window_tokens`` is limited by memory and by the model's own window; 0 if not even one token fits.
     ``concurrency`` = blocks / charge of a full window, of one replica; the reserved block is not subtracted.
     """
 
@@ -67,33 +66,28 @@ class Fit:
 
     @property
     def pool_tokens(self) -> int:
-        """The engine's printed figure: int(concurrency × max_model_len), where a release prints no other."""
+        """The size that the engine prints: int(concurrency × max_model_len), unless the release prints another."""
         if self.plan.tokens is not None:
             return self.plan.tokens
         return int(self.concurrency * self.max_model_len)
 
     @property
     def serves_window(self) -> bool:
-        """Whether the pool holds one request of the whole window, which is all that vLLM asks of it before it captures
+        """Whether the pool holds one request of the whole window, which is all that vLLM checks before it captures
         graphs; ``verdict`` also says whether the engine starts and keeps running."""
         usable = usable_blocks(self.plan.layout, self.plan.blocks)
         return self.plan.layout.request_blocks(self.max_model_len) <= usable
 
-    @property
-    def window_bytes(self) -> int:
-        """What one request of ``max_model_len`` is charged on one rank."""
-        return self.plan.layout.request_blocks(self.max_model_len) * self.plan.layout.bytes_per_block
-
 
 def usable_blocks(layout: CacheLayout, blocks: int) -> int:
-    """Blocks that requests may take: the engine keeps ``reserved_blocks`` of the pool for itself."""
+    """Blocks that requests may take; the engine keeps ``reserved_blocks`` of the pool."""
     return max(0, blocks - layout.reserved_blocks)
 
 
 def longest_window(layout: CacheLayout, blocks: int, limit: int) -> int:
     """The largest L ≤ ``limit`` whose charge is at most the usable blocks; 0 if none.
 
-    Exact: the charge never falls with L, so the border is found by halving.
+    Exact, by bisection: the charge never falls as L grows.
     """
     usable, fits, beyond = usable_blocks(layout, blocks), 0, limit + 1
     while beyond - fits > 1:
@@ -105,15 +99,10 @@ def longest_window(layout: CacheLayout, blocks: int, limit: int) -> int:
     return fits
 
 
-def logical_bytes(model: ModelSpec, deployment: Deployment, tokens: int, kv: KvTypes) -> int:
-    """Bytes that a sequence of ``tokens`` tokens stores on one rank, of the stage with the most, before pages."""
-    return sequence_bytes(rank_stages(model, deployment), tokens, kv, deployment.context_parallel)
-
-
 def reserved_tokens(shape: RequestShape, max_model_len: int) -> int:
-    """Tokens of the worst case: prompt + output cap, at most the window; the window where no cap is sent.
+    """Tokens of the worst case: prompt + output cap, at most the window; the window where there is no cap.
 
-    Raises InputError where the prompt alone fills the window, or is not a length.
+    Raises InputError where the prompt alone fills the window, and for lengths below 1.
     """
     if shape.prompt_tokens < 1 or (shape.max_output_tokens is not None and shape.max_output_tokens < 1):
         raise InputError(
@@ -140,12 +129,12 @@ def fit(
     safety_fraction: Fraction = Fraction(1),
     default_max_tokens: int | None = None,
 ) -> Fit:
-    """What ``deployment`` can carry of ``model``, and how many worst-case requests of each shape.
+    """The plan of ``model`` on ``deployment``, and how many worst-case requests of each shape fit.
 
-    Verdict ``fits``: the pool has room for one request of the whole window beside the reserved block, and no finding is
-    an error: the engine starts, keeps running, and admits every shape. ``cannot_tell``: an option was asked for that
-    the plan is made without, unless the plan does not fit and the option can only take more. ``default_max_tokens`` is
-    the output cap of shapes without one, and the engine's flags say it.
+    Verdict ``fits``: the pool has room for one request of the whole window beside the reserved blocks, and no finding
+    is an error: the engine starts, keeps running, and admits every shape. ``cannot_tell``: the plan does not price an
+    option that was asked for, unless it does not fit anyway and the option can only take more. ``default_max_tokens``
+    is the output cap of shapes without one, and goes into the engine's flags.
     """
     if not 0 < safety_fraction <= 1:
         raise InputError(
@@ -155,27 +144,20 @@ def fit(
         )
     plan = engine_plan(model, deployment)
     layout, window = plan.layout, plan.settings.max_model_len
-    charge, usable = layout.request_blocks(window), usable_blocks(layout, plan.blocks)
     longest = longest_window(layout, plan.blocks, max(model.max_context_tokens or window, window))
-    capped = [
+    capped = (
         shape if shape.max_output_tokens is not None else replace(shape, max_output_tokens=default_max_tokens)
         for shape in shapes
-    ]
-    reservations = tuple(_reserve(model, deployment, plan, shape, safety_fraction) for shape in capped)
-    findings = (
-        *plan.findings,
-        *_window_findings(window, longest, charge, usable),
-        *_shape_findings(reservations, usable),
-        *_step_findings(reservations, plan.settings),
-        *_sequence_findings(reservations, plan.settings),
     )
+    reservations = tuple(_reserve(model, deployment, plan, shape, safety_fraction) for shape in capped)
+    findings = (*plan.findings, *_window_findings(plan, longest), *_reservation_findings(plan, reservations))
     return Fit(
         model=model,
         deployment=deployment,
         plan=plan,
         max_model_len=window,
         longest_window_tokens=longest,
-        concurrency=Fraction(plan.blocks, charge),
+        concurrency=Fraction(plan.blocks, layout.request_blocks(window)),
         reservations=reservations,
         default_max_tokens=default_max_tokens,
         verdict=_verdict(plan, fits=not any(finding.severity == "error" for finding in findings)),
@@ -192,7 +174,7 @@ def _verdict(plan: EnginePlan, *, fits: bool) -> str:
 def _reserve(
     model: ModelSpec, deployment: Deployment, plan: EnginePlan, shape: RequestShape, safety_fraction: Fraction
 ) -> Reservation:
-    """The worst case of ``shape`` in blocks, and floor(usable × fraction / blocks) of them."""
+    """The worst case of ``shape`` in blocks, and how many fit: floor(usable × fraction / blocks)."""
     tokens = reserved_tokens(shape, plan.settings.max_model_len)
     blocks = plan.layout.request_blocks(tokens)
     is_admitted = plan.settings.chunked_prefill or shape.prompt_tokens <= plan.settings.max_num_batched_tokens
@@ -202,83 +184,67 @@ def _reserve(
         max_output_tokens=shape.max_output_tokens,
         reserved_tokens=tokens,
         reserved_bytes=blocks * plan.layout.bytes_per_block,
-        logical_bytes=logical_bytes(plan.loaded or model, deployment, tokens, plan.kv_types),
+        logical_bytes=sequence_bytes(plan.loaded or model, deployment, tokens, plan.kv_types),
         blocks=blocks,
         sequences=int(usable_blocks(plan.layout, plan.blocks) * safety_fraction / blocks) if is_admitted else 0,
     )
 
 
-def _window_findings(window: int, longest: int, charge: int, usable: int) -> tuple[Finding, ...]:
-    if charge <= usable:
-        return ()
-    return (
-        Finding(
+def _window_findings(plan: EnginePlan, longest: int) -> Iterator[Finding]:
+    """Whether the pool holds one request of the whole window."""
+    window, usable = plan.settings.max_model_len, usable_blocks(plan.layout, plan.blocks)
+    charge = plan.layout.request_blocks(window)
+    if charge > usable:
+        yield Finding(
             code="window-not-servable",
             severity="error",
             message=f"max_model_len is larger than the pool: one request of {window:,} tokens takes {charge:,} blocks, "
             f"{usable:,} are usable",
             hint=f"--max-model-len {longest}, the longest that fits" if longest else "free memory, or take more GPUs",
-        ),
-    )
-
-
-def _step_findings(reservations: Sequence[Reservation], settings: Settings) -> tuple[Finding, ...]:
-    """Prompts that no step holds, where a prompt cannot be cut into several."""
-    longest = settings.max_num_batched_tokens
-    return tuple(
-        Finding(
-            code="prompt-longer-than-step",
-            severity="error",
-            message=f"{one.name}: a prompt of {one.prompt_tokens:,} tokens is longer than a step, and prefill is not "
-            f"chunked: never admitted; the longest prompt is {longest:,}",
-            hint="raise max_num_batched_tokens to the prompt length or enable chunked prefill",
         )
-        for one in reservations
-        if not settings.chunked_prefill and one.prompt_tokens > longest
-    )
 
 
-def _sequence_findings(reservations: Sequence[Reservation], settings: Settings) -> tuple[Finding, ...]:
-    """That the engine lets in more sequences than fit at their worst, by the shape of which fewest do."""
-    asked = [one for one in reservations if one.max_output_tokens is not None and one.sequences]
-    if not asked:
-        return ()
-    fewest = min(asked, key=lambda one: one.sequences)
-    times = settings.max_num_seqs / fewest.sequences
-    if times <= 1:
-        return ()
-    return (
-        Finding(
+def _reservation_findings(plan: EnginePlan, reservations: Sequence[Reservation]) -> Iterator[Finding]:
+    """Requests that the engine never admits or cuts short, and more sequences than fit at their worst."""
+    usable, settings = usable_blocks(plan.layout, plan.blocks), plan.settings
+    for one in reservations:
+        if one.blocks > usable:
+            yield Finding(
+                code="reservation-larger-than-pool",
+                severity="error",
+                message=f"{one.name}: one request takes {one.blocks:,} blocks, {usable:,} are usable: never admitted",
+                hint="lower its cap or its prompt; trying again does not help"
+                if usable > 0
+                else "there is no pool at all",
+            )
+    for one in reservations:
+        beyond = one.prompt_tokens + (one.max_output_tokens or 0) - one.reserved_tokens
+        if one.max_output_tokens is not None and beyond > 0:
+            yield Finding(
+                code="cap-beyond-window",
+                severity="warning",
+                message=f"{one.name}: prompt + cap is {one.reserved_tokens + beyond:,} tokens, {beyond:,} beyond the "
+                f"window of {one.reserved_tokens:,}: most engines refuse the request for good (400), others cut the "
+                "answer there",
+                hint=f"a cap of {one.reserved_tokens - one.prompt_tokens:,} at most",
+            )
+    for one in reservations:
+        if not settings.chunked_prefill and one.prompt_tokens > settings.max_num_batched_tokens:
+            yield Finding(
+                code="prompt-longer-than-step",
+                severity="error",
+                message=f"{one.name}: a prompt of {one.prompt_tokens:,} tokens is longer than a step, and prefill is "
+                f"not chunked: never admitted; the longest prompt is {settings.max_num_batched_tokens:,}",
+                hint="raise max_num_batched_tokens to the prompt length or enable chunked prefill",
+            )
+    capped = [one for one in reservations if one.max_output_tokens is not None and one.sequences]
+    fewest = min(capped, key=lambda one: one.sequences, default=None)
+    if fewest is not None and settings.max_num_seqs > fewest.sequences:
+        times = settings.max_num_seqs / fewest.sequences
+        yield Finding(
             code="max-num-seqs-above-worst-cases",
             severity="info",
             message=f"max_num_seqs {settings.max_num_seqs:,} is {times:.1f}x the safe concurrency: "
-            f"{fewest.sequences:,} worst cases of {fewest.name} fit at once, beyond them requests are preempted",
-            hint=f"--max-num-seqs {fewest.sequences}, or a limit in front",
-        ),
-    )
-
-
-def _shape_findings(reservations: Sequence[Reservation], usable: int) -> tuple[Finding, ...]:
-    findings = [
-        Finding(
-            code="reservation-larger-than-pool",
-            severity="error",
-            message=f"{one.name}: one request takes {one.blocks:,} blocks, {usable:,} are usable: never admitted",
-            hint="lower its cap or its prompt; trying again does not help" if usable > 0 else "there is no pool at all",
+            f"{fewest.sequences:,} worst cases of {fewest.name} fit at once; with more, requests are preempted",
+            hint=f"--max-num-seqs {fewest.sequences}, or a limit on requests in front of the engine",
         )
-        for one in reservations
-        if one.blocks > usable
-    ]
-    findings += [
-        Finding(
-            code="cap-beyond-window",
-            severity="warning",
-            message=f"{one.name}: prompt + cap is {one.prompt_tokens + one.max_output_tokens:,} tokens, "
-            f"{one.prompt_tokens + one.max_output_tokens - one.reserved_tokens:,} beyond the window of "
-            f"{one.reserved_tokens:,}: most engines refuse the request for good (400), others cut the answer there",
-            hint=f"a cap of {one.reserved_tokens - one.prompt_tokens:,} at most",
-        )
-        for one in reservations
-        if one.max_output_tokens is not None and one.prompt_tokens + one.max_output_tokens > one.reserved_tokens
-    ]
-    return tuple(findings)

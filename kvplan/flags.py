@@ -1,4 +1,4 @@
-"""The engine flags that make a server keep to a plan: the plan's settings in the engine's own words."""
+"""The command line that makes a server keep to a plan, in the engine's own flags."""
 
 import shlex
 from dataclasses import replace
@@ -10,7 +10,7 @@ from kvplan.engines.flag_values import Served
 
 
 def _served(fit: Fit) -> Served:
-    """What is served: the sequences asked for, or as many as there are blocks for their states."""
+    """What the flags are written from; sequences are lowered to the blocks there are for their states."""
     is_given = fit.deployment.kv_memory_bytes is not None
     is_whole = all(group.rule == "full" for group in fit.plan.layout.groups)
     settings, codes = fit.plan.settings, {finding.code for finding in fit.findings}
@@ -27,20 +27,20 @@ def _served(fit: Fit) -> Served:
 
 
 def served_window(fit: Fit) -> int:
-    """The window asked for, or the longest that fits, where that one does not."""
+    """The window asked for, else the longest that fits."""
     longest, window = fit.longest_window_tokens, fit.max_model_len
     return window if not longest or fit.verdict == FITS else min(longest, window)
 
 
 def engine_flags(fit: Fit) -> dict[str, object]:
-    """The flags that ``fit`` stands for, in the order in which they are written."""
+    """The flags of the plan and their values, in the engine's order."""
     served = _served(fit)
     values = ((flag, value(served)) for flag, value in engine_of(fit.deployment.engine.name).flags().items())
     return {flag: value for flag, value in values if value is not None}
 
 
 def command_words(fit: Fit) -> list[str]:
-    """The whole command line, one word or flag with its value an entry."""
+    """The whole command line; each entry is a command, or a flag with its value."""
     start = engine_of(fit.deployment.engine.name).command(_served(fit))
     flags = engine_flags(fit).items()
     return [start, *(flag if value is True else f"{flag} {shlex.quote(str(value))}" for flag, value in flags)]

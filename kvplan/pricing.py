@@ -1,4 +1,4 @@
-"""What one token and one sequence of a model cost, layer kind by layer kind: what is stored, before an engine's pages.
+"""What one token and one sequence of a model store, layer kind by layer kind, before an engine's paging.
 
 A sequence is priced piecewise (windows saturate, state is fixed); nothing here multiplies a rate by a length.
 """
@@ -18,8 +18,8 @@ _DEFAULT_TOKENS = (2048, 8192, 32768, 131072)
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRow:
-    """All layers that keep the same thing. Bytes are totals over the row, of one copy of the model; ``formula`` says
-    how they come about. ``windowed``: the row stops growing at ``window_tokens``."""
+    """All layers that keep the same. Bytes are totals over the row, of one copy of the model, and ``formula`` derives
+    them. A row with ``window_tokens`` stops growing there."""
 
     kind: str
     layers: int
@@ -34,7 +34,7 @@ class LayerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceRow:
-    """What one sequence of ``tokens`` tokens holds: in one copy of the model, and on the fullest GPU."""
+    """What one sequence of ``tokens`` tokens stores: in one copy of the model, and on the fullest GPU."""
 
     tokens: int
     sequence_bytes: int
@@ -43,15 +43,11 @@ class SequenceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPrice:
-    """The price list of a model. ``…_per_gpu``: one rank, replicated heads included, the stage with the most."""
+    """The price list of a model. ``gpu_…``: one rank of the largest stage, replicated heads included."""
 
     model: ModelSpec
+    deployment: Deployment
     kv_types: KvTypes
-    layout: str
-    tensor_parallel: int
-    pipeline_parallel: int
-    data_parallel: int
-    context_parallel: int
     bytes_per_token: Fraction
     gpu_bytes_per_token: Fraction
     windowed_bytes_per_token: Fraction
@@ -64,22 +60,18 @@ class ModelPrice:
 
 
 def price(model: ModelSpec, deployment: Deployment, tokens: Sequence[int] = ()) -> ModelPrice:
-    """Price ``model`` as the deployment's engine stores it, for sequences of ``tokens`` tokens as well.
+    """Price ``model`` as the deployment's engine stores it, and sequences of ``tokens`` tokens.
 
-    A rank of decode-context parallelism keeps ``1 / context_parallel`` of what grows with tokens; data parallelism
-    changes no rank's share.
+    A rank of decode context parallelism keeps ``1 / context_parallel`` of what grows with tokens; data parallelism does
+    not change a rank's share.
     """
-    kv_types = stored_types(model, deployment)
+    kv_types = engine_of(deployment.engine.name).kv_types(model, deployment)
     held = rank_stages(model, deployment)
     lengths = tuple(tokens) or _lengths(deployment.max_model_len or model.max_context_tokens)
     return ModelPrice(
         model=model,
+        deployment=deployment,
         kv_types=kv_types,
-        layout=deployment.engine.name,
-        tensor_parallel=deployment.tensor_parallel,
-        pipeline_parallel=deployment.pipeline_parallel,
-        data_parallel=deployment.data_parallel,
-        context_parallel=deployment.context_parallel,
         bytes_per_token=model.growing_bytes_per_token(kv_types),
         gpu_bytes_per_token=max(_growing(stage, kv_types) for stage in held) / deployment.context_parallel,
         windowed_bytes_per_token=model.windowed_bytes_per_token(kv_types),
@@ -93,7 +85,7 @@ def price(model: ModelSpec, deployment: Deployment, tokens: Sequence[int] = ()) 
             SequenceRow(
                 tokens=length,
                 sequence_bytes=model.sequence_bytes(length, kv_types),
-                gpu_bytes=sequence_bytes(held, length, kv_types, deployment.context_parallel),
+                gpu_bytes=sequence_bytes(model, deployment, length, kv_types),
             )
             for length in lengths
         ),
@@ -106,13 +98,8 @@ def price(model: ModelSpec, deployment: Deployment, tokens: Sequence[int] = ()) 
     )
 
 
-def stored_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
-    """The types in which the deployment's engine stores keys and values, on its GPU and in its release."""
-    return engine_of(deployment.engine.name).kv_types(model, deployment)
-
-
 def _lengths(context: int | None) -> tuple[int, ...]:
-    """Lengths worth showing: the usual ones within the model's context, and the context itself."""
+    """Lengths worth showing: up to three usual ones within the model's context, and the context itself."""
     if context is None:
         return _DEFAULT_TOKENS
     shorter = [length for length in _DEFAULT_TOKENS if length < context]
@@ -124,7 +111,7 @@ def _growing(layers: Sequence[Layer], kv: KvTypes) -> Fraction:
 
 
 def _layer_rows(model: ModelSpec, kv: KvTypes) -> tuple[LayerRow, ...]:
-    """Equal layers in one row, in the order in which they first appear; a layer that keeps nothing is a row, too."""
+    """One row for equal layers, in order of first appearance; layers that keep nothing have a row too."""
     counts: dict[Layer, int] = {}
     for layer in model.layers:
         for kept in layer or (Layer(),):
@@ -149,7 +136,7 @@ def _layer_row(layer: Layer, count: int, kv: KvTypes) -> LayerRow:
 
 
 def _formula(layer: Layer, count: int, kv: KvTypes, per_token: Fraction, fixed: int) -> str:
-    """The row's bytes as a person would write them down, in bytes."""
+    """The row's bytes as a person would write them down."""
     key, value = _width(kv.key), _width(kv.value)
     if isinstance(layer, LatentAttention) and kv.packed is None:
         return f"{count} × ({layer.latent_dim} + {layer.rope_dim}) × {key}"
@@ -175,7 +162,7 @@ def _number(value: Fraction | int) -> str:
 
 
 def _notes(model: ModelSpec) -> tuple[str, ...]:
-    """What the layer kinds save against one full-attention head per query head."""
+    """How much the layer kinds save compared with one KV head per query head."""
     notes = []
     heads = {kept.kv_heads for layer in model.layers for kept in layer if isinstance(kept, FullAttention)}
     queries = max(model.query_heads, default=0)
@@ -192,7 +179,7 @@ def _notes(model: ModelSpec) -> tuple[str, ...]:
 
 
 def _rank_notes(model: ModelSpec, deployment: Deployment, kv: KvTypes) -> Iterator[str]:
-    """That more ranks than KV heads copy them."""
+    """That KV heads are copied where there are more ranks."""
     ranks = deployment.tensor_parallel
     heads = {kept.kv_heads for layer in model.layers for kept in layer if isinstance(kept, HeadLayer)}
     if ranks > 1 and heads and max(heads) < ranks:
@@ -204,7 +191,7 @@ def _rank_notes(model: ModelSpec, deployment: Deployment, kv: KvTypes) -> Iterat
 
 
 def _window_notes(model: ModelSpec, kv: KvTypes) -> Iterator[str]:
-    """Where windows end, and which engine or flag keeps such layers in full."""
+    """The size of the windows, and which engines and flags keep such layers in full."""
     windows = sorted({kept.window_tokens for layer in model.layers for kept in layer if kept.window_tokens})
     if not windows:
         return

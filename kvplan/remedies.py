@@ -1,6 +1,8 @@
-"""When a plan does not fit: the smallest single changes under which it would."""
+"""The smallest single changes that make a plan fit."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kvplan.capacity import DOES_NOT_FIT, FITS, Fit, fit
 from kvplan.engines.base import Deployment
@@ -25,40 +27,40 @@ class Remedy:
 
 
 def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
-    """At most one change of each sort that makes ``failed`` fit, the one that keeps most first.
+    """At most one change of each sort that makes ``failed`` fit.
 
-    Tried: a shorter window (the longest that memory allows, where that is at least a sixteenth of the one asked for),
-    a share of memory that is free when the engine starts, KV in fp8, fewer sequences (no more than blocks, or 256),
-    steps of 2,048 tokens, more GPUs (``MOST_GPUS`` at most; within a node by tensor parallelism, over several by
-    pipeline stages where that takes no more). A change that the model or the engine refuses is none.
+    Tried in this order: a shorter window (the longest that fits, if that is at least a sixteenth of the one asked for);
+    a share of memory that is free when the engine starts; KV in fp8; fewer sequences (as many as blocks, or 256); steps
+    of 2,048 tokens; more GPUs (at most ``MOST_GPUS``; tensor parallelism within a node, pipeline stages over several
+    where that takes no more). Changes that the model or the engine refuses are left out.
     """
     if failed.verdict != DOES_NOT_FIT:
         return ()
-    deployment, found = failed.deployment, []
-    longest = failed.longest_window_tokens
+    tried = (_try(failed.model, replace(failed.deployment, **fields), flags) for fields, flags in _changes(failed))
+    return tuple(remedy for remedy in (*tried, _more_gpus(failed)) if remedy is not None)
+
+
+def _changes(failed: Fit) -> Iterator[tuple[dict[str, Any], str]]:
+    """Fields of the deployment to change, and the flags that ask for it."""
+    plan, longest = failed.plan, failed.longest_window_tokens
     if longest * 16 >= failed.max_model_len:
-        found.append(_try(failed.model, replace(deployment, max_model_len=longest), f"--max-model-len {longest}"))
-    if failed.plan.budget is not None and any(finding.code == TOO_LITTLE_FREE for finding in failed.findings):
-        share = most_at_start(failed.plan.budget.total_bytes, deployment)
-        smaller = replace(deployment, memory_utilization=share)
-        found.append(_try(failed.model, smaller, f"--gpu-memory-utilization {float(share):g}"))
-    if deployment.kv_dtype == "auto" and failed.plan.kv_bytes > 0:
-        found.append(_try(failed.model, replace(deployment, kv_dtype="fp8"), "--kv-dtype fp8"))
-    settings = failed.plan.settings
-    fewer = failed.plan.blocks or _FEW_SEQUENCES
-    if fewer < settings.max_num_seqs:
-        found.append(_try(failed.model, replace(deployment, max_num_seqs=fewer), f"--max-num-seqs {fewer}"))
-    if failed.plan.budget is not None and settings.max_num_batched_tokens > _SHORT_STEP_TOKENS:
-        short = replace(deployment, max_num_batched_tokens=_SHORT_STEP_TOKENS, chunked_prefill=True)
-        is_whole = settings.max_num_batched_tokens >= settings.max_model_len
+        yield {"max_model_len": longest}, f"--max-model-len {longest}"
+    if plan.budget is not None and any(finding.code == TOO_LITTLE_FREE for finding in failed.findings):
+        share = most_at_start(plan.budget.total_bytes, failed.deployment)
+        yield {"memory_utilization": share}, f"--gpu-memory-utilization {float(share):g}"
+    if failed.deployment.kv_dtype == "auto" and plan.kv_bytes > 0:
+        yield {"kv_dtype": "fp8"}, "--kv-dtype fp8"
+    fewer = plan.blocks or _FEW_SEQUENCES
+    if fewer < plan.settings.max_num_seqs:
+        yield {"max_num_seqs": fewer}, f"--max-num-seqs {fewer}"
+    if plan.budget is not None and plan.settings.max_num_batched_tokens > _SHORT_STEP_TOKENS:
+        is_whole = plan.settings.max_num_batched_tokens >= plan.settings.max_model_len
         flags = f"{'--chunked-prefill ' if is_whole else ''}--max-num-batched-tokens {_SHORT_STEP_TOKENS}"
-        found.append(_try(failed.model, short, flags))
-    found.append(_more_gpus(failed))
-    return tuple(remedy for remedy in found if remedy is not None)
+        yield {"max_num_batched_tokens": _SHORT_STEP_TOKENS, "chunked_prefill": True}, flags
 
 
 def _more_gpus(failed: Fit) -> Remedy | None:
-    """The fewest GPUs of this kind that carry the plan; None where ``MOST_GPUS`` do not."""
+    """The fewest GPUs of this kind on which the plan fits; None where ``MOST_GPUS`` are not enough."""
     deployment = failed.deployment
     if deployment.pipeline_layers is not None:
         return None

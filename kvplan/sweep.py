@@ -1,6 +1,6 @@
-"""Many plans at once: pure tasks over ``concurrent.futures``, on this machine's cores or on a Dask cluster.
+"""Many plans at once: pure tasks on this machine's cores or on a Dask cluster.
 
-A task is a function and one frozen value; it may run anywhere, and twice, with the same result.
+A task is a function and one frozen value, so it may run anywhere, even twice, with the same result.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +27,9 @@ def sweep(
 ) -> list[Found]:
     """``function`` of every task, in the tasks' order.
 
-    Over at most ``workers`` processes (default: all cores of this one), or over the workers of the Dask scheduler at
-    ``cluster`` (``tcp://host:8786``). What a worker that dies had in hand is done again by the others. ``function``
-    must be importable where the workers run. ``progress`` is called with (done, all).
+    Runs on at most ``workers`` processes (default: one per core), or on the workers of the Dask scheduler at
+    ``cluster`` (``tcp://host:8786``). Tasks of a worker that dies run again on the others. ``function`` must be
+    importable on the workers. ``progress`` is called with (done, all).
     """
     found: list[Found] = []
     with cluster_executor(cluster) as executor:
@@ -47,10 +47,10 @@ def sweep(
 
 @contextmanager
 def cluster_executor(address: str | None) -> Iterator[Executor | None]:
-    """The executor of the Dask scheduler at ``address``; None, and so this machine's cores, without one.
+    """The executor of the Dask scheduler at ``address``, or None without an address.
 
-    Tasks are pure, so one that loses its worker is sent to another: Dask does that by itself, and ``retries`` covers
-    an error on the way. Raises InputError where the extra is missing or nobody answers.
+    Dask itself reruns a pure task that loses its worker; ``retries`` covers errors on the way. Raises InputError where
+    Dask is not installed or no scheduler answers.
     """
     if address is None:
         yield None
@@ -62,7 +62,7 @@ def cluster_executor(address: str | None) -> Iterator[Executor | None]:
             "--cluster needs Dask, which is not installed", hint="pip install 'dask[distributed]'", key="cluster"
         ) from error
     try:
-        connect: Any = distributed.Client  # not typed by its makers
+        connect: Any = distributed.Client  # untyped
         client = connect(address, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(

@@ -11,14 +11,13 @@ from kvplan.capacity import (
     RequestShape,
     Reservation,
     fit,
-    logical_bytes,
     longest_window,
     reserved_tokens,
     usable_blocks,
 )
 from kvplan.engines import parse_engine
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment
-from kvplan.engines.ranks import stage_layers
+from kvplan.engines.ranks import sequence_bytes, stage_layers
 from kvplan.errors import InputError
 from kvplan.layers import BFLOAT16, FullAttention, KvTypes, Mamba2State, SlidingAttention
 from kvplan.units import GIB
@@ -101,7 +100,6 @@ def test_a_fit_by_hand() -> None:
             sequences=15,
         ),
     )
-    assert answer.window_bytes == 32768 * 131072
     (found,) = answer.findings
     assert found.message.startswith("max_num_seqs 1,024 is 68.3x the safe concurrency: 15 worst cases of chat fit")
 
@@ -185,7 +183,7 @@ def test_logical_bytes_by_rank() -> None:
     model = model_of([[FULL], [sliding], [FULL], [sliding]], query_heads=(32,))
 
     def stored(**asked: int) -> int:
-        return logical_bytes(model, Deployment(**asked), 10000, KV)  # type: ignore[arg-type]
+        return sequence_bytes(model, Deployment(**asked), 10000, KV)  # type: ignore[arg-type]
 
     assert stored() == 4096 * (2 * 10000 + 2 * 1024)
     assert stored(tensor_parallel=2) == stored() // 2

@@ -79,7 +79,7 @@ def test_several_modules_keep_what_they_read_back() -> None:
     assert (drafter.retained_tokens, drafter.lookahead_tokens) == (2, 3)
     planned = fit(model, Deployment(kv_memory_bytes=GIB, speculative_tokens=3))
     assert {group.retained_tokens for group in planned.plan.layout.groups if group.rule == "sliding"} == {2}
-    with pytest.raises(InputError, match="not a multiple of .* 3 next-token layers"):
+    with pytest.raises(InputError, match=r"not a multiple of .* 3 next-token layers"):
         drafter_of(model, Deployment(speculative_tokens=4))
 
 

@@ -80,18 +80,6 @@ def refuse_options(engine: str, *options: tuple[bool, str]) -> None:
             )
 
 
-def sequence_bytes(stages: Iterable[Sequence[Layer]], tokens: int, kv: KvTypes, context_parallel: int) -> int:
-    """Bytes that a sequence of ``tokens`` tokens stores on one rank of the largest stage, before paging.
-
-    Context parallelism splits the tokens of growing layers over its ranks; windows and states are whole on each.
-    """
-    share = -(-tokens // context_parallel)
-    return max(
-        sum(layer.bytes_for(share if layer.window_tokens is None else tokens, kv) for layer in stage)
-        for stage in stages
-    )
-
-
 def stage_layers(layers: int, stages: int, sizes: Sequence[int] | None = None) -> tuple[range, ...]:
     """The decoder layers of each pipeline stage: ``sizes`` where given, else equal shares.
 
@@ -128,3 +116,15 @@ def rank_stages(model: ModelSpec, deployment: Deployment) -> tuple[tuple[Layer, 
     rank = model.rank_layers(deployment.tensor_parallel)
     stages = stage_layers(len(rank), deployment.pipeline_parallel, deployment.pipeline_layers)
     return tuple(tuple(kept for index in stage for kept in rank[index]) for stage in stages)
+
+
+def sequence_bytes(model: ModelSpec, deployment: Deployment, tokens: int, kv: KvTypes) -> int:
+    """Bytes that a sequence of ``tokens`` tokens stores on one rank of the largest stage, before paging.
+
+    Context parallelism splits the tokens of growing layers over its ranks; windows and states are whole on each.
+    """
+    share = -(-tokens // deployment.context_parallel)
+    return max(
+        sum(layer.bytes_for(share if layer.window_tokens is None else tokens, kv) for layer in stage)
+        for stage in rank_stages(model, deployment)
+    )

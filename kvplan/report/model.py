@@ -110,7 +110,8 @@ def json(price: ModelPrice) -> str:
 def _kv_object(price: ModelPrice) -> dict[str, object]:
     return {
         "dtype": price.kv_types.name,
-        **picked(price, "layout tensor_parallel pipeline_parallel data_parallel context_parallel"),
+        "layout": price.deployment.engine.name,
+        **picked(price.deployment, "tensor_parallel pipeline_parallel data_parallel context_parallel"),
         "bytes_per_token": json_number(price.bytes_per_token),
         "bytes_per_token_per_gpu": json_number(price.gpu_bytes_per_token),
         "windowed_bytes_per_token": json_number(price.windowed_bytes_per_token),

@@ -5,8 +5,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvplan.capacity import RequestShape, fit, logical_bytes, longest_window, usable_blocks
+from kvplan.capacity import RequestShape, fit, longest_window, usable_blocks
 from kvplan.engines.base import Deployment
+from kvplan.engines.ranks import sequence_bytes
 from kvplan.engines.vllm.groups import make_groups
 from kvplan.engines.vllm.specs import PageSpec, attention_spec
 from kvplan.layers import (
@@ -98,7 +99,7 @@ def test_a_longer_request_is_never_charged_less(model: ModelSpec, asked: Deploym
 @given(models(), DEPLOYMENTS, st.integers(1, 131072))
 def test_paging_never_saves(model: ModelSpec, asked: Deployment, tokens: int) -> None:
     plan = fit(model, asked).plan
-    stored = logical_bytes(model, asked, tokens, plan.kv_types)
+    stored = sequence_bytes(model, asked, tokens, plan.kv_types)
     assert plan.layout.request_blocks(tokens) * plan.layout.bytes_per_block >= stored
 
 

@@ -1,4 +1,4 @@
-"""How many tokens a block of vLLM's cache holds: what the attention kernels demand, and what recurrent state demands.
+"""How many tokens a block of vLLM's cache holds, as attention kernels and recurrent states demand.
 
 Source: vLLM 0.33, ``Platform.update_block_size_for_backend``, the choice of attention backends in ``platforms/cuda.py``
 and the block sizes each backend declares. Exact for compute capability 9.0.
@@ -30,7 +30,7 @@ from kvplan.layers import (
 
 DEFAULT_BLOCK = 16
 FLASHINFER_GDN_ALIGNMENT = 64
-"""FlashInfer's gated delta net kernel hands out states at multiples of 64 tokens."""
+"""FlashInfer's gated delta net kernel exports states at multiples of 64 tokens."""
 
 
 _FIRST_FP8 = (8, 9)
@@ -41,7 +41,7 @@ _FLASHINFER_WIDTHS = frozenset({64, 128, 256, 512})
 
 @dataclass(frozen=True, kw_only=True)
 class KernelBlock:
-    """The block that the kernels take unasked, and the multiple that a block asked for must be."""
+    """The kernels' default block, and the number that a block asked for must be a multiple of."""
 
     preferred: int
     multiple: int
@@ -50,7 +50,7 @@ class KernelBlock:
 def kernel_block(layers: Sequence[Layer], kv: KvTypes, capability: tuple[int, int]) -> KernelBlock:
     """What the attention kernels of ``layers`` demand of a block, by attention kind, KV type and GPU generation.
 
-    Raises InputError where no kernel of the GPU takes the KV type.
+    Raises InputError where no kernel for the GPU reads the KV type.
     """
     kept = [layer for layer in layers if not isinstance(layer, RecurrentLayer)]
     is_fp8 = kv.key.bytes_per_group == 1
@@ -68,12 +68,12 @@ def kernel_block(layers: Sequence[Layer], kv: KvTypes, capability: tuple[int, in
         return KernelBlock(preferred=128, multiple=128)  # MiniMax-M3: a page is one block of its sparse attention
     widest = max((layer.head_dim for layer in kept if isinstance(layer, (FullAttention, SlidingAttention))), default=0)
     if is_fp8 and capability == (9, 0) and widest == 512:
-        return KernelBlock(preferred=64, multiple=16)  # FlashAttention 4 reads this in tiles of 64; Triton, where asked
+        return KernelBlock(preferred=64, multiple=16)  # FlashAttention 4 reads tiles of 64; Triton if 16 is asked for
     return KernelBlock(preferred=DEFAULT_BLOCK, multiple=16)
 
 
 def _check_8_bit_before_ada(layers: Sequence[Layer], capability: tuple[int, int]) -> None:
-    """Before capability 8.9 only FlashInfer reads 8-bit KV: from Ampere on, no MLA, and heads of few widths."""
+    """Before capability 8.9 only FlashInfer reads 8-bit KV: from Ampere on, without MLA, and for few head widths."""
     widths = {
         width
         for layer in layers
@@ -94,7 +94,7 @@ def _check_8_bit_before_ada(layers: Sequence[Layer], capability: tuple[int, int]
 
 
 def _latent_block(kv: KvTypes, capability: tuple[int, int]) -> KernelBlock:
-    """Dense MLA. Hopper: FlashAttention for 16-bit KV (16), FlashMLA for fp8 (64; Triton where 16 was asked for)."""
+    """Dense MLA. Hopper: FlashAttention for 16-bit KV (16), FlashMLA for fp8 (64; Triton if 16 is asked for)."""
     if kv.key.name == "fp8_e5m2":
         raise InputError("no MLA kernel of vLLM stores KV in fp8_e5m2", hint="use fp8", key="kv_dtype")
     if capability[0] == 10:
@@ -105,8 +105,8 @@ def _latent_block(kv: KvTypes, capability: tuple[int, int]) -> KernelBlock:
 
 
 def _sparse_latent_block(capability: tuple[int, int], *, is_8_bit: bool, widths: set[int]) -> KernelBlock:
-    """Sparse MLA: the indexer reads pages of 64. Kernels exist for Hopper and newer only; Hopper's read 8-bit KV only
-    where a latent and its rope key are 576 values (GLM-5.3-Flash's are 512)."""
+    """Sparse MLA: the indexer reads pages of 64. Only Hopper and newer have kernels; Hopper's read 8-bit KV only where
+    a latent and its rope key are 576 values (GLM-5.3-Flash's are 512)."""
     if is_8_bit and capability[0] == 9 and widths != {_PACKED_LATENT_WIDTH}:
         raise InputError(
             f"no sparse MLA kernel of vLLM reads 8-bit KV of latents of {', '.join(map(str, sorted(widths)))} values "
@@ -139,9 +139,9 @@ def attention_block(block: KernelBlock, asked: int | None) -> int:
 def checkpoint_blocks(
     layer: RecurrentLayer, capability: tuple[int, int], release: tuple[int, ...] = CHECKED_RELEASE
 ) -> int:
-    """1 where the layer's prefill kernel can export a state from within a chunk, for the prefix cache; else 0.
+    """1 where the layer's prefill kernel can export a state from within a chunk for the prefix cache, else 0.
 
-    Mamba-2 always; gated delta net on FlashInfer's kernel; Kimi-K3's KDA on FlashKDA.
+    Mamba-2 always can, gated delta net on FlashInfer's kernel, Kimi-K3's KDA on FlashKDA.
     """
     if isinstance(layer, Mamba2State):
         return 1
@@ -166,9 +166,9 @@ def _has_flashinfer_gdn(layer: GatedDeltaState, capability: tuple[int, int], rel
 def state_alignment(
     layers: Sequence[RecurrentLayer], capability: tuple[int, int], release: tuple[int, ...] = CHECKED_RELEASE
 ) -> int:
-    """Tokens of which a block must be a multiple so that a prefill can export states at block ends.
+    """The number of tokens that a block must be a multiple of, so that a prefill can export states at block ends.
 
-    Only gated delta net asks for it, and only where every recurrent layer can export.
+    Only gated delta net needs it, and only where every recurrent layer can export.
     """
     if all(isinstance(layer, GatedDeltaState) and _has_flashinfer_gdn(layer, capability, release) for layer in layers):
         return FLASHINFER_GDN_ALIGNMENT
@@ -177,7 +177,7 @@ def state_alignment(
 
 @dataclass(frozen=True, kw_only=True)
 class HybridBlock:
-    """A block long enough that one layer's attention page holds a layer's state, and that page."""
+    """A block so long that the attention page of a layer holds a state, and the bytes of that page."""
 
     block_tokens: int
     page_bytes: int
@@ -195,8 +195,8 @@ def hybrid_block(
 ) -> HybridBlock:
     """Attention block = alignment × ceil(state bytes / (alignment × attention bytes per token of one layer)).
 
-    Alignment = the kernels' block; at least 128 where attention is MLA; with prefix caching the least common multiple
-    with what exporting states asks for. Worked case (Qwen3.5-35B-A3B): state 3 × 8,192 × 2 + 32 × 128 × 128 × 4 =
+    Alignment = the kernels' block, at least 128 with MLA; with prefix caching, its least common multiple with the
+    alignment of exported states. Worked case (Qwen3.5-35B-A3B): state 3 × 8,192 × 2 + 32 × 128 × 128 × 4 =
     2,146,304 B, attention 2 × 2 × 256 × 2 = 2,048 B a token, alignment 64: 64 × ceil(2,146,304 / 131,072) = 1,088.
     """
     alignment = max(block_tokens, 128) if isinstance(attention, LatentAttention) else block_tokens

@@ -1,4 +1,4 @@
-"""Layers into groups: caches that one block table serves. All groups draw their blocks from one pool.
+"""Groups of caches that share a block table. All groups draw their blocks from one pool.
 
 Source: vLLM 0.33, ``kv_cache_planning.py``.
 """
@@ -15,8 +15,8 @@ Group = list[PageSpec]
 def make_groups(specs: Sequence[PageSpec], *, hybrid_manager: bool = True, side_by_side: bool = False) -> list[Group]:
     """The groups of a model's caches, in order of their first layer.
 
-    ``side_by_side``: pages of several sizes may lie in one block (DeepSeek-V4), so nothing is made equal.
-    Without the hybrid manager windows and chunks keep every token where a full layer is among them.
+    ``side_by_side``: pages of several sizes may lie in one block (DeepSeek-V4), so pages are not made equal. Without
+    the hybrid manager, windows and chunks keep every token where there is a full layer.
     """
     if not hybrid_manager:
         specs = _without_windows(specs)
@@ -33,7 +33,7 @@ def make_groups(specs: Sequence[PageSpec], *, hybrid_manager: bool = True, side_
 
 
 def _bucketed(specs: Sequence[PageSpec], key: Callable[[PageSpec], Hashable]) -> list[Group]:
-    """``specs`` sorted into buckets by ``key``, in order of first appearance."""
+    """``specs`` in buckets of equal ``key``, in order of first appearance."""
     buckets: dict[Hashable, Group] = {}
     for spec in specs:
         buckets.setdefault(key(spec), []).append(spec)
@@ -41,11 +41,12 @@ def _bucketed(specs: Sequence[PageSpec], key: Callable[[PageSpec], Hashable]) ->
 
 
 def _equal_pages(specs: Sequence[PageSpec]) -> list[PageSpec] | None:
-    """All pages raised to the largest: a longer block where the ratio is whole, else padding; None where neither works.
+    """All pages raised to the largest: by a longer block where the ratio is whole, else by padding; None where neither
+    works.
 
-    Worked case: pages of 16 KiB and 32 KiB in blocks of 16 become 32 KiB with blocks of 32 and 16.
-    A state's page is padded (its bytes do not depend on the block). A latent's rows must stay whole, so it cannot be
-    padded: the caller then gives window layers every token, or refuses.
+    Worked case: pages of 16 KiB and 32 KiB in blocks of 16 become 32 KiB with blocks of 32 and 16. A state's page is
+    always padded, because its bytes do not depend on the block. A latent's page cannot be padded, because its rows must
+    stay whole: the caller then lets window layers keep every token, or refuses the model.
     """
     largest = max(spec.page_bytes for spec in specs)
     equal: list[PageSpec] = []
@@ -64,7 +65,7 @@ def _equal_pages(specs: Sequence[PageSpec]) -> list[PageSpec] | None:
 
 
 def _as_full(specs: Sequence[PageSpec]) -> Group:
-    """Latent pages that cannot be made equal with windows': the windows keep every token, in one group."""
+    """One group in which windows keep every token, because latent pages cannot be made equal to theirs."""
     if all(spec.family in (FULL, LATENT, SLIDING) for spec in specs):
         full = _without_windows(specs)
         if len({spec.token_demand for spec in full}) == 1:
@@ -76,7 +77,7 @@ def _as_full(specs: Sequence[PageSpec]) -> Group:
 
 
 def _without_windows(specs: Sequence[PageSpec]) -> list[PageSpec]:
-    """Windows and chunks as full layers, where a full one is among them; refused where that does not unify them."""
+    """Windows and chunks as full layers, where there is a full one; InputError where layers still differ."""
     if len({spec.token_demand for spec in specs}) <= 1:
         return list(specs)
     blocks = {spec.block_tokens for spec in specs if spec.keeps_all_tokens}
@@ -97,9 +98,9 @@ def _without_windows(specs: Sequence[PageSpec]) -> list[PageSpec]:
 
 
 def _dealt_groups(specs: Sequence[PageSpec]) -> list[Group]:
-    """Equal caches form buckets; a bucket is dealt round-robin into groups of one size.
+    """Equal caches form a bucket; each bucket is dealt round-robin into groups of one size.
 
-    Size = the smallest bucket; the largest, if that is less than 1.5 × the smallest (padding then costs little).
+    Size = the smallest bucket, or the largest if it is less than 1.5 × the smallest (padding then costs little).
     Worked case: 5 full and 29 sliding layers: size 5, 1 full group and ceil(29 / 5) = 6 sliding ones.
     """
     buckets = _bucketed(specs, lambda spec: spec.sameness)
@@ -115,10 +116,10 @@ def _dealt_groups(specs: Sequence[PageSpec]) -> list[Group]:
 def _packed_groups(specs: Sequence[PageSpec]) -> list[Group]:
     """Groups of pages that lie side by side: only balanced buckets are split, into groups of d repeats.
 
-    A bucket is balanced if each of its page sizes has as many layers, x. d is the value from the largest x of a
-    balanced bucket with several page sizes up to the largest x that pads the balanced buckets least (ties: the larger).
-    Worked case (DeepSeek-V4-Flash): x = 43, 21, 20; d = 22; the 43 window layers make 22 + 21. States and rings are
-    split further, until their group fits the block that the others need (GLM-5.3-Flash: 34 states in 4 groups).
+    A bucket is balanced if each of its page sizes has the same number of layers, x. d lies between the largest x of a
+    balanced bucket with several page sizes and the largest x of all, where it pads the balanced buckets least (ties:
+    the larger). Worked case (DeepSeek-V4-Flash): x = 43, 21, 20; d = 22; the 43 window layers make 22 + 21. States and
+    rings are split further, until their group fits the block that the others need (GLM-5.3-Flash: 34 states, 4 groups).
     """
     buckets = _bucketed(specs, lambda spec: spec.token_demand)
     sized = [_bucketed(bucket, lambda spec: spec.page_bytes) for bucket in buckets]
@@ -147,7 +148,7 @@ def _dealt(repeats: Sequence[tuple[PageSpec, ...]], count: int) -> list[Group]:
 
 
 def _follows_tokens(group: Sequence[PageSpec]) -> bool:
-    """Whether the group's pages hold tokens: states and rings are one page a request, and fit the others' block."""
+    """Whether the group's pages hold tokens; states and rings take one page per request."""
     return all(spec.family not in (STATE, RING) for spec in group)
 
 

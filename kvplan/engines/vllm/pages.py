@@ -1,4 +1,4 @@
-"""A model's layers on one rank as vLLM pages them: specs, groups, the bytes of one block of the shared pool."""
+"""A model's layers on one rank as vLLM pages them: caches, groups, and the bytes of a block of the shared pool."""
 
 import math
 from collections.abc import Sequence
@@ -51,22 +51,22 @@ from kvplan.model import ModelSpec
 _PRICED = "kvplan model prices it without a pool"
 
 _LATENTS_ALIGNED, _LATENT_ALIGNMENT_BYTES = (0, 7), 256
-"""The release whose CUDA cache pads each latent to whole 256 B (``VLLM_MLA_CUDA_MEM_ALIGN_KV_CACHE``)."""
+"""The release that pads each latent to multiples of 256 B (``VLLM_MLA_CUDA_MEM_ALIGN_KV_CACHE``)."""
 
 
 def stage_layouts(
     model: ModelSpec, deployment: Deployment, settings: Settings, kv: KvTypes, drafter: Drafter | None = None
 ) -> tuple[CacheLayout, ...]:
-    """The groups of the whole model, once for each pipeline stage with the block of a rank of that stage.
+    """The groups of the whole model for each pipeline stage, with the size of that stage's blocks.
 
-    Groups are formed over all stages; a rank pages its own layers of each group, and the bytes of a block are those of
-    its largest group. Raises InputError for a parallelism or a block that vLLM refuses.
+    Groups span all stages; a rank pages its own layers of each group, and its largest group gives the bytes of a block.
+    Raises InputError for a parallelism or a block size that vLLM refuses.
     """
     rank_layers = model.rank_layers(deployment.tensor_parallel)
     block, specs = _specs(rank_layers, deployment, settings, kv, drafter)
     if not specs:
         raise UnsupportedModelError(
-            f"cannot tell: {model.id} keeps no KV cache, so there is no pool to plan", hint=f"kvplan model {model.id}"
+            f"cannot tell: {model.id} has no KV cache, so there is no pool to plan", hint=f"kvplan model {model.id}"
         )
     side_by_side = any(spec.family in (PACKED_WINDOW, RING) for spec in specs)
     has_others = any(spec.family not in (FULL, LATENT, SLIDING, CHUNKED) for spec in specs)  # priced as by 0.33
@@ -88,14 +88,14 @@ def stage_layouts(
 
 
 def _page_bytes(group: Sequence[PageSpec], stage: range) -> int:
-    """One block of the layers that ``stage`` holds of ``group``."""
+    """One block of those layers of ``group`` that ``stage`` holds."""
     return sum(spec.page_bytes for spec in group if spec.decoder_layer in stage)
 
 
 def _cache_group(group: Sequence[PageSpec], stage: range, context_parallel: int) -> CacheGroup:
     """``group`` as a plan shows it: layers of all stages, page bytes of ``stage``.
 
-    A group of unlike pages is named by its first layer that is not an index.
+    It is named after its first layer that is not an index.
     """
     named = next((spec for spec in group if not isinstance(spec.layer, IndexKeys)), group[0])
     return CacheGroup(
@@ -155,7 +155,7 @@ def _specs(
 
 
 def _block(layers: Sequence[Layer], deployment: Deployment, settings: Settings, kv: KvTypes) -> tuple[int, int | None]:
-    """The engine's block, and the page that a hybrid's states share with attention; None where each has its own."""
+    """The engine's block size, and the page that a hybrid's states share with attention, None without one."""
     kept = [layer for layer in layers if not isinstance(layer, SharedKv)]
     attention = [layer for layer in kept if not isinstance(layer, RecurrentLayer)]
     states = [layer for layer in kept if isinstance(layer, RecurrentLayer)]
@@ -181,16 +181,16 @@ def _block(layers: Sequence[Layer], deployment: Deployment, settings: Settings, 
 
 
 def _state_blocks(layer: RecurrentLayer, deployment: Deployment, settings: Settings, drafter: Drafter | None) -> int:
-    """Blocks of state a request takes: one, and one for every token guessed; with prefix caching one more, and another
+    """Blocks of state that a request takes: one, and one per drafted token; with prefix caching one more, and another
     where the layer can export a state from within a prefill."""
-    guessed = 0 if drafter is None else drafter.tokens
+    drafted = 0 if drafter is None else drafter.tokens
     if not settings.prefix_caching:
-        return 1 + guessed
-    return 2 + guessed + checkpoint_blocks(layer, capability_of(deployment), release_of(deployment))
+        return 1 + drafted
+    return 2 + drafted + checkpoint_blocks(layer, capability_of(deployment), release_of(deployment))
 
 
 def _typical(attention: Sequence[Layer]) -> Layer:
-    """The layer by which a hybrid's block is measured: the first that keeps every token, else the first window."""
+    """The layer that determines a hybrid's block: the first that keeps every token, else the first window."""
     for kinds in ((FullAttention, LatentAttention), (SlidingAttention, ChunkedAttention), (CrossAttention,)):
         for layer in attention:
             if isinstance(layer, kinds):
@@ -199,7 +199,7 @@ def _typical(attention: Sequence[Layer]) -> Layer:
 
 
 def _check_context_parallel(model: ModelSpec, groups: Sequence[Sequence[PageSpec]], deployment: Deployment) -> None:
-    """Decode context parallelism deals tokens to ranks that would hold copies; windows cannot take part."""
+    """Decode context parallelism splits tokens over ranks that would hold copies; windows cannot take part."""
     ranks, tensor_parallel = deployment.context_parallel, deployment.tensor_parallel
     if ranks == 1:
         return
@@ -213,7 +213,7 @@ def _check_context_parallel(model: ModelSpec, groups: Sequence[Sequence[PageSpec
     if not families <= {FULL, LATENT, STATE}:
         raise InputError(
             "vLLM has no context parallelism for window, chunk, cross-attention or compressed layers",
-            hint="leave --context-parallel out",
+            hint="leave out --context-parallel",
             key="context_parallel",
         )
     for layer in model.caches:

@@ -1,5 +1,7 @@
-"""One cache of one layer on one rank, as vLLM pages it: how many tokens a page holds, how many bytes, and what of a
-request it keeps. Sources: vLLM 0.33, ``kv_cache_interface.py`` and each layer's ``get_kv_cache_spec``."""
+"""One layer's cache on one rank as vLLM pages it: the tokens and bytes of a page, and what it keeps of a request.
+
+Sources: vLLM 0.33, ``kv_cache_interface.py`` and each layer's ``get_kv_cache_spec``.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -34,26 +36,25 @@ FULL, LATENT, SLIDING, CHUNKED, STATE, CROSS, PACKED_WINDOW, RING = (
     "packed window",
     "ring",
 )
-"""Families: which caches vLLM treats alike. ``full`` and ``latent`` keep every token and may share a group."""
+"""Families of caches that vLLM treats alike. ``full`` and ``latent`` keep every token and may share a group."""
 
 _RULES = {FULL: "full", LATENT: "full", SLIDING: "sliding", CHUNKED: "chunked", PACKED_WINDOW: "sliding"}
 
 PACKED_ALIGNMENT_BYTES = 576
-"""DeepSeek-V4: pages are whole rows of 576 B, so that several page sizes can lie side by side in a block."""
+"""Pages of DeepSeek-V4 are whole rows of 576 B, so that several page sizes can lie side by side in a block."""
 
 PACKED_KERNEL_BLOCK = 256
-"""Tokens of a block that the kernels of compressed KV (DeepSeek-V4) and of pooled index keys (GLM-5.3-Flash) read at
-once: where a block is longer, blocks lie whole reads apart."""
+"""Tokens that the kernels of compressed KV (DeepSeek-V4) and of pooled index keys (GLM-5.3-Flash) read at once. Longer
+blocks start at multiples of one read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageSpec:
-    """One cache of one layer. ``layer`` is the rank's share: caches of equal layers page equally.
+    """One cache of one layer. ``layer`` is the rank's share of it: equal layers page equally.
 
-    ``decoder_layer`` is the index of the decoder layer that owns it, for pipeline stages.
-    ``retained_tokens`` are kept below the window. ``page_bytes`` may be padded;
-    ``fixed_blocks`` is what a request takes where its length does not matter. Where pages
-    lie side by side, blocks are whole multiples of ``stride_bytes`` apart.
+    ``decoder_layer``: index of the decoder layer that owns the cache, for pipeline stages. ``retained_tokens`` are kept
+    below the window. ``page_bytes`` may be padded. ``fixed_blocks``: what a request takes where its length does not
+    matter. Where pages lie side by side, blocks start at multiples of ``stride_bytes``.
     """
 
     family: str
@@ -78,12 +79,12 @@ class PageSpec:
 
     @property
     def sameness(self) -> tuple[object, ...]:
-        """What must be equal for caches to form one bucket."""
+        """Caches for which this is equal form one bucket."""
         return (self.family, self.layer, self.block_tokens, self.page_bytes, self.window_tokens, self.fixed_blocks)
 
     @property
     def token_demand(self) -> tuple[object, ...]:
-        """What must be equal for caches of unlike pages to share one group: they need the same token slots."""
+        """Caches for which this is equal may share a group even if their pages differ: they need the same slots."""
         if self.keeps_all_tokens:
             return ("all tokens", self.block_tokens)
         if self.family == STATE:
@@ -91,13 +92,13 @@ class PageSpec:
         return (self.family, self.block_tokens, self.window_tokens)
 
     def with_block(self, block_tokens: int) -> Self:
-        """The same cache with another page length; its bytes follow, a state's stay."""
+        """The same cache with a page of ``block_tokens``, and bytes in proportion."""
         assert self.page_bytes * block_tokens % self.block_tokens == 0
         return replace(self, block_tokens=block_tokens, page_bytes=self.page_bytes * block_tokens // self.block_tokens)
 
 
 def padded(amount: int, alignment: int) -> int:
-    """``amount`` raised to a multiple of ``alignment``.
+    """``amount`` rounded up to a multiple of ``alignment``.
 
     >>> padded(37376, 576)
     37440
@@ -116,8 +117,8 @@ def attention_spec(
 ) -> PageSpec | None:
     """The cache of a layer that is not recurrent; None where it keeps nothing.
 
-    ``encoder_tokens`` is the token budget of the encoder, by which cross attention is sized. ``pools_index``: an index
-    entry of several tokens lies beside plain latents (GLM-5.3-Flash), not beside compressed KV (DeepSeek-V4).
+    ``encoder_tokens``: the encoder's token budget, by which cross attention is sized. ``pools_index``: index entries of
+    several tokens lie beside plain latents (GLM-5.3-Flash), not beside compressed KV (DeepSeek-V4).
     Raises UnsupportedModelError for a kind that vLLM does not page.
     """
     growing, windowed = layer.growing_bytes_per_token(kv), layer.windowed_bytes_per_token(kv)
@@ -166,10 +167,10 @@ def attention_spec(
 
 
 def _packed_spec(layer: Layer, decoder_layer: int, kv: KvTypes, *, block_tokens: int) -> PageSpec:
-    """A cache of DeepSeek-V4's kind: a block counts tokens also where entries are compressed; pages are padded.
+    """A cache of DeepSeek-V4's kind: blocks count tokens even where entries are compressed, and pages are padded.
 
-    The window's block is 64 tokens; the compressor states' 4 and 8, so that their pages are about as large. A block
-    longer than the kernels' 256 tokens is read in pieces, so blocks must lie whole pieces apart.
+    The window's block is 64 tokens; the compressor states' 4 and 8, so that their pages are about as large. Kernels
+    read a block of more than 256 tokens in pieces, so blocks start at multiples of a piece.
     Source: vLLM 0.33, ``models/deepseek_v4`` (attention and compressor).
     """
     family, window, block, stride = LATENT, None, block_tokens, 1
@@ -200,7 +201,7 @@ def _packed_spec(layer: Layer, decoder_layer: int, kv: KvTypes, *, block_tokens:
 def state_spec(
     layer: RecurrentLayer, decoder_layer: int, kv: KvTypes, *, block_tokens: int, page_bytes: int, blocks: int
 ) -> PageSpec:
-    """The state of a recurrent layer in a page of ``page_bytes``, of which a request takes ``blocks``."""
+    """A recurrent layer's state in a page of ``page_bytes``; a request takes ``blocks`` of them."""
     assert page_bytes >= layer.fixed_bytes(kv)
     return PageSpec(
         family=STATE,
