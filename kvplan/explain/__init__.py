@@ -32,7 +32,7 @@ class Page:
 
 
 def load_page(topic: str) -> Page:
-    """The page on ``topic``; InputError names the nearest for one that is not there."""
+    """The page on ``topic``. Raises InputError with the nearest topic where there is no such page."""
     topic = topic.strip().lower()
     if topic not in TOPICS:
         near = get_close_matches(topic, list(TOPICS), 1)
