@@ -19,10 +19,10 @@ from typing import Any
 
 from kvplan.engines import engine_plan, parse_engine
 from kvplan.engines.base import Deployment, EnginePlan
-from kvplan.engines.ggml_types import cache_types
-from kvplan.engines.llama_cpp.slots import UBATCH_TOKENS, Buffers, buffers, divide_context
+from kvplan.engines.llama_cpp.cache import UBATCH_TOKENS, Buffers, buffers, cache_types, divide_context
 from kvplan.engines.ranks import keep
-from kvplan.engines.sglang.rules import kv_memory, kv_types
+from kvplan.engines.sglang.pools import kv_memory
+from kvplan.engines.sglang.storage import kv_types
 from kvplan.engines.tensorrt_llm import FREE_FRACTION
 from kvplan.engines.weights import rank_weights
 from kvplan.hf_config import read_config
@@ -246,7 +246,10 @@ def _sglang(row: Mapping[str, Any], data: Path) -> Iterator[Line]:
         yield _line(row, "pool from the config", planned * scales, pools, judged=not apart)
     if model is not None and row.get("kv_tokens"):
         word = {"auto": "auto", "bf16": "bfloat16"}.get(row["kv_cache_dtype"], row["kv_cache_dtype"])
-        kept = keep((kept for layer in model.rank_layers(row.get("tp") or 1) for kept in layer), kv_types(model, word))
+        kept = keep(
+            (kept for layer in model.rank_layers(row.get("tp") or 1) for kept in layer),
+            kv_types(model, Deployment(kv_dtype=word)),
+        )
         scales = 8 / 9 if "fp4" in word else 1.0
         planned = float(kept.token_bytes) * row["kv_tokens"] * scales / GIB
         yield _line(row, "bytes of its tokens", planned, _printed_sglang(row), judged=True)

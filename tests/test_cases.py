@@ -17,7 +17,7 @@ from kvplan.cli import main
 from kvplan.engines.base import Budget, BudgetTerm, Deployment, Finding
 from kvplan.engines.memory_share import share_findings
 from kvplan.engines.sglang.findings import window_pool_finding
-from kvplan.engines.sglang.rules import smallest_fraction, window_pool_tokens
+from kvplan.engines.sglang.pools import smallest_fraction, window_pool_tokens
 from kvplan.engines.vllm.budget import requested_bytes
 from kvplan.engines.vllm.budget_terms import sampler_bytes
 from kvplan.engines.vllm.rank_facts import RankFacts

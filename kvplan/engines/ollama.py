@@ -1,4 +1,4 @@
-"""Ollama: a llama-server for each model, with a window for each of its parallel requests.
+"""Ollama: a llama-server for each model, with one window per parallel request.
 
 Source: ``llm/server.go`` (``-c num_ctx × parallel -np parallel``, the window cut to the model's) and
 ``server/routes.go`` (the window by the memory of all GPUs) of 0.33.
@@ -7,26 +7,26 @@ Source: ``llm/server.go`` (``-c num_ctx × parallel -np parallel``, the window c
 import shlex
 from dataclasses import replace
 
-from kvplan.engines.base import Deployment, EnginePlan, EngineVersion, Finding
+from kvplan.engines.base import Deployment, EnginePlan, EngineVersion
 from kvplan.engines.devices import device_bytes
 from kvplan.engines.engine import EAGER, Engine, EngineMetrics
 from kvplan.engines.flag_values import Served
-from kvplan.engines.ggml_types import cache_word
 from kvplan.engines.llama_cpp import ENGINE as LLAMA_CPP
+from kvplan.engines.llama_cpp.cache import cache_word
 from kvplan.model import ModelSpec
 from kvplan.units import GIB
 
 _WINDOWS = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4096))
-"""Memory of all GPUs together → ``num_ctx`` where nothing says one."""
+"""Memory of all GPUs together → the default ``num_ctx``."""
 _HINTS = {
     "cache-does-not-fit": "a smaller OLLAMA_CONTEXT_LENGTH or OLLAMA_NUM_PARALLEL, or OLLAMA_KV_CACHE_TYPE=q8_0",
     "no-output-cap-by-default": "PARAMETER num_predict N in the Modelfile, or num_predict with each request",
 }
-"""What to do in Ollama's words, where llama.cpp has a flag of its own."""
+"""Hints in Ollama's words, where llama.cpp's are flags that Ollama does not have."""
 
 
 def _as_llama_server(model: ModelSpec, deployment: Deployment) -> Deployment:
-    """The deployment of the llama-server that is started: all windows together are its context."""
+    """The deployment of the llama-server that Ollama starts: its context is all windows together."""
     gpus = deployment.tensor_parallel * deployment.pipeline_parallel
     default = next(window for least, window in _WINDOWS if device_bytes(deployment) * gpus >= least)
     window = min(deployment.max_model_len or default, model.max_context_tokens or default)
@@ -42,11 +42,8 @@ def _as_llama_server(model: ModelSpec, deployment: Deployment) -> Deployment:
 
 def _plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     plan = LLAMA_CPP.plan(model, _as_llama_server(model, deployment))
-    return replace(plan, findings=tuple(_in_its_words(finding) for finding in plan.findings))
-
-
-def _in_its_words(finding: Finding) -> Finding:
-    return replace(finding, hint=_HINTS.get(finding.code, finding.hint))
+    findings = (replace(finding, hint=_HINTS.get(finding.code, finding.hint)) for finding in plan.findings)
+    return replace(plan, findings=tuple(findings))
 
 
 def _command(served: Served) -> str:

@@ -1,11 +1,12 @@
-"""TensorRT-LLM: a share of what is free after loading becomes blocks; a request has all its blocks before it starts.
+"""TensorRT-LLM: a share of what is free after loading becomes blocks; a request gets all its blocks before it starts.
 
 Source: ``kvCacheManager.cpp``, ``_torch/pyexecutor/_util.py`` and ``kv_cache/vswa.py`` of the public repository, and
-start-up logs. The pool is exact from the memory that is free; how much is free is an estimate (weights, one step's
+start-up logs. The pool follows exactly from the free memory; how much is free is an estimate (weights, one step's
 activations, the context).
 """
 
 import shlex
+from dataclasses import replace
 from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm, Deployment, EnginePlan, Finding, Settings
@@ -23,11 +24,11 @@ from kvplan.engines.flag_values import (
     unless,
     window,
 )
-from kvplan.engines.memory_share import others_term, utilization_of_free
+from kvplan.engines.memory_share import utilization_of_free
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.token_pool import (
-    CONTEXT,
     free_memory_estimated,
+    free_share_budget,
     model_notes,
     named_type,
     one_pool,
@@ -70,9 +71,9 @@ _BAND_SHARE = Fraction(5, 100)
 """The least half width, as a share of the pool: one log was compared."""
 
 
-def kv_types(model: ModelSpec, kv_dtype: str) -> KvTypes:
-    """``auto`` follows the checkpoint's KV scheme, else the model's type."""
-    word = (model.kv_scheme or model.dtype) if kv_dtype == "auto" else kv_dtype
+def kv_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
+    """The stored types; ``auto`` is the checkpoint's KV scheme, else the model's type."""
+    word = (model.kv_scheme or model.dtype) if deployment.kv_dtype == "auto" else deployment.kv_dtype
     stored = named_type("fp8" if word.startswith("fp8") else word, _TYPES, "TensorRT-LLM")
     return KvTypes(key=stored, value=stored)
 
@@ -80,11 +81,11 @@ def kv_types(model: ModelSpec, kv_dtype: str) -> KvTypes:
 def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     """Blocks of one pool, charged ceil(L / block) and reserved to completion (GUARANTEED_NO_EVICT, the default).
 
-    Windows have pools of their own only where ``max_attention_window`` is given: unasked, one window of
-    ``max_seq_len`` holds for all layers.
+    Windows have pools of their own only where ``max_attention_window`` is given; by default all layers have one window
+    of ``max_seq_len``.
     """
     _refuse(model, deployment)
-    kv = kv_types(model, deployment.kv_dtype)
+    kv = kv_types(model, deployment)
     settings = _settings(model, deployment)
     block = deployment.block_size or BLOCK_TOKENS
     stages, windows = [], 0
@@ -124,16 +125,16 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
     kept = model.caches
     if model.is_encoder_decoder:
         raise UnsupportedModelError(
-            f"cannot tell: TensorRT-LLM shares its pool between self and cross attention by a fraction of its own, "
-            f"which is not modelled ({model.id})",
-            hint="per request: self-attention KV to the output limit, cross-attention KV to the encoder's length "
-            "(kvplan model says both); set max_input_len to the encoder's length",
+            f"cannot tell: TensorRT-LLM divides its pool between self and cross attention by a fraction that is not "
+            f"modelled ({model.id})",
+            hint="per request: self-attention KV up to the output limit, cross-attention KV of the encoder's length "
+            "(kvplan model shows both); set max_input_len to the encoder's length",
             key="engine",
         )
     if any(isinstance(layer, RecurrentLayer) for layer in kept):
         raise UnsupportedModelError(
             "cannot tell: TensorRT-LLM keeps recurrent states for max_batch_size sequences, and snapshots of them for "
-            "block reuse, by a manager that differs from release to release",
+            "block reuse, in a way that differs from release to release",
             hint="plan it for vLLM or SGLang, or start the engine once and read its log: kvplan calibrate LOG",
             key="engine",
         )
@@ -154,35 +155,16 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
 
 
 def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage: int) -> Budget:
-    """Free after loading = total − weights − context − one step; the pool is the fraction of it."""
-    loaded = load_rank(model, deployment, stage)
+    """The pool is the fraction of total − weights − context − one step."""
+    loaded, share = load_rank(model, deployment, stage), settings.memory_utilization
     step = logits_and_step_bytes(
         model, settings.max_num_batched_tokens, settings.max_num_seqs, deployment.tensor_parallel
     )
-    free = loaded.total_bytes - deployment.other_processes_bytes - loaded.weights.bytes - CONTEXT.bytes - step
-    kv = int(free * settings.memory_utilization) if free > 0 else free
-    half = int((loaded.weights.bytes * loaded.weights.unsure_share + step) * settings.memory_utilization)
-    half = max(half, int(abs(kv) * _BAND_SHARE))
-    answer = Budget(
-        rank=loaded.rank,
-        total_bytes=loaded.total_bytes,
-        requested_bytes=loaded.total_bytes,
-        terms=(
-            BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
-            CONTEXT,
-            *others_term(deployment),
-            BudgetTerm(name="activations", bytes=step, formula="one step of hidden states, and logits in float32"),
-            BudgetTerm(
-                name="left_free",
-                bytes=free - kv,
-                formula=f"(1 − {float(settings.memory_utilization):g}) × what is free after loading",
-            ),
-        ),
-        kv_bytes=kv,
-        kv_bytes_low=kv - half,
-        kv_bytes_high=kv + half,
-    )
-    return answer.corrected(deployment.corrections)
+    term = BudgetTerm(name="activations", bytes=step, formula="one step of hidden states, and logits in float32")
+    budget = free_share_budget(deployment, loaded, loaded.total_bytes, term, share)
+    kv, unsure = budget.kv_bytes, loaded.weights.bytes * loaded.weights.unsure_share + step
+    half = max(int(unsure * share), int(abs(kv) * _BAND_SHARE))
+    return replace(budget, kv_bytes_low=kv - half, kv_bytes_high=kv + half).corrected(deployment.corrections)
 
 
 def logits_and_step_bytes(model: ModelSpec, step_tokens: int, sequences: int, tensor_parallel: int) -> int:
@@ -198,7 +180,7 @@ def _findings(model: ModelSpec, deployment: Deployment, windows: int) -> tuple[F
     whole = windows_kept_whole(
         "TensorRT-LLM",
         windows,
-        "with max_attention_window each window gets a pool of an equal share of the memory: not modelled",
+        "with max_attention_window each window gets a pool with an equal share of the memory, which is not modelled",
     )
     findings = [*model_notes(model), *whole]
     if deployment.kv_memory_bytes is None:
@@ -209,7 +191,7 @@ def _findings(model: ModelSpec, deployment: Deployment, windows: int) -> tuple[F
             Finding(
                 code="options-by-file",
                 severity="warning",
-                message="trtllm-serve has no flag for some of this and takes it from a YAML file: " + "; ".join(lines),
+                message="trtllm-serve reads these options only from a YAML file: " + "; ".join(lines),
                 hint="--extra_llm_api_options FILE",
             )
         )
@@ -225,7 +207,7 @@ def _findings(model: ModelSpec, deployment: Deployment, windows: int) -> tuple[F
 
 
 def _file_lines(deployment: Deployment) -> list[str]:
-    """What only the file of options says (``KvCacheConfig`` and ``TorchLlmArgs`` of 1.2)."""
+    """The options that trtllm-serve has no flag for (``KvCacheConfig`` and ``TorchLlmArgs`` of 1.2), as YAML."""
     said = {
         "tokens_per_block": deployment.block_size,
         "enable_block_reuse": "false" if deployment.prefix_caching is False else None,
@@ -250,7 +232,7 @@ ENGINE = Engine(
         }
     ),
     unpriced=(ADAPTERS, OFFLOAD, EAGER, EXPERTS, CHUNKS),
-    kv_types=lambda model, deployment: kv_types(model, deployment.kv_dtype),
+    kv_types=kv_types,
     plan=plan,
     flags=lambda: {
         "--tp_size": unless(1, attention_ranks),

@@ -1,10 +1,12 @@
-"""Text Generation Inference: what a warm-up leaves free becomes slots of one token; requests are charged to their cap.
+"""Text Generation Inference: the memory that a warm-up leaves becomes slots of one token; requests are charged to their
+cap.
 
-Source: ``flash_causal_lm.py`` (``warmup``: 0.95 of what is free), the router's and launcher's defaults; last release
-3.3.
+Source: ``flash_causal_lm.py`` (``warmup``: 0.95 of what is free), the router's and launcher's defaults; the last
+release is 3.3.
 """
 
 import shlex
+from dataclasses import replace
 from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm, Deployment, EnginePlan, Finding, Settings
@@ -21,11 +23,11 @@ from kvplan.engines.flag_values import (
     unless,
     window,
 )
-from kvplan.engines.memory_share import others_term, utilization_of_total
+from kvplan.engines.memory_share import utilization_of_total
 from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.token_pool import (
-    CONTEXT,
     free_memory_estimated,
+    free_share_budget,
     model_notes,
     named_type,
     one_pool,
@@ -58,9 +60,9 @@ _PRICED = (FullAttention, SlidingAttention)
 FREE_SHARE = Fraction(95, 100)
 """Of what is free after the warm-up (``MEMORY_FRACTION`` of ``warmup``)."""
 CONCURRENT_REQUESTS = 128
-"""The router's ``--max-concurrent-requests`` by default."""
+"""Default of the router's ``--max-concurrent-requests``."""
 PREFILL_TOKENS = 4096
-"""Stands for what release 3 derives from the GPU (``max_batch_prefill_tokens``)."""
+"""In place of what release 3 derives from the GPU (``max_batch_prefill_tokens``)."""
 LAST_EARLY_RELEASE = 2
 EARLY_WINDOW_TOKENS = 4096
 UNCHUNKED_MARGIN_TOKENS = 49
@@ -68,15 +70,15 @@ UNCHUNKED_MARGIN_TOKENS = 49
 PROMPT_LOGPROB_BYTES = 8
 """Logits and their log-softmax, float32."""
 _KERNELS = {1: "flashinfer", 16: "paged", 256: "flashdecoding"}
-"""Tokens of a block → the attention that has such blocks."""
+"""Tokens of a block → the attention kernel with such blocks."""
 _BAND_SHARE = Fraction(6, 100)
 _VISION_BAND_SHARE = Fraction(40, 100)
-"""Half widths as shares of the pool, from five logs; the one with a vision encoder had 0.64 of the plan."""
+"""Half widths as shares of the pool, from five logs; the pool of the one vision model was 0.64 of the plan."""
 
 
-def kv_types(model: ModelSpec, kv_dtype: str) -> KvTypes:
-    """``auto`` is the model's type (``--kv-cache-dtype`` knows two 8-bit ones)."""
-    stored = named_type(model.dtype if kv_dtype == "auto" else kv_dtype, _TYPES, "TGI")
+def kv_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
+    """The stored types; ``auto`` is the model's (``--kv-cache-dtype`` knows two 8-bit types)."""
+    stored = named_type(model.dtype if deployment.kv_dtype == "auto" else deployment.kv_dtype, _TYPES, "TGI")
     return KvTypes(key=stored, value=stored)
 
 
@@ -86,7 +88,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     A block is one token (FlashInfer, the default), 16 or 256 with other attention kernels.
     """
     _refuse(model, deployment)
-    kv = kv_types(model, deployment.kv_dtype)
+    kv = kv_types(model, deployment)
     settings = _settings(model, deployment)
     kept = keep(rank_stages(model, deployment)[0], kv)
     block = deployment.block_size or 1
@@ -120,8 +122,8 @@ def _settings(model: ModelSpec, deployment: Deployment) -> Settings:
 
 
 def _prefill_tokens(model: ModelSpec, deployment: Deployment) -> int:
-    """``max_batch_prefill_tokens``: where prompts are not chunked, up to release 2 and with a vision encoder, the
-    launcher takes the window. Otherwise release 3 derives it from the GPU; 4,096 stands for that.
+    """``max_batch_prefill_tokens``: the window where prompts are not chunked, that is up to release 2 and with a vision
+    encoder. Otherwise release 3 derives it from the GPU, and 4,096 is assumed.
     """
     window = _window(model, deployment)
     if _is_early(deployment):
@@ -136,7 +138,7 @@ def _window(model: ModelSpec, deployment: Deployment) -> int:
 
 
 def _is_early(deployment: Deployment) -> bool:
-    """Up to release 2: no chunked prompts, and a warm-up that asks for every prompt token's log-probability."""
+    """Up to release 2: prompts are not chunked, and the warm-up asks for every prompt token's log-probability."""
     release = deployment.engine.release
     return release is not None and release[0] <= LAST_EARLY_RELEASE
 
@@ -144,8 +146,8 @@ def _is_early(deployment: Deployment) -> bool:
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
     if model.keeps(LatentAttention):
         raise UnsupportedModelError(
-            "cannot tell: TGI keeps the expanded keys and values of MLA models for every head, padded to the kernel's "
-            "width, and not the latent",
+            "cannot tell: TGI keeps MLA models' keys and values expanded for every head and padded to the kernel's "
+            "width, not their latent",
             hint="plan it for vLLM or SGLang, which keep the latent",
             key="engine",
         )
@@ -166,35 +168,21 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
 
 
 def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Budget:
-    """0.95 × (memory × cuda_memory_fraction − weights − context − the warm-up prefill)."""
+    """The pool is 0.95 × (memory × cuda_memory_fraction − weights − context − the warm-up prefill)."""
     loaded = load_rank(model, deployment)
-    requested = int(loaded.total_bytes * settings.memory_utilization)
     prefill = prefill_bytes(
         model,
         settings.max_num_batched_tokens,
         deployment.tensor_parallel,
         prompt_logprobs=_is_early(deployment),
     )
-    free = requested - deployment.other_processes_bytes - loaded.weights.bytes - CONTEXT.bytes - prefill
-    kv = int(free * FREE_SHARE) if free > 0 else free
+    term = BudgetTerm(name="activations", bytes=prefill, formula="the warm-up prefill")
+    requested = int(loaded.total_bytes * settings.memory_utilization)
+    budget = free_share_budget(deployment, loaded, requested, term, FREE_SHARE)
+    kv = budget.kv_bytes
     half = max(int(loaded.weights.bytes * loaded.weights.unsure_share) + prefill, int(abs(kv) * _BAND_SHARE))
     below = max(half, int(abs(kv) * _VISION_BAND_SHARE)) if model.shape.has_vision else half
-    answer = Budget(
-        rank=loaded.rank,
-        total_bytes=loaded.total_bytes,
-        requested_bytes=requested,
-        terms=(
-            BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula),
-            CONTEXT,
-            *others_term(deployment),
-            BudgetTerm(name="activations", bytes=prefill, formula="the warm-up prefill"),
-            BudgetTerm(name="left_free", bytes=free - kv, formula="0.05 × what is free after the warm-up"),
-        ),
-        kv_bytes=kv,
-        kv_bytes_low=kv - below,
-        kv_bytes_high=kv + half,
-    )
-    return answer.corrected(deployment.corrections)
+    return replace(budget, kv_bytes_low=kv - below, kv_bytes_high=kv + half).corrected(deployment.corrections)
 
 
 def prefill_bytes(model: ModelSpec, prefill_tokens: int, tensor_parallel: int, *, prompt_logprobs: bool) -> int:
@@ -213,7 +201,7 @@ def _findings(model: ModelSpec, deployment: Deployment, *, windows: int) -> tupl
     if deployment.kv_memory_bytes is None:
         evidence = "five logs were compared"
         if model.shape.has_vision:
-            evidence += "; the one of a vision model had 0.64 of this, since its warm-up runs the encoder"
+            evidence += "; a vision model's pool was 0.64 of the plan, because its warm-up runs the encoder"
         findings.append(free_memory_estimated("TGI", evidence))
     findings.append(
         Finding(
@@ -228,7 +216,7 @@ def _findings(model: ModelSpec, deployment: Deployment, *, windows: int) -> tupl
 
 
 def _command(served: Served) -> str:
-    """The launcher, and the environment that says what no flag of it does (issue 2676 of the repository)."""
+    """The launcher, and environment variables for what it has no flag for (issue 2676 of the repository)."""
     kernel = _KERNELS.get(served.deployment.block_size or 0)
     words = [] if kernel is None else [f"ATTENTION={kernel}"]
     if served.deployment.prefix_caching is False:
@@ -240,7 +228,7 @@ ENGINE = Engine(
     name="tgi",
     has=frozenset({"memory_utilization", "prefix_caching", "block_size"}),
     unpriced=(ADAPTERS, EAGER),
-    kv_types=lambda model, deployment: kv_types(model, deployment.kv_dtype),
+    kv_types=kv_types,
     plan=plan,
     flags=lambda: {
         "--num-shard": TENSOR,

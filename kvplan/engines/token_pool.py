@@ -1,22 +1,26 @@
-"""What SGLang, TensorRT-LLM and TGI have in common: on every rank, what the weights leave is one pool of tokens."""
+"""What engines other than vLLM share: on every rank, the memory that the weights leave is one pool of tokens."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, Deployment, Finding
+from kvplan.engines.lora import adapters_are_priced, lora_bytes
+from kvplan.engines.memory_share import others_term
 from kvplan.engines.ranks import Kept
+from kvplan.engines.weights import LoadedRank
 from kvplan.errors import InputError
 from kvplan.layers import StoredType
 from kvplan.model import ModelSpec, Shape
 from kvplan.units import GIB
 
-CONTEXT = BudgetTerm(name="context", bytes=GIB // 2, formula="the driver's and the library's own")
-"""What a process holds on an NVIDIA card before it allocates anything: 0.45 on an L40S and 0.7 on an H100 by SGLang's
-logs."""
+CONTEXT = BudgetTerm(name="context", bytes=GIB // 2, formula="the driver's and the libraries' own")
+"""What a process holds on an NVIDIA GPU before it allocates anything: by SGLang's logs 0.45 GiB on an L40S, 0.7 on an
+H100."""
 
 
 def pool_bytes(deployment: Deployment, budget: Budget | None) -> int:
-    """Memory of one rank's pool: what the budget leaves, or what was given, for which no budget is made."""
+    """Memory of one rank's pool: what the budget leaves, or what was given, where there is no budget."""
     if budget is not None:
         return budget.kv_bytes
     assert deployment.kv_memory_bytes is not None
@@ -24,9 +28,10 @@ def pool_bytes(deployment: Deployment, budget: Budget | None) -> int:
 
 
 def step_bytes(shape: Shape, tokens: int, tensor_parallel: int) -> int:
-    """A step's widest layer, 16-bit: T × 2 B × (3 × intermediate / tp + 3 × hidden); 4 × hidden where no width is said.
+    """A step's widest layer in 16 bits: T × 2 B × (3 × intermediate / tp + 3 × hidden).
 
-    Gate, up and their product; residual, the layer's input and its output.
+    The first three are gate, up and their product, as wide as 4 × hidden where the config has no width; the others are
+    the residual, the layer's input and its output.
     """
     width = 3 * (shape.intermediate or 4 * shape.hidden) // tensor_parallel + 3 * shape.hidden
     return 2 * tokens * width
@@ -44,7 +49,7 @@ def named_type(word: str, types: Mapping[str, StoredType], engine: str) -> Store
 
 
 def windows_as_full(kept: Kept) -> Kept:
-    """What is kept where a window only masks, so that every layer keeps every token."""
+    """``kept`` where windows only mask and every layer keeps every token."""
     growing, windows, states = kept.counts
     return replace(
         kept,
@@ -56,7 +61,7 @@ def windows_as_full(kept: Kept) -> Kept:
 
 
 def one_pool(kept: Kept, block_tokens: int, *, reserved_blocks: int) -> CacheLayout:
-    """One group, of which a request of L tokens is charged ceil(L / block)."""
+    """One group, in which a request of L tokens is charged ceil(L / block)."""
     group = CacheGroup(
         kind="full attention",
         layers=kept.counts[0],
@@ -73,13 +78,62 @@ def one_pool(kept: Kept, block_tokens: int, *, reserved_blocks: int) -> CacheLay
     )
 
 
+def free_share_budget(
+    deployment: Deployment, loaded: LoadedRank, requested_bytes: int, step: BudgetTerm, share: Fraction
+) -> Budget:
+    """The budget of an engine that measures what is free after loading and takes ``share`` of it for the pool.
+
+    Free = requested − others − weights − context − ``step``; the pool has no band yet.
+    """
+    weights = BudgetTerm(name="weights", bytes=loaded.weights.bytes, formula=loaded.weights.formula)
+    taken = (weights, CONTEXT, *others_term(deployment), step)
+    free = requested_bytes - sum(term.bytes for term in taken)
+    kv = int(free * share) if free > 0 else free
+    left = BudgetTerm(
+        name="left_free", bytes=free - kv, formula=f"{float(1 - share):g} × what is free after loading and one step"
+    )
+    return Budget(
+        rank=loaded.rank,
+        total_bytes=loaded.total_bytes,
+        requested_bytes=requested_bytes,
+        terms=(*taken, left),
+        kv_bytes=kv,
+        kv_bytes_low=kv,
+        kv_bytes_high=kv,
+    )
+
+
+def dense_adapters_are_priced(model: ModelSpec) -> bool:
+    """Whether adapters can be counted by ``adapters_term``: for attention and dense MLPs with known matrices. Buffers
+    for experts depend on the kernel."""
+    return not model.shape.experts and adapters_are_priced(model)
+
+
+def adapters_term(model: ModelSpec, deployment: Deployment, layers: range, tensor_parallel: int) -> BudgetTerm:
+    """Slots × rank × Σ (inputs + outputs) × 2 B over attention and MLP of the decoder ``layers``.
+
+    SGLang allocates them before it sizes the pools; A of the joined q, k, v has three ranks, A of gate and up two
+    (``LoRAMemoryPool.init_buffers`` of ``lora/mem_pool.py`` 0.5.23); embedding and head are adapted only with
+    ``--lora-target-modules all``. llama.cpp loads each tensor of a file to where its layer is (``llama-adapter.cpp``).
+    """
+    amount = lora_bytes(
+        (part for part in model.weights.parts if part.layer is not None),
+        model.shape.hidden,
+        tensor_parallel=tensor_parallel,
+        slots=deployment.lora_slots,
+        rank=deployment.lora_rank,
+        stage=layers,
+    )
+    return BudgetTerm(name="adapters", bytes=amount, formula="slots × rank × Σ (inputs + outputs) × 2 B")
+
+
 def model_notes(model: ModelSpec) -> list[Finding]:
-    """What the model's source leaves open."""
+    """What the model's source leaves uncertain."""
     return [Finding(code="model-note", severity="warning", message=note) for note in model.notes]
 
 
 def windows_kept_whole(engine: str, layers: int, hint: str | None = None) -> Iterator[Finding]:
-    """The finding for a model of whose windows ``layers`` save no memory on ``engine``."""
+    """The finding for a model with ``layers`` window layers that save no memory on ``engine``."""
     if layers:
         yield Finding(
             code="windows-kept-whole",
@@ -90,7 +144,7 @@ def windows_kept_whole(engine: str, layers: int, hint: str | None = None) -> Ite
 
 
 def free_memory_estimated(engine: str, evidence: str) -> Finding:
-    """The finding for an engine that measures, when it starts, what kvplan can only estimate."""
+    """The finding for an engine that measures at start-up what kvplan can only estimate."""
     return Finding(
         code="free-memory-estimated",
         severity="warning",

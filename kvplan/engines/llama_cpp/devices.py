@@ -1,5 +1,5 @@
-"""How llama.cpp deals a model to GPUs: whole layers in proportion to their memory, the head after the last; the input
-embedding stays on the host."""
+"""How llama.cpp divides a model among GPUs: whole layers in proportion to their memory, the head after the last layer;
+the input embedding stays on the host."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -7,22 +7,19 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import accumulate
 
-from kvplan.engines.lora import adapters_are_priced as matrices_are_known
-from kvplan.engines.lora import lora_bytes
 from kvplan.engines.ranks import stage_layers
-from kvplan.engines.weights import RankWeights, part_bytes, rank_weights
+from kvplan.engines.weights import RankWeights, all_bytes, rank_weights
 from kvplan.errors import InputError
-from kvplan.model import ModelSpec, WeightPart, Weights
+from kvplan.model import ModelSpec, Weights
 
 _EMBEDDING = "embed_tokens"
 
 
 def device_layers(layers: int, memories: Sequence[int], sizes: Sequence[int] | None = None) -> tuple[range, ...]:
-    """The decoder layers of each device: ``sizes`` where given (``--tensor-split``), else as its default mode deals
-    them: with the head there are L + 1, and layer i goes to the first device whose cumulative share of the memory is
-    more than i / (L + 1).
+    """The decoder layers of each device: ``sizes`` where given (``--tensor-split``), else llama.cpp's default.
 
-    Source: ``load_tensors`` of ``llama-model.cpp``.
+    With the head there are L + 1 layers; layer i goes to the first device whose cumulative share of the memory is more
+    than i / (L + 1). Source: ``load_tensors`` of ``llama-model.cpp``.
 
     >>> [len(part) for part in device_layers(32, (24, 24))], [len(part) for part in device_layers(80, (80, 40, 40))]
     ([17, 15], [41, 20, 19])
@@ -31,16 +28,16 @@ def device_layers(layers: int, memories: Sequence[int], sizes: Sequence[int] | N
         return stage_layers(layers, len(memories), sizes)
     ends = list(accumulate(memories))
     owners = [bisect_right(ends, Fraction(layer * ends[-1], layers + 1)) for layer in range(layers)]
-    dealt = tuple(
+    parts = tuple(
         range(bisect_right(owners, device - 1), bisect_right(owners, device)) for device in range(len(memories))
     )
-    if not all(dealt):
+    if not all(parts):
         raise InputError(
-            f"by their memory, {', '.join(str(len(part)) for part in dealt)} layers go to the GPUs: one has none",
-            hint="leave the smallest GPU out, or say the layers of each: --pp-layers",
+            f"by their memory, {', '.join(str(len(part)) for part in parts)} layers go to the GPUs: one has none",
+            hint="leave out the smallest GPU, or give the layers of each: --pp-layers",
             key="gpu_memory",
         )
-    return dealt
+    return parts
 
 
 def device_weights(
@@ -48,7 +45,7 @@ def device_weights(
 ) -> RankWeights:
     """Weights of the layers ``parts[device]``, and of the head and the last norm on the last device.
 
-    A head of its own leaves the input embedding to the host; one that is the embedding is a copy of it on the device.
+    Where head and embedding differ, the embedding stays on the host; a tied head is a copy of it on the device.
     Qwen3.8-27B in 8 bits: 26,402.70 MiB on the GPU, 1,288.28 MiB (248,320 × 5,120 × 34 / 32 B) on the host.
     """
     counted = rank_weights(
@@ -65,36 +62,17 @@ def device_weights(
 
 
 def _has_tensors(weights: Weights) -> bool:
-    """Whether the parts are a GGUF file's own tensors, of which each says its type: no arithmetic is left to doubt."""
+    """Whether the parts are a GGUF file's own tensors, each with its type, so that nothing is estimated."""
     return bool(weights.parts) and all(part.stored is not None for part in weights.parts)
 
 
 def _on_devices(weights: Weights, dtype: str) -> Weights:
-    """What of the weights the devices hold."""
+    """The part of ``weights`` that the devices hold."""
     if not any(part.name == "lm_head" for part in weights.parts):
         tied = (replace(part, name="lm_head") if part.name == _EMBEDDING else part for part in weights.parts)
         return replace(weights, parts=tuple(tied))
     kept = tuple(part for part in weights.parts if part.name != _EMBEDDING)
     if weights.stored_bytes is None:
         return replace(weights, parts=kept)
-    share = _bytes(kept, dtype) / _bytes(weights.parts, dtype)
+    share = all_bytes(kept, dtype) / all_bytes(weights.parts, dtype)
     return replace(weights, parts=kept, stored_bytes=int(weights.stored_bytes * share))
-
-
-def _bytes(parts: Sequence[WeightPart], dtype: str) -> Fraction:
-    return sum((part_bytes(part, Fraction(part.parameters), dtype) for part in parts), Fraction(0))
-
-
-def adapters_are_priced(model: ModelSpec) -> bool:
-    """Whether an adapter's tensors can be counted: attention and dense MLPs whose matrices are known."""
-    return not model.shape.experts and matrices_are_known(model)
-
-
-def adapter_bytes(model: ModelSpec, part: range, adapters: int, rank: int) -> int:
-    """Tensors of ``adapters`` files beside the layers ``part``: rank × Σ (inputs + outputs) × 2 B over attention and
-    MLP, the most that a file in f16 holds.
-
-    Source: ``llama-adapter.cpp``, which loads each tensor to where its layer is.
-    """
-    layers = (each for each in model.weights.parts if each.layer is not None)
-    return lora_bytes(layers, model.shape.hidden, tensor_parallel=1, slots=adapters, rank=rank, stage=part)

@@ -1,34 +1,19 @@
 """llama.cpp's plan: a block is one cell of the full cache on one device.
 
 Source: ``llama-context.cpp``, ``llama-kv-cache*.cpp``, ``llama-memory-recurrent.cpp`` and ``tools/server`` of the build
-in llama-cpp-python 0.3.36. Buffers are exact; the scratch (compute) buffer and the driver's context are estimates, for
-flash attention (the default where the device has it) and all layers on the GPUs. ``--tensor-parallel`` and
-``--pipeline-parallel`` both count GPUs over which layers are split, its default mode.
+in llama-cpp-python 0.3.36. Buffers are exact. The compute buffer and the driver's context are estimates, for flash
+attention (the default where the device has it) and all layers on the GPUs. ``--tensor-parallel`` and
+``--pipeline-parallel`` both count the GPUs that layers are split over, its default mode.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.base import (
-    Budget,
-    BudgetTerm,
-    CacheGroup,
-    CacheLayout,
-    Deployment,
-    EnginePlan,
-    Settings,
-)
+from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, Deployment, EnginePlan, Settings
 from kvplan.engines.devices import device_memories
 from kvplan.engines.engine import ADAPTERS
-from kvplan.engines.ggml_types import cache_types
-from kvplan.engines.llama_cpp.devices import adapter_bytes, adapters_are_priced, device_layers, device_weights
-from kvplan.engines.llama_cpp.findings import (
-    cache_findings,
-    device_findings,
-    slot_findings,
-    training_findings,
-    weights_findings,
-)
-from kvplan.engines.llama_cpp.slots import (
+from kvplan.engines.llama_cpp.cache import (
     FIRST_AUTO_SLOTS,
     FIRST_PADDED_BUILD,
     FIRST_WINDOW_CACHES,
@@ -37,6 +22,7 @@ from kvplan.engines.llama_cpp.slots import (
     Buffers,
     Slots,
     buffers,
+    cache_types,
     divide_context,
     ignored_windows,
     is_before,
@@ -44,63 +30,66 @@ from kvplan.engines.llama_cpp.slots import (
     logits_bytes,
     served_tokens,
 )
+from kvplan.engines.llama_cpp.devices import device_layers, device_weights
+from kvplan.engines.llama_cpp.findings import (
+    cache_findings,
+    device_findings,
+    slot_findings,
+    training_findings,
+    weights_findings,
+)
 from kvplan.engines.memory_share import others_term
 from kvplan.engines.ranks import Kept, refuse_options, refuse_other_kinds
-from kvplan.engines.token_pool import CONTEXT, model_notes, pool_bytes, windows_kept_whole
-from kvplan.engines.weights import RankWeights
-from kvplan.errors import InputError
-from kvplan.layers import (
-    ChunkedAttention,
-    FullAttention,
-    KvTypes,
-    SlidingAttention,
+from kvplan.engines.token_pool import (
+    CONTEXT,
+    adapters_term,
+    dense_adapters_are_priced,
+    model_notes,
+    pool_bytes,
+    windows_kept_whole,
 )
+from kvplan.errors import InputError
+from kvplan.layers import ChunkedAttention, FullAttention, KvTypes, SlidingAttention
 from kvplan.model import ModelSpec
 from kvplan.units import MIB
 
-FIRST_BUILD_WITH_FEW_LOGITS = (9400,)
+_FIRST_FEW_LOGITS = (9400,)
 """The build of pull request 23861 (June 2026)."""
-_SCRATCH_BAND_BYTES = 256 * MIB
-"""Half width for the compute buffer, which backends size by the operations they run, and the driver's context."""
+_BAND_BYTES = 256 * MIB
+"""Half width for the driver's context and the compute buffer, whose size depends on the backend's operations."""
 
 
 def kv_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
     """The types of K and V; InputError where they do not suit the model's heads."""
     kv = cache_types(deployment.cache_type_k, deployment.cache_type_v, deployment.kv_dtype)
-    _check_blocks(model, kv)
+    _check_heads(model, kv)
     return kv
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Device:
+    """One GPU: its memory, and the buffers of its decoder layers."""
+
+    index: int
+    layers: range
+    total_bytes: int
+    buffers: Buffers
+
+
 def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
-    """The static cache, where it goes, and whether it fits beside the weights."""
+    """The static cache, where it is allocated, and whether it fits beside the weights."""
     _refuse(model, deployment)
-    kv = kv_types(model, deployment)
-    context = deployment.max_model_len or model.max_context_tokens
-    if context is None:
-        raise InputError(f"{model.id} does not say its context", hint="give --context", key="max_model_len")
-    release = deployment.engine.release
-    padding = 1 if is_before(release, FIRST_PADDED_BUILD) else PADDING_CELLS
-    asked_slots = deployment.max_num_seqs or (1 if is_before(release, FIRST_AUTO_SLOTS) else None)
-    slots = divide_context(context, asked_slots, deployment.kv_unified, padding)
-    swa_full = deployment.swa_full or is_before(release, FIRST_WINDOW_CACHES)
+    kv, slots = kv_types(model, deployment), _slots(model, deployment)
     ubatch = deployment.max_num_batched_tokens or UBATCH_TOKENS
-    devices = deployment.tensor_parallel * deployment.pipeline_parallel
-    memories = (1,) * devices if deployment.kv_memory_bytes is not None else device_memories(deployment)
-    stages = device_layers(len(model.layers), memories, deployment.pipeline_layers)
-    parts = [buffers(model, kv, slots, ubatch, swa_full=swa_full, part=stage) for stage in stages]
-    budget, device = None, max(range(len(stages)), key=lambda index: parts[index].kv_bytes)
+    devices = _devices(model, deployment, kv, slots, ubatch)
+    stages = [device.layers for device in devices]
+    budget, device = None, max(devices, key=lambda device: device.buffers.kv_bytes)
     if deployment.kv_memory_bytes is None:
-        spare = spare_logits_bytes(model, deployment, slots, ubatch)
-        weights = [device_weights(model, stages, index, deployment.weight_bytes) for index in range(devices)]
-        slots_of = deployment.lora_slots if adapters_are_priced(model) else 0
-        adapters = [adapter_bytes(model, stage, slots_of, deployment.lora_rank) for stage in stages]
-        budgets = [
-            _budget(deployment, part, index, memories[index], weights[index], adapters[index], spare)
-            for index, part in enumerate(parts)
-        ]
-        device = min(range(len(stages)), key=lambda index: budgets[index].kv_bytes - parts[index].pool_bytes)
-        budget = budgets[device]
-    layout, asked = _layout(kept_by(model, kv, stages[device]), slots)
+        spare = _spare_logits_bytes(model, deployment, slots, ubatch)
+        budgets = [_budget(model, deployment, stages, device, spare) for device in devices]
+        device = min(devices, key=lambda device: budgets[device.index].kv_bytes - device.buffers.pool_bytes)
+        budget = budgets[device.index]
+    layout, asked = _layout(kept_by(model, kv, device.layers), slots)
     memory = pool_bytes(deployment, budget)
     held = max(0, memory // layout.bytes_per_block)
     blocks = held if budget is None else min(asked, held)
@@ -116,7 +105,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
         ),
         kv_types=kv,
         layout=layout,
-        kv_bytes=memory if budget is None else parts[device].kv_bytes or parts[device].pool_bytes,
+        kv_bytes=memory if budget is None else device.buffers.kv_bytes or device.buffers.pool_bytes,
         blocks=blocks,
         budget=budget,
         findings=(
@@ -126,15 +115,45 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
             *(weights_findings(model) if budget is not None else ()),
             *slot_findings(slots),
             *training_findings(model, slots),
-            *device_findings(stages, [part.kv_bytes for part in parts]),
+            *device_findings(stages, [device.buffers.kv_bytes for device in devices]),
         ),
         tokens=blocks * layout.block_tokens,
-        unpriced=(ADAPTERS,) if deployment.lora_slots and not adapters_are_priced(model) else (),
+        unpriced=(ADAPTERS,) if deployment.lora_slots and not dense_adapters_are_priced(model) else (),
     )
 
 
+def _slots(model: ModelSpec, deployment: Deployment) -> Slots:
+    """The slots as asked for, or by the build's defaults."""
+    context, release = deployment.max_model_len or model.max_context_tokens, deployment.engine.release
+    if context is None:
+        raise InputError(f"{model.id} does not say its context", hint="give --context", key="max_model_len")
+    return divide_context(
+        context,
+        deployment.max_num_seqs or (1 if is_before(release, FIRST_AUTO_SLOTS) else None),
+        deployment.kv_unified,
+        1 if is_before(release, FIRST_PADDED_BUILD) else PADDING_CELLS,
+    )
+
+
+def _devices(model: ModelSpec, deployment: Deployment, kv: KvTypes, slots: Slots, ubatch_tokens: int) -> list[_Device]:
+    """The GPUs and their layers: in equal parts where the pool's memory was given and theirs is not known."""
+    count = deployment.tensor_parallel * deployment.pipeline_parallel
+    memories = (1,) * count if deployment.kv_memory_bytes is not None else device_memories(deployment)
+    swa_full = deployment.swa_full or is_before(deployment.engine.release, FIRST_WINDOW_CACHES)
+    parts = device_layers(len(model.layers), memories, deployment.pipeline_layers)
+    return [
+        _Device(
+            index=index,
+            layers=part,
+            total_bytes=memories[index],
+            buffers=buffers(model, kv, slots, ubatch_tokens, swa_full=swa_full, part=part),
+        )
+        for index, part in enumerate(parts)
+    ]
+
+
 def _layout(kept: Kept, slots: Slots) -> tuple[CacheLayout, int]:
-    """One block is a cell of every growing layer; where none grows, what one slot keeps. And the blocks asked for."""
+    """The layout, and the blocks asked for. A block is a cell of every growing layer, or one slot where none grows."""
     growing, windows, states = kept.counts
     if growing:
         group = CacheGroup(
@@ -172,8 +191,8 @@ def _refuse(model: ModelSpec, deployment: Deployment) -> None:
     )
 
 
-def _check_blocks(model: ModelSpec, kv: KvTypes) -> None:
-    """Quantised types hold 32 elements a group: a head must be made of whole groups."""
+def _check_heads(model: ModelSpec, kv: KvTypes) -> None:
+    """Refuses heads that are not whole groups of the stored type's elements (32 for quantised types)."""
     widths = {
         width
         for kept in model.caches
@@ -191,50 +210,42 @@ def _check_blocks(model: ModelSpec, kv: KvTypes) -> None:
                 )
 
 
-def spare_logits_bytes(model: ModelSpec, deployment: Deployment, slots: Slots, ubatch_tokens: int) -> int:
-    """Logits of a micro-batch that the newest builds do not reserve: they keep one row a slot."""
-    if is_before(deployment.engine.release, FIRST_BUILD_WITH_FEW_LOGITS):
+def _spare_logits_bytes(model: ModelSpec, deployment: Deployment, slots: Slots, ubatch_tokens: int) -> int:
+    """Logits of a micro-batch that the newest builds do not reserve: they keep one row per slot."""
+    if is_before(deployment.engine.release, _FIRST_FEW_LOGITS):
         return 0
     return logits_bytes(max(0, ubatch_tokens - slots.slots), model.shape.vocabulary or 0)
 
 
 def _budget(
-    deployment: Deployment,
-    part: Buffers,
-    index: int,
-    total: int,
-    weights: RankWeights,
-    adapters: int,
-    spare_bytes: int,
+    model: ModelSpec, deployment: Deployment, stages: Sequence[range], device: _Device, spare_bytes: int
 ) -> Budget:
-    """What one device holds; ``kv_bytes`` is what is left for the full cache, ``spare_bytes`` more at best."""
+    """What one device holds; ``kv_bytes`` is left for the full cache, at best ``spare_bytes`` more."""
+    held = device.buffers
+    weights = device_weights(model, stages, device.index, deployment.weight_bytes)
     terms = [
         BudgetTerm(name="weights", bytes=weights.bytes, formula=weights.formula),
         CONTEXT,
         *others_term(deployment),
         BudgetTerm(
-            name="compute_buffer", bytes=part.scratch_bytes, formula="micro-batch × 4 B × (vocabulary + hidden)"
+            name="compute_buffer", bytes=held.compute_bytes, formula="micro-batch × 4 B × (vocabulary + hidden)"
         ),
     ]
-    if adapters:
-        terms.append(BudgetTerm(name="adapters", bytes=adapters, formula="files × rank × Σ (inputs + outputs) × 2 B"))
-    if part.window_bytes:
-        terms.append(
-            BudgetTerm(
-                name="window_cache", bytes=part.window_bytes, formula="(window × slots sharing + micro-batch) cells"
-            )
-        )
-    if part.state_bytes and part.full_bytes:
-        terms.append(BudgetTerm(name="recurrent_state", bytes=part.state_bytes, formula="slots × state, float32"))
-    left = total - sum(term.bytes for term in terms)
-    half = int(weights.bytes * weights.unsure_share) + _SCRATCH_BAND_BYTES
-    answer = Budget(
-        rank=index,
-        total_bytes=total,
-        requested_bytes=total,
+    if deployment.lora_slots and dense_adapters_are_priced(model):
+        terms.append(adapters_term(model, deployment, device.layers, tensor_parallel=1))
+    if held.window_bytes:
+        formula = "(window × slots sharing + micro-batch) cells"
+        terms.append(BudgetTerm(name="window_cache", bytes=held.window_bytes, formula=formula))
+    if held.state_bytes and held.full_bytes:
+        terms.append(BudgetTerm(name="recurrent_state", bytes=held.state_bytes, formula="slots × state, float32"))
+    left = device.total_bytes - sum(term.bytes for term in terms)
+    half = int(weights.bytes * weights.unsure_share) + _BAND_BYTES
+    return Budget(
+        rank=device.index,
+        total_bytes=device.total_bytes,
+        requested_bytes=device.total_bytes,
         terms=tuple(terms),
         kv_bytes=left,
         kv_bytes_low=left - half,
         kv_bytes_high=left + half + spare_bytes,
-    )
-    return answer.corrected(deployment.corrections)
+    ).corrected(deployment.corrections)

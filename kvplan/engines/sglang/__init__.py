@@ -1,35 +1,91 @@
-"""SGLang: what its static share leaves beside the weights is a pool of tokens, with a window or a state pool beside it.
+"""SGLang: a static fraction of memory holds weights and a pool of tokens, with pools for windows and states beside it.
 
-The rules hold for 0.5; older releases had other defaults.
+The rules are those of 0.5; older releases had other defaults. Source of the flags: ``server_args.py`` of 0.5.23.
 """
 
+import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from kvplan.engines.base import Deployment, EnginePlan
-from kvplan.engines.devices import capability_of
+from kvplan.engines.drafting import Drafter
 from kvplan.engines.engine import Engine, EngineMetrics
-from kvplan.engines.flag_values import FlagValue, Served
-from kvplan.layers import KvTypes
-from kvplan.model import ModelSpec
+from kvplan.engines.flag_values import (
+    EAGER,
+    EXPERT_RANKS,
+    NO_PREFIX_CACHE,
+    ONE_POOL,
+    REPLICAS,
+    STAGES,
+    FlagValue,
+    Served,
+    asked,
+    attention_ranks,
+    decimal,
+    if_so,
+    kv_word,
+    memory_share,
+    pool_tokens,
+    unless,
+    window,
+)
+from kvplan.engines.sglang.drafting import algorithm_of, drafter_of
+from kvplan.engines.sglang.findings import host_bytes
+from kvplan.engines.sglang.plan import plan
+from kvplan.engines.sglang.storage import kv_types
 
 
-def _kv_types(model: ModelSpec, deployment: Deployment) -> KvTypes:
-    from kvplan.engines.sglang.rules import kv_types
+def _of_draft(value: Callable[[Drafter], object], *, with_layers: bool = False) -> FlagValue:
+    """``value`` of what drafts tokens; ``with_layers``: n-grams take no such flag."""
 
-    return kv_types(model, deployment.kv_dtype, capability_of(deployment), deployment.engine.release)
+    def read(served: Served) -> object:
+        drafter = drafter_of(served.model, served.deployment)
+        return None if drafter is None or (with_layers and not drafter.layers) else value(drafter)
 
-
-def _plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
-    from kvplan.engines.sglang.plan import plan
-
-    return plan(model, deployment)
+    return read
 
 
-def _flags() -> Mapping[str, FlagValue]:
-    from kvplan.engines.sglang.flags import FLAGS
+def _media_limits(served: Served) -> str | None:
+    """The largest number of items of each kind, as JSON."""
+    limits = served.deployment.media_limits
+    return None if limits is None else json.dumps({limit.sort: limit.items for limit in limits})
 
-    return FLAGS
+
+def _chunk(served: Served) -> int | None:
+    """The prefill chunk as asked for; −1 turns chunks off."""
+    return -1 if served.deployment.chunked_prefill is False else served.deployment.max_num_batched_tokens
+
+
+FLAGS: Mapping[str, FlagValue] = {
+    "--tp-size": unless(1, attention_ranks),
+    "--pp-size": STAGES,
+    "--dp-size": REPLICAS,
+    "--enable-dp-attention": if_so(lambda deployment: deployment.data_parallel > 1),
+    "--ep-size": EXPERT_RANKS,
+    "--enable-lora": if_so(lambda deployment: deployment.lora_slots > 0),
+    "--max-loras-per-batch": unless(0, asked("lora_slots")),
+    "--max-lora-rank": lambda served: served.deployment.lora_rank if served.deployment.lora_slots else None,
+    "--limit-mm-data-per-request": _media_limits,
+    "--context-length": window,
+    "--max-running-requests": lambda served: served.settings.max_num_seqs * served.deployment.data_parallel,
+    "--chunked-prefill-size": _chunk,
+    "--speculative-algorithm": _of_draft(algorithm_of),
+    "--speculative-draft-model-path": _of_draft(lambda drafter: drafter.model and drafter.model.id),
+    "--speculative-num-steps": _of_draft(lambda drafter: drafter.tokens, with_layers=True),
+    "--speculative-eagle-topk": _of_draft(lambda _: 1, with_layers=True),
+    "--speculative-num-draft-tokens": _of_draft(lambda drafter: drafter.tokens + 1),
+    "--mem-fraction-static": memory_share,
+    "--max-total-tokens": pool_tokens,
+    "--disable-overlap-schedule": if_so(lambda deployment: deployment.async_scheduling is False),
+    "--kv-cache-dtype": kv_word({"fp8": "fp8_e4m3"}),
+    "--page-size": asked("block_size"),
+    "--swa-full-tokens-ratio": lambda served: decimal(served.deployment.window_pool_ratio),
+    "--mamba-full-memory-ratio": lambda served: decimal(served.deployment.state_pool_ratio),
+    "--disable-hybrid-swa-memory": ONE_POOL,
+    "--disable-cuda-graph": EAGER,
+    "--disable-radix-cache": NO_PREFIX_CACHE,
+    "--enable-hierarchical-cache": if_so(lambda deployment: deployment.kv_offload_bytes is not None),
+    "--hicache-size": lambda served: host_bytes(served.deployment) // 10**9 or None,
+}
 
 
 def _command(served: Served) -> str:
@@ -56,9 +112,9 @@ ENGINE = Engine(
             "kv_offload_bytes",
         }
     ),
-    kv_types=_kv_types,
-    plan=_plan,
-    flags=_flags,
+    kv_types=kv_types,
+    plan=plan,
+    flags=lambda: FLAGS,
     command=_command,
     metrics=lambda _: EngineMetrics(kv_usage="sglang:token_usage", waiting="sglang:num_queue_reqs"),
 )

@@ -1,15 +1,14 @@
-"""One rank's memory under SGLang: a static share of what is free before loading, for weights and pools."""
+"""One rank's memory under SGLang: a static fraction of what is free before loading holds weights and pools."""
 
 from dataclasses import replace
 
 from kvplan.engines.base import Budget, BudgetTerm, Deployment
-from kvplan.engines.lora import adapters_are_priced as matrices_are_known
-from kvplan.engines.lora import lora_bytes
 from kvplan.engines.memory_share import others_term
 from kvplan.engines.ranks import stage_layers
 from kvplan.engines.sglang.drafting import draft_term
-from kvplan.engines.sglang.reserve import serves_vision, static_fraction
-from kvplan.engines.sglang.rules import Pools, kv_memory
+from kvplan.engines.sglang.pools import Pools, kv_memory
+from kvplan.engines.sglang.static_fraction import serves_vision, static_fraction
+from kvplan.engines.token_pool import adapters_term, dense_adapters_are_priced
 from kvplan.engines.weights import load_rank
 from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
@@ -21,22 +20,22 @@ _COMMUNICATION_BYTES = GIB // 10
 _WIDE_COMMUNICATION_BYTES = GIB // 2
 _LINKED_COMMUNICATION_BYTES = int(1.4 * GIB)
 LOADED_BESIDE_BYTES = int(0.15 * GIB)
-"""What loading takes beside the weights' own bytes: rotary tables, and what the allocator rounds up (0.06 to 0.28 GiB
-over seven logs)."""
+"""What loading takes besides the weights: rotary tables, and the allocator's rounding (0.06 to 0.28 GiB in seven
+logs)."""
 _WIDE_GPUS = 8
 VISION_CACHE_BYTES = 100 * MIB
 """``SGLANG_VLM_CACHE_SIZE_MB`` by default."""
 _BAND_BYTES = int(0.3 * GIB)
 _WIDE_BAND_BYTES = int(0.8 * GIB)
-"""Half widths beside the weights' own: contexts of 0.4 to 0.75, and what eight GPUs and more hold to communicate."""
+"""Half widths besides the weights' own: for contexts of 0.4 to 0.75 GiB, and communication on eight or more GPUs."""
 
 
 def before_loading_bytes(deployment: Deployment) -> int:
-    """What is taken on each GPU before weights are loaded: the driver's context, and communication.
+    """What each GPU holds before weights are loaded: the driver's context, and communication buffers.
 
-    One GPU: 0.38 on an L40S, 0.37 to 0.75 on six H100s. Several linked by NVLink: 1.8 to 2.0 on two, four and eight
-    H100s, 2.5 on eight H200s, 3.0 on four B200s. Without links: 0.43 on four A10Gs, 0.52 on four cards and 0.65 on two
-    of 24 GiB, 1.0 on eight RTX PRO 6000s.
+    In GiB, on one GPU: 0.38 on an L40S, 0.37 to 0.75 on six H100s. With NVLink: 1.8 to 2.0 on two, four and eight
+    H100s, 2.5 on eight H200s, 3.0 on four B200s. Without: 0.43 on four A10Gs, 0.52 on four cards and 0.65 on two of 24
+    GiB, 1.0 on eight RTX PRO 6000s.
     """
     gpu = deployment.gpu
     is_new = gpu is not None and (gpu.compute_capability or (0, 0)) >= _HOPPER and gpu.link_bytes_per_s is not None
@@ -49,7 +48,7 @@ def before_loading_bytes(deployment: Deployment) -> int:
 
 
 def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget | None:
-    """One rank, None where the KV memory was given: the static share is of what is free before loading."""
+    """The budget of one rank, None where the KV memory was given."""
     if deployment.kv_memory_bytes is not None:
         return None
     loaded = load_rank(model, deployment, stage)
@@ -64,8 +63,9 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
     draft = draft_term(model, deployment)
     if draft is not None:
         inside.append(draft)
-    if deployment.lora_slots and adapters_are_priced(model):
-        inside.append(_adapters(model, deployment, stage))
+    if deployment.lora_slots and dense_adapters_are_priced(model):
+        layers = stage_layers(len(model.layers), deployment.pipeline_parallel, deployment.pipeline_layers)[stage]
+        inside.append(adapters_term(model, deployment, layers, deployment.tensor_parallel))
     taken, free = sum(term.bytes for term in inside), loaded.total_bytes - before - deployment.other_processes_bytes
     left = kv_memory(free, free - taken, fraction)
     requested = taken + left
@@ -98,35 +98,11 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
     return answer.corrected(deployment.corrections)
 
 
-def adapters_are_priced(model: ModelSpec) -> bool:
-    """Whether the slots of adapters can be counted: attention and dense MLPs. Experts have buffers by the kernel."""
-    return not model.shape.experts and matrices_are_known(model)
-
-
-def _adapters(model: ModelSpec, deployment: Deployment, stage: int) -> BudgetTerm:
-    """Slots × rank × Σ (inputs + outputs) × 2 B over attention and MLP, allocated before the pools are sized; A of the
-    joined q, k, v has three ranks, of gate and up two.
-
-    Source: ``LoRAMemoryPool.init_buffers`` of ``lora/mem_pool.py`` 0.5.23. Embedding and head are adapted only under
-    ``--lora-target-modules all``.
-    """
-    layers = stage_layers(len(model.layers), deployment.pipeline_parallel, deployment.pipeline_layers)
-    amount = lora_bytes(
-        (part for part in model.weights.parts if part.layer is not None),
-        model.shape.hidden,
-        tensor_parallel=deployment.tensor_parallel,
-        slots=deployment.lora_slots,
-        rank=deployment.lora_rank,
-        stage=layers[stage],
-    )
-    return BudgetTerm(name="adapters", bytes=amount, formula="slots × rank × Σ (inputs + outputs) × 2 B")
-
-
 def with_states(budget: Budget | None, pools: Pools) -> Budget | None:
-    """The budget with the state pool as a term of its own."""
+    """``budget`` with the state pool as a term."""
     if budget is None or not pools.state_bytes:
         return budget
-    formula = f"{pools.state_slots:,} states, and one that pads a batch"
+    formula = f"{pools.state_slots:,} states, and one that pads batches"
     return replace(
         budget,
         terms=(*budget.terms, BudgetTerm(name="state_pool", bytes=pools.state_bytes, formula=formula)),

@@ -1,4 +1,4 @@
-"""What SGLang decides by the class of a model and not by its config, and since which release.
+"""What SGLang decides by a model's class instead of its config, and since which release.
 
 Source: ``is_hybrid_swa_model``, ``mm_disabled_models`` and ``multimodal_breakable_cuda_graph_supported_model_archs`` of
 ``model_config.py``, ``_MAMBA_EXTRA_BUFFER_ARCHS`` of ``overrides.py``, in the wheels of 0.5.6, 0.5.9, 0.5.12, 0.5.16,
@@ -29,9 +29,9 @@ WINDOW_POOLS: dict[str, Release] = {
     "MuseGlimmerForConditionalGeneration": (0, 5, 19),
     "BeamForCausalLM": (0, 5, 23),
 }
-"""Classes whose window layers get a pool of their own, and the release that first lists them. Of every other class
+"""Classes whose window layers have a pool of their own, and the release that first lists them. In every other class
 (Gemma 2 and 3, Mistral, Cohere 2, Olmo 3, Phi-3 …) all layers keep every token. Before 0.5.9 there was no list: every
-class with a window had the pool, but Llama 4."""
+class with a window had the pool, except Llama 4."""
 
 TRACKED_STATES: Release = (0, 5, 16)
 TRACKED_STATE_CLASSES = frozenset(
@@ -53,10 +53,10 @@ TRACKED_STATE_CLASSES = frozenset(
         "Qwen4ExpForConditionalGeneration",
     }
 )
-"""Classes that keep two more states a request for the prefix cache (``extra_buffer``), from that release on."""
+"""Classes that keep two more states per request for the prefix cache (``extra_buffer``), from that release on."""
 
 SAYS_STATE_TYPE = "qwen3_5"
-"""How the classes begin whose configs name the type of their temporal state under the key that SGLang reads."""
+"""How the names of classes begin whose configs state the type of the temporal state under the key that SGLang reads."""
 
 SERVED_AS_TEXT = frozenset(
     {
@@ -80,10 +80,10 @@ VISION_WITH_PREFILL_GRAPHS = frozenset(
         "Qwen4ExpForConditionalGeneration",
     }
 )
-"""Classes with a vision encoder whose prefill is captured in graphs; that of the others is not."""
+"""Classes with a vision encoder whose prefill is captured in graphs, unlike that of all others."""
 
 KDA_WITH_PREFILL_GRAPHS = frozenset({"Glm5NextForConditionalGeneration"})
-"""Classes with KDA layers whose prefill is captured all the same."""
+"""Classes with KDA layers whose prefill is captured, unlike that of all others."""
 
 
 def is_since(release: Release | None, first: Release) -> bool:
@@ -96,7 +96,7 @@ def is_since(release: Release | None, first: Release) -> bool:
 
 
 def has_window_pool(architecture: str, release: Release | None) -> bool:
-    """Whether window layers of the class have a pool of their own."""
+    """Whether the window layers of the class have a pool of their own."""
     if not is_since(release, FIRST_LISTED):
         return architecture != "Llama4ForConditionalGeneration"
     return architecture in WINDOW_POOLS and is_since(release, WINDOW_POOLS[architecture])

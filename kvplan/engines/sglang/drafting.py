@@ -1,45 +1,45 @@
-"""Speculative decoding under SGLang: the draft's layers widen every token's cell, each as wide as one of the model's.
+"""SGLang's speculative decoding: a draft's layers widen every token of the pool, each by one of the model's layers.
 
 Source: ``DefaultPoolConfigurator`` of ``pool_configurator.py``, ``speculative_hook.py`` and
 ``spec_aux_hidden_state.py``, 0.5.16 to 0.5.23.
 """
 
 from dataclasses import replace
+from fractions import Fraction
 
-from kvplan.engines.base import BudgetTerm, Deployment, Finding
-from kvplan.engines.drafting import DRAFT_MODEL, EAGLE, MTP, NGRAM, Drafter, counted, draft_weights, method_of
+from kvplan.engines.base import BudgetTerm, Deployment
+from kvplan.engines.drafting import DRAFT_MODEL, EAGLE, MTP, NGRAM, Drafter, draft_weights, method_of
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import Release, is_since
-from kvplan.engines.sglang.sparse import draft_layer_bytes
 from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.layers import KvTypes, RecurrentLayer
+from kvplan.layers import IndexKeys, KvTypes, LatentAttention, RecurrentLayer
 from kvplan.model import ModelSpec
 
-SEQUENCES = 48
-"""Requests at once, over all replicas, where tokens are guessed ahead and nothing was asked for."""
+MOST_SEQUENCES = 48
+"""Concurrent requests by default, over all replicas, with speculative decoding."""
 _FIRST_WIDENED: Release = (0, 5, 16)
 _ALGORITHMS = {NGRAM: "NGRAM", MTP: "EAGLE", DRAFT_MODEL: "STANDALONE", EAGLE: "EAGLE"}
 
 
 def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
-    """What guesses ahead on ``deployment``, None where nothing does.
+    """What drafts tokens on ``deployment``, None where nothing does.
 
-    Raises UnsupportedModelError where what it takes is not known, InputError for what SGLang refuses.
+    Raises UnsupportedModelError where the memory that it takes is not known, InputError for what SGLang refuses.
     """
     tokens, draft = deployment.speculative_tokens, deployment.draft_model
     if not tokens:
         return None
     if not is_since(deployment.engine.release, _FIRST_WIDENED):
         raise UnsupportedModelError(
-            "cannot tell: what guessing ahead takes is not modelled for SGLang before 0.5.16",
+            "cannot tell: speculative decoding is not modelled for SGLang before 0.5.16",
             hint="--engine sglang@0.5.16, or leave out --speculative-tokens",
             key="speculative_tokens",
         )
     method = method_of(model, deployment)
     if deployment.data_parallel > 1 and method in (NGRAM, DRAFT_MODEL):
         raise InputError(
-            f"SGLang does not guess by {method} with attention data parallelism",
-            hint="plan one replica on its own: without --data-parallel",
+            f"SGLang does not combine {method} speculation with attention data parallelism",
+            hint="plan one replica, without --data-parallel",
             key="speculative_method",
         )
     if method == NGRAM:
@@ -53,7 +53,7 @@ def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
         )
     if any(isinstance(layer, RecurrentLayer) for each in layers for layer in each):
         raise UnsupportedModelError(
-            "cannot tell: a draft that keeps recurrent states is not modelled",
+            "cannot tell: a draft model with recurrent states is not modelled",
             hint="plan with a plain decoder as the draft model",
             key="draft_model",
         )
@@ -61,13 +61,13 @@ def drafter_of(model: ModelSpec, deployment: Deployment) -> Drafter | None:
 
 
 def algorithm_of(drafter: Drafter) -> str:
-    """The method as SGLang spells it: next-token layers are an EAGLE draft, a model of its own is STANDALONE."""
-    third = drafter.engine_word == "eagle3"
-    return "EAGLE3" if third else _ALGORITHMS[drafter.method]
+    """The method as SGLang spells it: next-token layers are an EAGLE draft, a draft model is STANDALONE."""
+    return "EAGLE3" if drafter.engine_word == "eagle3" else _ALGORITHMS[drafter.method]
 
 
 def with_draft(kept: Kept, drafter: Drafter | None, model: ModelSpec, kv: KvTypes) -> Kept:
-    """What a rank keeps with the draft's layers, each of the model's average width.
+    """What a rank keeps, with the draft's layers. Each is as wide as the model's on average; beside sparse MLA it has
+    one latent and index keys of its own (``_compute_dsa_indexer_cell_size``).
 
     DeepSeek-V3, one next-token layer: 61 × 1,152 B + 1,152 B.
     """
@@ -77,21 +77,21 @@ def with_draft(kept: Kept, drafter: Drafter | None, model: ModelSpec, kv: KvType
     growing, windows, states = kept.counts
     if windows or states or not growing:
         raise UnsupportedModelError(
-            f"cannot tell: how SGLang shares pools of windows or states with a draft is not modelled ({model.id})",
+            f"cannot tell: a draft beside pools for windows or states is not modelled for SGLang ({model.id})",
             hint="--speculative-method ngram, or start the engine once and read its log: kvplan calibrate LOG",
             key="speculative_tokens",
         )
-    wider = (
-        draft_layer_bytes(model, kv) * layers
-        if model.has_sparse_latents
-        else kept.growing_per_token * layers // growing
-    )
+    wider: Fraction | int = kept.growing_per_token * layers // growing
+    if model.has_sparse_latents:
+        latent = next(layer for layer in model.caches if isinstance(layer, LatentAttention))
+        index = next(layer for layer in model.caches if isinstance(layer, IndexKeys))
+        wider = (latent.growing_bytes_per_token(kv) + index.growing_bytes_per_token(kv)) * layers
     return replace(kept, growing_per_token=kept.growing_per_token + wider)
 
 
 def draft_term(model: ModelSpec, deployment: Deployment) -> BudgetTerm | None:
-    """Weights of what guesses ahead. Its own embedding and head are there while the pool is sized, and dropped after it
-    for the model's: 16 bits each, whatever the model is quantized to (sglang issue 36452).
+    """Weights of the draft. Its own embedding and head exist while the pool is sized and are then replaced by the
+    model's: 16 bits each, whatever the model is quantised to (sglang issue 36452).
 
     DeepSeek-V3 over 8 ranks: 1.55 GiB of layer, and 2 × 129,280 × 7,168 × 2 B / 8.
     """
@@ -109,20 +109,4 @@ def draft_term(model: ModelSpec, deployment: Deployment) -> BudgetTerm | None:
         name="draft_weights",
         bytes=weights.bytes + dropped,
         formula=f"{weights.formula} after the pool is sized",
-    )
-
-
-def draft_finding(drafter: Drafter) -> Finding:
-    """What guessing ahead does to the pool and to the requests at once."""
-    widened = (
-        f"every token of the pool has {counted(len(drafter.layers), 'layer')} of the draft's more, "
-        if drafter.layers
-        else ""
-    )
-    return Finding(
-        code="tokens-guessed-ahead",
-        severity="info",
-        message=f"{counted(drafter.tokens, 'token')} guessed ahead: {widened}at most {SEQUENCES} requests run at once, "
-        "unless said otherwise",
-        hint="--max-num-seqs",
     )

@@ -1,7 +1,7 @@
-"""``mem_fraction_static`` where none is given: what SGLang keeps for activations and CUDA graphs, by GPU and release.
+"""``mem_fraction_static``: by default what SGLang does not reserve for activations and CUDA graphs.
 
-Source: ``handle_gpu_memory_settings`` and ``reserve_for_graph_mb`` of ``memory_hook.py`` 0.5.23, their forerunners in
-``server_args.py`` since 0.5.6. Amounts are MiB, as there.
+Source: ``handle_gpu_memory_settings`` and ``reserve_for_graph_mb`` of ``memory_hook.py`` 0.5.23, and their predecessors
+in ``server_args.py`` since 0.5.6. Amounts are MiB, as there.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ VIT_L_HIDDEN = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """Defaults of GPUs up to a size: tokens of a prefill chunk; the largest batch in a graph, and that from TP 4 on."""
+    """Defaults of GPUs below a size: tokens of a prefill chunk, and the largest captured batch below and from TP 4."""
 
     below_bytes: int | None
     chunk_tokens: int
@@ -51,7 +51,7 @@ _NARROWER_24_GIB = Tier(below_bytes=35 * GIB, chunk_tokens=2048, graph_batch=24,
 
 
 def tier_of(total_bytes: int, release: Release | None = None) -> Tier:
-    """The defaults that a device of ``total_bytes`` gets."""
+    """The defaults of a device with ``total_bytes``."""
     tier = next(tier for tier in _TIERS if tier.below_bytes is None or total_bytes < tier.below_bytes)
     if tier.below_bytes == _NARROWER_24_GIB.below_bytes and not is_since(release, FIRST_WIDER_24_GIB):
         return _NARROWER_24_GIB
@@ -59,8 +59,8 @@ def tier_of(total_bytes: int, release: Release | None = None) -> Tier:
 
 
 def chunk_tokens(deployment: Deployment) -> int:
-    """``chunked_prefill_size`` as given or by tier, before attention data parallelism shares it out; without chunks
-    ``max_prefill_tokens``."""
+    """``chunked_prefill_size`` as given or by tier, before attention data parallelism divides it; without chunked
+    prefill, ``max_prefill_tokens``."""
     if deployment.chunked_prefill is False:
         return UNCHUNKED_TOKENS
     return (
@@ -69,7 +69,7 @@ def chunk_tokens(deployment: Deployment) -> int:
 
 
 def captured_sizes(largest: int) -> int:
-    """How many prefill sizes up to ``largest`` tokens are captured.
+    """The number of prefill sizes up to ``largest`` tokens that are captured.
 
     >>> captured_sizes(8192), captured_sizes(2048)
     (58, 42)
@@ -79,15 +79,16 @@ def captured_sizes(largest: int) -> int:
 
 
 def serves_vision(model: ModelSpec) -> bool:
-    """Whether the vision encoder is in use."""
+    """Whether the model has a vision encoder and SGLang uses it."""
     return model.shape.has_vision and model.architecture not in SERVED_AS_TEXT
 
 
 def graphs_mib(model: ModelSpec, deployment: Deployment) -> int:
-    """CUDA graphs: 2 for every sequence of the largest decode batch; 8 for every size of prefill, or 1.5 GiB with MLA.
+    """CUDA graphs: 2 per sequence of the largest decode batch; 8 per captured prefill size, or 1.5 GiB with MLA.
 
-    With attention data parallelism 3 more for every sequence and replica, 4.5 in batches above 300. Prefill is not
-    captured before 0.5.12, without chunks, with pipeline stages, KDA or a vision encoder of most classes.
+    With attention data parallelism 3 more per sequence and replica, 4.5 in batches above 300. Prefill is not captured
+    before 0.5.12, without chunked prefill, with pipeline stages, with KDA, and with the vision encoders of most
+    classes.
     """
     release = deployment.engine.release
     tier = tier_of(device_bytes(deployment), release)
@@ -133,10 +134,10 @@ def default_fraction(total_bytes: int, chunk: int, ranks: int, graphs: int) -> F
 
 
 def vision_factor(layers: int | None, hidden: int | None) -> Fraction:
-    """What the default is multiplied with for a vision encoder: 0.95, a tenth less for each ViT-L that it is larger.
+    """The factor on the default for a vision encoder: 0.95, and a tenth less for each ViT-L by which it is larger.
 
-    0.95 × (1 − 0.1 × (layers × hidden² / (24 × 1024²) − 1)), the second factor within 0.8 and 1.05; a config that does
-    not say them under these names has ViT-L's. Source: ``adjust_mem_fraction_for_vlm``.
+    0.95 × (1 − 0.1 × (layers × hidden² / (24 × 1024²) − 1)), the second factor between 0.8 and 1.05. Without these
+    keys in the config they are ViT-L's. Source: ``adjust_mem_fraction_for_vlm``.
 
     >>> float(vision_factor(None, None)), float(vision_factor(27, 4096))
     (0.95, 0.76)
