@@ -38,7 +38,7 @@ def test_options_from_python_are_answered_as_from_the_command() -> None:
     hybrid = kvplan.read_model("Qwen/Qwen3.5-9B", offline=True)
     assert kvplan.fit(hybrid, kvplan.deploy("h100", max_loras=2)).verdict == "cannot_tell"
     model, draft = (kvplan.read_model(f"Qwen/Qwen3-{size}", offline=True) for size in ("32B", "0.6B"))
-    with pytest.raises(kvplan.UnsupportedModelError, match="'medusa' are not modelled"):
+    with pytest.raises(kvplan.UnsupportedModelError, match="'medusa' is not modelled"):
         kvplan.fit(model, kvplan.deploy("h100", speculative_tokens=2, speculative_method="medusa"))
     guessing = kvplan.fit(model, kvplan.deploy("h200", speculative_tokens=2, draft_model=draft))
     assert guessing.plan.layout.bytes_per_block == 92 * 65_536

@@ -1,4 +1,4 @@
-"""Do the limits of a traffic file hold? And what does a change do to every figure?"""
+"""Whether the limits of a traffic file hold, and what a change does to every figure."""
 
 from collections.abc import Mapping
 from dataclasses import replace

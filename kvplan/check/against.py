@@ -1,4 +1,4 @@
-"""What a change does: every figure of a file beside the same figure of another file, or of an earlier answer's JSON."""
+"""What a change does: the figures of a traffic file beside those of another file, or of an earlier answer's JSON."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from kvplan.traffic.spec import Traffic
 
 
 def figures(measured: Measured) -> dict[str, float | None]:
-    """Every figure that a limit could name, and the worst case of every class and cap; None: it could not be had."""
+    """Every figure that a limit could name, and the worst cases of every class and cap; None where there is none."""
     found: dict[str, float | None] = {"gpus": measured.gpus, "max_model_len": _window(measured)}
     found |= {name: read(name, measured).value for name in MEASURES if name != "worst_case_reservations"}
     if measured.simulation is not None:
@@ -36,13 +36,14 @@ def _window(measured: Measured) -> int | None:
 
 
 def changes(before: Mapping[str, float | None], after: Mapping[str, float | None]) -> tuple[Change, ...]:
-    """The figures of both, in the order of ``after``; those that only ``before`` has come last."""
+    """The figures of both in the order of ``after``; those that only ``before`` has come last."""
     names = [*after, *(name for name in before if name not in after)]
     return tuple(Change(name=name, before=before.get(name), after=after.get(name)) for name in names)
 
 
 def settings(before: Traffic, after: Traffic) -> tuple[Setting, ...]:
-    """The keys that two files give differently, as the file names them; limits left out, for they are judged."""
+    """The keys that two files give differently, by their names in the file; limits are left out, because they are
+    judged."""
     old, new = dict(_settings(before)), dict(_settings(after))
     return tuple(
         Setting(key=key, before=old.get(key), after=new.get(key))
@@ -64,8 +65,8 @@ def _settings(traffic: Traffic) -> Iterator[tuple[str, str]]:
 
 
 def _flat(key: str, value: Any, keys: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, str]]:
-    """The leaves of a frozen value as (dotted key, text); what is None is not given. ``keys`` of fields, where
-    they are not the fields' names."""
+    """The leaves of a frozen value as (dotted key, text), without those that are None. ``keys``: names in the file that
+    differ from the field's."""
     if value is None:
         return
     if is_dataclass(value) and not isinstance(value, EngineVersion) and not isinstance(value, type):
@@ -87,8 +88,8 @@ _TERMS = ("weight_bytes", "activation_bytes", "non_torch_bytes", "graph_bytes")
 
 
 def read_baseline(path: Path) -> tuple[dict[str, float | None], bool]:
-    """The figures kept in the JSON of an earlier ``check``, or those of a ``fit`` or ``simulate`` that they share; and
-    whether these are all that a check has."""
+    """The figures in the JSON of an earlier ``check``, or those of a ``fit`` or ``simulate`` that a check has too; and
+    whether they are all that a check has."""
     file = str(path)
     text = read_small_text(path, hint=_HOW)
     try:

@@ -1,4 +1,4 @@
-"""A limit against its reading; a mean whose interval reaches across the limit is within noise."""
+"""Judges each limit by its reading; a mean whose interval reaches across the limit is within noise."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from kvplan.traffic.spec import Limit
 
 
 def judge_limits(measured: Measured, *, strict: bool = False) -> tuple[LimitResult, ...]:
-    """Every bound of every limit of the file, in the file's order; first of all whether the engine starts."""
+    """Every bound of every limit of the file, in the file's order; before them, whether the engine starts."""
     found = [] if measured.trouble is None else [_does_not_start(measured.trouble)]
     for limit in measured.traffic.limits:
         _check_class(limit, measured.traffic.file)
@@ -74,7 +74,7 @@ def _judge(limit: Limit, bound: Bound, value: float, measured: Measured, *, stri
 
 
 def read(name: str, measured: Measured, class_name: str | None = None, bound: Bound = "max") -> Reading:
-    """The figure that ``name`` stands for; its value is None where the engine does not start and it would be needed."""
+    """The reading of the figure ``name``; its value is None where the figure needs an engine that does not start."""
     measure = MEASURES[name]
     if measured.simulation is None and not (isinstance(measure, PlanMeasure) and not measure.needs_simulation):
         return Reading(value=None, detail="the engine does not start, so nothing can be measured")
@@ -86,7 +86,7 @@ def read(name: str, measured: Measured, class_name: str | None = None, bound: Bo
 
 
 def _at_band(limit: Limit, bound: Bound, measured: Measured) -> tuple[float | None, float | None]:
-    """The value at the slow and the fast end of an estimated service time."""
+    """The value at the slow and at the fast end of an estimated step time."""
     measure, simulation = MEASURES[limit.name], measured.simulation
     if simulation is None or isinstance(measure, PlanMeasure) or not simulation.band:
         return None, None
@@ -97,11 +97,11 @@ def _at_band(limit: Limit, bound: Bound, measured: Measured) -> tuple[float | No
 
 
 def verdict(reading: Reading, bound: Bound, limit: float, *, strict: bool) -> tuple[Certainty, bool]:
-    """How sure, and whether the limit passes.
+    """How sure the judgement is, and whether the limit passes.
 
-    Exact figures and worst seeds decide by themselves. Of a mean, the 95 % interval does: wholly on one side it is
-    sure; across the limit it is within noise, which passes, and with ``strict`` does not. What was not measured fails:
-    a check that checks nothing is not a pass.
+    Exact figures and worst seeds decide by themselves. A mean decides by its 95 % interval: wholly on one side it is
+    sure; across the limit it is within noise, which passes unless ``strict``. What was not measured fails: a check that
+    checks nothing is not a pass.
 
     >>> noisy = Reading(value=0.012, low=0.008, high=0.016)
     >>> verdict(noisy, "max", 0.01, strict=False), verdict(noisy, "max", 0.01, strict=True)

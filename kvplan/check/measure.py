@@ -1,4 +1,5 @@
-"""A traffic file planned and played: what ``check`` judges and ``compare`` compares. Not starting is an answer."""
+"""A traffic file planned and played: what ``check`` judges and ``compare`` compares. An engine that does not start is
+an answer, too."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -39,9 +40,9 @@ def measure(
     prices_per_hour: Mapping[str, float] | None = None,
     **playing: Unpack[Playing],
 ) -> Measured:
-    """The file's plan, and its traffic played under the policy that it names.
+    """The file's plan, and its traffic played under the policy that the file names.
 
-    ``model`` stands for the one the file names. ``prices_per_hour`` are of one GPU, by the profile's name; they win
+    ``model`` replaces the one that the file names. ``prices_per_hour`` are of one GPU, by the profile's name, and win
     over the profile's own.
     """
     offline, profiles_folder = playing.get("offline", False), playing.get("profiles_folder")
@@ -71,7 +72,7 @@ def measure(
 
 
 def _planned(traffic: Traffic, model: ModelSpec | None, deployment: Deployment) -> Fit | None:
-    """The memory plan, where the file leaves the pool to be planned or gives it in bytes."""
+    """The memory plan, unless the file gives the pool in blocks."""
     pool = traffic.deployment.kv_pool
     if model is None or (pool is not None and pool.blocks is not None):
         return None
@@ -96,7 +97,7 @@ def _price(deployment: Deployment, prices_per_hour: Mapping[str, float]) -> floa
 
 
 def parse_prices(texts: list[str], *, profiles_folder: str | Path | None = None) -> dict[str, float]:
-    """``h100=2.5`` as {the profile's name: price of one GPU an hour}."""
+    """``h100=2.5`` as {the profile's name: price of one GPU per hour}."""
     from kvplan.profiles.loader import load_gpu
 
     found = {}

@@ -1,4 +1,4 @@
-"""What each name in ``limits:`` measures: a figure of the plan, or one of every seed, taken over the seeds."""
+"""What each name in ``limits:`` measures: a figure of the plan, or one that every seed has, combined over the seeds."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from kvplan.simulation.statistics import SHARES, mean_interval
 
 @dataclass(frozen=True, kw_only=True)
 class SeedMeasure:
-    """A figure that every seed has: ``of_requests``, all or those of a class, or ``of_run``, of the run as a whole.
+    """A figure that every seed has: ``of_requests``, of all or of one class, or ``of_run``, of the run as a whole.
     ``over_seeds``: its mean with an interval, or the worst of them (counts, peaks)."""
 
     of_requests: Callable[[Figures], float | None] | None = None
@@ -36,7 +36,7 @@ class SeedMeasure:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanMeasure:
-    """A figure that no chance enters: of the memory plan, the deployment, or the closed form."""
+    """A figure without randomness: of the memory plan, the deployment, or the closed form."""
 
     read: Callable[[Measured, str | None], Reading]
     of_classes: bool = False
@@ -48,7 +48,7 @@ def _share(figures: Figures, *, name: str) -> float | None:
 
 
 def _refused(figures: Figures) -> float | None:
-    """Refused for now or for good: who can never fit is refused, too, and no share of the others shows it."""
+    """Refused for now or for good; no other share shows those that can never fit."""
     requests = figures.requests
     return (requests.refused + requests.rejected_permanently) / requests.offered if requests.offered else None
 
@@ -100,7 +100,7 @@ def read_seeds(
 
 
 def over_seeds(values: Sequence[float], how: Literal["mean", "worst"], bound: Bound) -> Reading:
-    """The mean with its interval, or the worst value for the bound in question.
+    """The mean with its interval, or the worst value for this kind of bound.
 
     >>> over_seeds([0, 3, 1], "worst", "max").value
     3
@@ -116,7 +116,7 @@ def over_seeds(values: Sequence[float], how: Literal["mean", "worst"], bound: Bo
 
 
 def _plan_figure(measured: Measured, _: str | None, *, name: str) -> Reading:
-    """A size of the pool: of the plan, or of the pool that the file gives."""
+    """A size of the pool, as planned or as the file gives it."""
     if measured.fit is not None:
         plan = measured.fit.plan
         values: dict[str, float | None] = {
@@ -151,7 +151,7 @@ def _band(measured: Measured) -> str:
 
 
 def _budget_terms(measured: Measured, _: str | None, *, sort: str) -> Reading:
-    """The terms of one sort in one GPU's budget, inside the engine's share or beside it."""
+    """The terms of one sort in one GPU's budget, inside the engine's share or outside it."""
     budget = None if measured.fit is None else measured.fit.plan.budget
     if budget is None:
         return Reading(value=None, detail="the file gives the KV pool, so there is no budget")
@@ -159,9 +159,9 @@ def _budget_terms(measured: Measured, _: str | None, *, sort: str) -> Reading:
 
 
 def _reservations(measured: Measured, class_name: str | None) -> Reading:
-    """Fewest worst-case requests that fit, over the cap choices as the judged strategy charges them.
+    """The fewest worst-case requests that fit, over the cap choices as the judged strategy charges them.
 
-    A strategy that fills in a default cap charges that one where the client sends none.
+    A strategy with a default cap charges that cap where the client sends none.
     """
     assert measured.simulation is not None
     fills = judged(measured.simulation).default_max_tokens is not None

@@ -15,11 +15,11 @@ Certainty = Literal["exact", "sure", "within_noise", "one_seed", "not_measured"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A figure with what is known about it.
+    """A figure and what is known about it.
 
     ``value`` is what is compared, None where there was nothing to measure (``detail`` says why). ``low`` and ``high``
-    are the 95 % interval of a mean over seeds, None for figures that are exact or the worst of all seeds, and for a
-    mean of only one seed (``one_seed``). ``how`` says what the value is of.
+    are the 95 % interval of a mean over seeds; None for figures that are exact or the worst of all seeds, and for the
+    mean of a single seed (``one_seed``). ``how`` says what the value is of.
     """
 
     value: float | None
@@ -32,10 +32,10 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitResult:
-    """One bound of one limit against its reading. ``line`` is where the limit stands in the file.
+    """One bound of one limit and its reading. ``line`` is where the limit stands in the file.
 
     ``at_slow_end`` and ``at_fast_end`` are the value where every step takes as long, or as short, as the band of an
-    estimated service time allows; None where the service time was measured. They warn and do not decide.
+    estimated step time allows; None where the step time was measured. They warn and do not decide.
     """
 
     name: str
@@ -61,8 +61,8 @@ class LimitResult:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
-    """A traffic file, planned and played. ``simulation`` is None, and ``trouble`` says why, where the engine would not
-    start; ``fit`` is None where the pool was given in blocks. ``gpu_price_per_hour`` is of one GPU."""
+    """A traffic file, planned and played. ``simulation`` is None where the engine would not start, and ``trouble`` says
+    why; ``fit`` is None where the pool was given in blocks. ``gpu_price_per_hour`` is of one GPU."""
 
     traffic: Traffic
     fit: Fit | None
@@ -74,7 +74,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A figure before and after; None where it could not be had."""
+    """A figure before and after; None where there is none."""
 
     name: str
     before: float | None
@@ -92,7 +92,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What changed against ``base`` (a file), and which of the limits the base kept (by the same names), if known."""
+    """What changed against ``base`` (a file), and the limits as judged on the base, where that is known."""
 
     base: str
     settings: tuple[Setting, ...]
@@ -113,7 +113,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether every limit passed, of at least one."""
+        """Whether there is a limit and every limit passed."""
         return bool(self.limits) and all(limit.passed for limit in self.limits)
 
     @property

@@ -1,6 +1,6 @@
 """The command line: arguments in, text and an exit code out.
 
-Only the module of the command that was asked for is imported, so ``kvplan --help`` costs what an empty app costs.
+Only the module of the requested command is imported, so ``kvplan --help`` costs no more than an empty app.
 """
 
 import gc
@@ -78,7 +78,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _flush(code: int) -> int:
-    """Hand over what is still buffered; a reader that has left (``| head``) changes neither answer nor code."""
+    """Write out what is still buffered; a reader that has left (``| head``) changes neither the answer nor the code."""
     from kvplan.cli.output import quietly
 
     try:
@@ -92,7 +92,7 @@ def _flush(code: int) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Started with stdout or stderr closed (``>&-``), Python has None there: what is said then goes nowhere."""
+    """Python has None for a stdout or stderr that was closed at start (``>&-``): let what is written there vanish."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end

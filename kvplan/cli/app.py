@@ -1,6 +1,6 @@
-"""The Typer app: every command has its line of help here and its module in a file of its own.
+"""The Typer app: a line of help for every command here, its module in a file of its own.
 
-A command that was not asked for is a name with a line of help; its module stays unimported.
+A command that was not asked for is only a name with a line of help; its module is not imported.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,9 +75,9 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
 
 
 def _shown(example: str) -> str:
-    """The commands of ``example``, a line each; one too long for the terminal over several, for a shell to join.
+    """The commands of ``example``, one per line; one that is too long for the terminal is split for a shell to join.
 
-    The sign before them keeps the lines.
+    The backspace before them makes Typer keep the lines.
     """
     width, lines = help_width() - 2, example.split("\n")
     if any(len(line) > width for line in lines):
@@ -88,7 +88,7 @@ def _shown(example: str) -> str:
 
 
 def _unloaded(name: str) -> Callable[[], None]:
-    """What stands for a command that the arguments do not name."""
+    """A placeholder for a command that the arguments do not name."""
 
     def run() -> None:
         raise AssertionError(f"{name} was not loaded")
@@ -109,4 +109,4 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """The options before the command."""
+    """Options before the command."""

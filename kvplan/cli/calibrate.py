@@ -1,4 +1,4 @@
-"""``kvplan calibrate``: an engine's start-up log or a measured run against the plan, and a file that plans follow."""
+"""``kvplan calibrate``: compares an engine's start-up log or a measured run with the plan, and writes a calibration."""
 
 import shlex
 from pathlib import Path
@@ -111,7 +111,8 @@ def run(
 
 
 class _Learnt(NamedTuple):
-    """What was found, the calibration file's text, and the report that shows it, with what it says of its source."""
+    """What was found, the text of the calibration file, and the report that shows it with what it says of its
+    source."""
 
     report: str
     found: object
@@ -130,7 +131,7 @@ def _from_log(
     offline: bool,
     folder: Path | None,
 ) -> _Learnt:
-    """The log beside the plan of the same deployment."""
+    """The log compared with the plan of the same deployment."""
     from kvplan.calibration import calibrate, calibration_text
     from kvplan.engine_logs import read_log
     from kvplan.profiles.loader import load_gpu
@@ -149,7 +150,7 @@ def _from_log(
 def _from_run(
     measured: Path, traffic: str | None, keys: dict[str, object], *, offline: bool, folder: Path | None
 ) -> _Learnt:
-    """The constant that fits a measured run."""
+    """The efficiency that fits a measured run."""
     from kvplan.calibration.run import calibrate_run, run_calibration_text, settings_beside
     from kvplan.simulation.measured import read_measured_run
     from kvplan.traffic.load import load_traffic, parse_traffic
@@ -167,7 +168,7 @@ def _from_run(
 
 
 def _model_of(start: "EngineStart", log: Path) -> str:
-    """The model that the log names, where that is an id or a folder of this machine."""
+    """The model that the log names, if it is a Hub id or a folder on this machine."""
     from kvplan.calibration import model_id_in
 
     name = None if start.model is None else model_id_in(start.model)
@@ -184,7 +185,7 @@ def _model_of(start: "EngineStart", log: Path) -> str:
 
 
 def _gpu_in(start: "EngineStart", folder: Path | None) -> "GpuProfile | None":
-    """The GPU that the log names, where the catalogue has it."""
+    """The GPU that the log names, if the catalogue has it."""
     from kvplan.profiles.loader import load_gpu
 
     try:
@@ -194,7 +195,7 @@ def _gpu_in(start: "EngineStart", folder: Path | None) -> "GpuProfile | None":
 
 
 def _choose(starts: "list[EngineStart]", number: int | None, engine: str | None, log: Path) -> "EngineStart":
-    """The start asked for; by itself the last one that says something of memory."""
+    """The start asked for; without a number, the last one that says something about memory."""
     if number is not None:
         if not 1 <= number <= len(starts):
             raise InputError(

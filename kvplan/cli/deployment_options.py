@@ -1,4 +1,4 @@
-"""The options of a deployment on a command line: made from the one list of them, gathered for the command."""
+"""The options of a deployment on a command line, made from the one list of them in ``engines.options``."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterator
@@ -14,8 +14,8 @@ Command = Callable[..., int]
 
 
 def takes_deployment(*fields: str) -> Callable[[Command], Command]:
-    """A command whose parameter ``asked`` is what its user asks of a deployment, by key: options for these ``fields``
-    of it, and for all of them where none is named."""
+    """Decorates a command whose parameter ``asked`` is a dictionary of deployment options by key: gives it an option
+    for each of these ``fields``, or for all of them."""
 
     def expand(run: Command) -> Command:
         chosen = [row for row in rows() if not fields or row.field in fields]
@@ -44,18 +44,18 @@ def takes_deployment(*fields: str) -> Callable[[Command], Command]:
 
 
 def flag_of(key: str) -> str:
-    """What asks for ``key`` on a command line."""
+    """The flag for ``key``."""
     return f"--{key.replace('_', '-')}"
 
 
 def _as_said(key: str | None, said: Collection[str]) -> str | None:
-    """``key``, or the other word for its option by which the user asked for it."""
+    """``key``, or the alias of its option that the user wrote."""
     words = next((row.keys for row in rows() if row.key == key), ())
     return next((flag_of(word) for word in words[1:] if word in said), key)
 
 
 def _parameters(row: Row) -> Iterator[inspect.Parameter]:
-    """One for each word of an option, so that a mistake is told by the word that was used."""
+    """One parameter for each alias of an option, so that a mistake is reported under the word that was used."""
     option, metavar = row.option, {} if row.option.type is SWITCH else {"metavar": row.option.type.metavar}
     for key in row.keys:
         flag, is_first = flag_of(key), key == row.key

@@ -1,4 +1,4 @@
-"""How an error reads: text with a hint on stderr, and with ``--format json`` an object on stdout as well."""
+"""How errors are reported: text with a hint on stderr, and with ``--format json`` also an object on stdout."""
 
 import re
 import sys
@@ -22,20 +22,20 @@ _NO_CHOICE = re.compile(r"'(?P<value>[^']*)' is not one of (?P<all>.*)")
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether ``arguments`` ask for JSON; read from the text, since the command line may not even parse."""
+    """Whether ``arguments`` ask for JSON. Read from the text, because the command line may not even parse."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
     return any(word == "--format=json" or (word == "--format" and value == "json") for word, value in pairs)
 
 
 def report_error(error: KvplanError, arguments: Sequence[str]) -> int:
-    """Say ``error`` and return its exit code."""
+    """Report ``error`` and return its exit code."""
     _say(error, error.exit_code, arguments)
     return error.exit_code
 
 
 def report_refused(error: OSError, arguments: Sequence[str]) -> int:
-    """Say that the operating system refuses a path before it can be asked what is there (a name longer than a file
-    system takes, a folder on the way that may not be entered), or more text (a full disk). Anything else is a bug."""
+    """Report what the operating system refuses: a path that cannot even be looked up (a name too long, a folder that
+    may not be entered), or more output (a full disk). Anything else is a bug."""
     if error.errno == ENOSPC and error.filename is None:  # Typer's own, while it prints a help text
         point_at_nothing(sys.stdout)
         return report_error(unwritable(error), arguments)
@@ -50,7 +50,7 @@ def report_refused(error: OSError, arguments: Sequence[str]) -> int:
 
 
 def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
-    """Say why the command line cannot be parsed. An empty message is Typer's way of showing the help instead."""
+    """Report why the command line cannot be parsed. An empty message is Typer's way of asking for the help text."""
     message = error.format_message().replace("\n\t", " ").replace("Value error, ", "").strip()
     if message.startswith("Usage:"):
         talk(message)
@@ -73,7 +73,7 @@ def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
 
 
 def _key_of_the_file(option: str) -> str | None:
-    """How ``check`` is told what is a key of the file's deployment and no option of its own."""
+    """How to tell ``check`` a key of the file's deployment, which is not an option of its own."""
     from kvplan.engines.options import rows
 
     key = option.replace("-", "_")
@@ -81,7 +81,7 @@ def _key_of_the_file(option: str) -> str | None:
 
 
 def _nearest(given: str, known: Sequence[str]) -> str:
-    """Which of ``known`` was meant, if one is near."""
+    """Which of ``known`` was probably meant."""
     from difflib import get_close_matches
 
     bare = {each.lstrip("-"): each for each in known}  # dashes alike are no likeness
@@ -90,7 +90,7 @@ def _nearest(given: str, known: Sequence[str]) -> str:
 
 
 def _no_number(names: str, kind: str, arguments: Sequence[str]) -> str:
-    """Which option has which value that is no number.
+    """Which option has a value that is not a number.
 
     >>> _no_number("'--tensor-parallel' / '--tp'", "integer", ["fit", "--tp", "2", "--tp", "two"])
     "--tp 'two' is not a whole number"
@@ -113,7 +113,7 @@ def _reads(read: Callable[[str], float], text: str) -> bool:
 
 
 def report_bug(error: Exception, arguments: Sequence[str]) -> int:
-    """Write the traceback to a file, and say so in one line."""
+    """Write the traceback to a file, and report the bug in one line."""
     from kvplan import __version__
 
     account = "".join(
@@ -139,7 +139,7 @@ def report_bug(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _say(error: KvplanError, code: int, arguments: Sequence[str], *, place: bool = True) -> None:
-    """Print where, what and what next to stderr, and the object to stdout where JSON was asked for."""
+    """Print where, what and what next to stderr, and the object to stdout if JSON was asked for."""
     tell(error, place=place)
     if wants_json(arguments):
         from kvplan.report.json_text import document
@@ -156,7 +156,7 @@ def tell(error: KvplanError, *, place: bool = True) -> None:
 
 
 def _place(error: KvplanError) -> str:
-    """``file:line: key: `` as far as they are known."""
+    """``file:line: key: `` as far as known."""
     file = _short(error.file) if error.file else ""
     at = f"{file}:{error.line}" if file and error.line else file
     if file and error.message.startswith((file, str(error.file))):
@@ -168,7 +168,7 @@ def _place(error: KvplanError) -> str:
 
 
 def _short(file: str) -> str:
-    """``file`` relative to the working folder where it lies inside."""
+    """``file`` relative to the working folder, if it is inside."""
     try:
         here = Path.cwd()
     except OSError:  # the folder was deleted under us

@@ -140,7 +140,8 @@ def _print(result: "Fit", flags: str | None, format: str, command: str) -> None:
 def _shapes(
     prompts: Sequence[int], caps: Sequence[int], default_cap: int | None, lengths: Sequence[int]
 ) -> tuple["RequestShape", ...]:
-    """The shapes to reserve: the n-th prompt with the n-th cap or the default one, and one for each of ``--tokens``."""
+    """The shapes to reserve: the n-th prompt with the n-th cap or the default one, and one for each length in
+    ``--tokens``."""
     from kvplan.capacity import RequestShape
 
     if len(caps) > len(prompts):

@@ -1,4 +1,4 @@
-"""What a command's help shows: ``--help`` the everyday options, on one screen; ``--help-all`` every one, by group."""
+"""What a command's help shows: ``--help`` the everyday options, on one screen; ``--help-all`` all of them, by group."""
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
@@ -21,7 +21,7 @@ _MARGIN = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """One of the rarer options: Typer's own ``Option``, not made before it is known what to show."""
+    """One of the rarer options. Typer's own ``Option`` is made only when it is known whether it is shown."""
 
     group: str
     names: tuple[str, ...]
@@ -29,7 +29,7 @@ class Grouped:
     help: str
 
     def option(self, *, everyday: bool) -> Any:
-        """What Typer is told; the group opens the help of the rarer ones."""
+        """The Typer option; the help of a rarer one opens with its group."""
         option: Callable[..., Any] = typer.Option
         shown = self.help if everyday else f"{self.group}: {self.help}"
         return option(*self.names, help=shown, **{"show_default": False, **self.settings})
@@ -49,11 +49,11 @@ def _show_help(context: typer.Context, wanted: bool) -> None:
 def with_help(
     run: Callable[..., int], arguments: Sequence[str] | None, everyday: Collection[str]
 ) -> tuple[Callable[..., int], str]:
-    """``run`` as Typer understands it, and what opens its help.
+    """``run`` as Typer understands it, and the opening of its help.
 
-    Only the parameters in ``everyday`` are shown, and all of them where it is empty, with ``--help-all``, or with None
-    for the arguments (shell completion). What an argument stands for is told under the first sentence, without the
-    Python type that Typer would set beside it.
+    Only the parameters in ``everyday`` are shown; all of them if it is empty, with ``--help-all``, or if the arguments
+    are None (shell completion). What an argument stands for is explained under the first sentence, without the Python
+    type that Typer would show beside it.
     """
     everything = arguments is None or ALL in arguments or not everyday
     placed: list[str] = []
@@ -96,12 +96,12 @@ def with_help(
 
 
 def help_width() -> int:
-    """Columns for what stands above and below the options."""
+    """Columns for the text above and below the options."""
     return max(_NARROWEST, min(get_terminal_size().columns, _WIDEST) - _MARGIN)
 
 
 def _opening(text: str, placed: Sequence[str]) -> str:
-    """The paragraphs of ``text``, the arguments under the first; the sign before it keeps its lines."""
+    """The paragraphs of ``text``, with the arguments under the first; the backspace makes Typer keep the lines."""
     first, *others = text.split("\n\n")
     lines = [
         line

@@ -76,21 +76,21 @@ Set = Annotated[
 
 
 def profiles_folder(folder: Path | None) -> Path | None:
-    """``folder``, if it is one."""
+    """``folder``; InputError if it is not a folder."""
     if folder is not None and not folder.is_dir():
         raise InputError(f"{folder} is not a folder", hint="--profiles names a folder with gpus/, models/, …")
     return folder
 
 
 def positive_or_none(value: int | None, option: str) -> int | None:
-    """``value``, if it counts something or was not given."""
+    """``value`` if it is above zero or was not given."""
     from kvplan.engines.option_types import read_count  # not before: with it come the engines
 
     return None if value is None else read_count(value, option)
 
 
 def counts_or_none(text: str | None, option: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas, none where the option was not given."""
+    """Whole numbers separated by commas; none if the option was not given."""
     from kvplan.engines.option_types import read_counts
 
     return () if text is None else read_counts(text, option)
@@ -113,7 +113,7 @@ def parse_time(text: str, option: str) -> float:
 
 
 def load_changed(reference: str, changed: dict[str, object], profiles_folder: Path | None) -> "Traffic":
-    """The traffic file with ``changed`` keys; a wrong value among them is the option's fault, not the file's."""
+    """The traffic file with ``changed`` keys; a wrong value among them is reported as the option's, not the file's."""
     from kvplan.traffic.load import load_traffic
 
     try:
@@ -129,10 +129,10 @@ def load_changed(reference: str, changed: dict[str, object], profiles_folder: Pa
 
 
 def changes(pairs: list[str] | None, **named: object) -> dict[str, object]:
-    """What replaces the file's keys: the options that were given, then every ``--set``, its value read as YAML.
+    """What replaces keys of the file: the options that were given, then every ``--set``, its value read as YAML.
 
-    A file is named as the command line sees it, from the working folder and not from the traffic file's. An option of
-    the deployment is read as in the file: its text is YAML.
+    A file name is relative to the working folder, not to the traffic file's folder. The text of a deployment option is
+    YAML, as in the file.
     """
     from kvplan.engines.options import rows
 

@@ -1,4 +1,4 @@
-"""Where text goes: data to stdout, or to a file that is never overwritten unasked; talk and progress to stderr."""
+"""Where output goes: data to stdout, or to a file that is not overwritten unless asked; talk and progress to stderr."""
 
 import os
 import shutil
@@ -24,10 +24,10 @@ _ASCII = {"×": "x", "±": "+/-", "·": "-", "−": "-", "≤": "<=", "≥": ">=
 
 @contextmanager
 def quietly(stream: TextIO | None = None) -> Iterator[None]:
-    """Let a reader leave early: on a broken pipe ``stream`` (stdout by default) is pointed at nothing.
+    """Let a reader leave early: on a broken pipe ``stream`` (stdout by default) is redirected to nowhere.
 
-    What is still buffered would otherwise raise once more when the interpreter closes the stream. An answer that cannot
-    be written for another reason (a full disk) is an InputError; talk that cannot is lost.
+    What is still buffered would otherwise raise again when the interpreter closes the stream. An answer that cannot be
+    written for another reason (a full disk) is an InputError; talk that cannot be written is lost.
     """
     target = sys.stdout if stream is None else stream
     try:
@@ -39,14 +39,14 @@ def quietly(stream: TextIO | None = None) -> Iterator[None]:
 
 
 def unwritable(error: OSError) -> InputError:
-    """What to say where stdout takes no more."""
+    """What to report when stdout takes no more."""
     return InputError(
         f"the answer cannot be written: {error.strerror or error}", hint="free some space, or write elsewhere"
     )
 
 
 def point_at_nothing(*streams: TextIO) -> None:
-    """Send what ``streams`` still hold, and all that follows, nowhere."""
+    """Discard what ``streams`` still hold and all that follows."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(nowhere, stream.fileno())
@@ -77,18 +77,18 @@ def encodable(text: str, encoding: str) -> str:
 
 
 def talk(text: str) -> None:
-    """Say something that is not data: to stderr."""
+    """Print something that is not data to stderr."""
     with quietly(sys.stderr):
         print(encodable(text, sys.stderr.encoding or "utf-8"), file=sys.stderr)
 
 
 def remark(severity: str, message: str, hint: str | None) -> None:
-    """Say to stderr what is wrong, and what to try."""
+    """Print to stderr what is wrong and what to try."""
     talk(f"{severity}: {message}" + (f"\n  try: {hint}" if hint else ""))
 
 
 def write_file(path: Path, text: str, *, force: bool) -> None:
-    """Write ``text`` to ``path``; InputError where it exists and ``force`` was not given."""
+    """Write ``text`` to ``path``; InputError if it exists and ``force`` was not given."""
     check_free(path, force=force)
     with whole(path) as part:
         part.write_text(text, encoding="utf-8")
@@ -96,7 +96,7 @@ def write_file(path: Path, text: str, *, force: bool) -> None:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write ``lines`` to ``path``, whose freedom was checked before the work began."""
+    """Write ``lines`` to ``path``, which was checked to be free before the work began."""
     with whole(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         file.writelines(lines)
     talk(f"wrote {path}")
@@ -148,7 +148,7 @@ def show_above(parts: "Iterable[Part]", text: str) -> None:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Step | None]:
-    """A function to be told (done, all), or None where nobody would see it."""
+    """A progress bar on stderr: yields a function to be told (done, all), or None where stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""``kvplan recommend``: which settings, found by playing the traffic, with the evidence and the price."""
+"""``kvplan recommend``: which settings to use, found by playing the traffic, with the evidence and the price."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,7 +125,7 @@ def _written(advice: "Advice") -> str:
 
 
 def _warn_of_traces(advice: "Advice", output: Path) -> None:
-    """A trace is looked for beside the file that names it."""
+    """Warn that a trace is looked for beside the file that names it."""
     replays = any(entry.trace is not None for entry in advice.traffic.classes)
     if replays and output.resolve().parent != Path(advice.traffic.file).resolve().parent:
         talk(f"the traces that {output} names are looked for beside it")

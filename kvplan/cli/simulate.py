@@ -122,7 +122,7 @@ def run(
 
 
 def _sparklines(result: "Simulation") -> "Iterator[Part]":
-    """The pool over time, for a person at a terminal that has the signs; nothing through a pipe."""
+    """The pool over time, for a terminal that has the characters; nothing through a pipe."""
     from kvplan.report.over_time import BARS, parts
 
     if sys.stdout.isatty() and encodable(BARS, sys.stdout.encoding or "utf-8") == BARS:
@@ -130,7 +130,7 @@ def _sparklines(result: "Simulation") -> "Iterator[Part]":
 
 
 def _check_files(requests: Path | None, plot: Path | None, report: Path | None, *, force: bool) -> None:
-    """What can be known of the files before the work begins."""
+    """Check what can be known about the files before the work begins."""
     for path in filter(None, (requests, plot, report)):
         check_free(path, force=force)
     if plot is not None:
@@ -142,7 +142,7 @@ def _check_files(requests: Path | None, plot: Path | None, report: Path | None, 
 
 
 def _budgeted(result: "Simulation", *, offline: bool, profiles_folder: Path | None) -> "Fit | None":
-    """The plan behind the pool, where the pool was planned and not given."""
+    """The memory plan behind the pool, where the pool was planned and not given."""
     from kvplan.capacity import fit
     from kvplan.simulation.deployment import plan_deployment
 

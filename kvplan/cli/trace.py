@@ -1,4 +1,4 @@
-"""``kvplan trace``: what a recorded trace is like, and a traffic file drawn like it."""
+"""``kvplan trace``: describes a recorded trace, and writes a traffic file drawn like it."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,5 +1,5 @@
-"""Which GPU and parallelism is the smallest that carries a load: every candidate planned, and played where there is
-traffic; smallest first, with the reason why each of the others loses."""
+"""The smallest GPU and parallelism that carries a load: every candidate planned, and played where there is traffic;
+smallest first, with the reason why each of the others falls short."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -50,8 +50,8 @@ def compare(
 ) -> Comparison:
     """Models × GPUs × parallelism × KV types × windows × replicas under one load.
 
-    Without ``windows``: the traffic file's, or what the shape needs. Without ``replicas``: the file's, or one.
-    ``prices_per_hour`` are of one GPU by the profile's name and win over the profile's own.
+    Without ``windows``: the traffic file's window, or what the shape needs. Without ``replicas``: the file's, or one.
+    ``prices_per_hour`` are of one GPU, by the profile's name, and win over the profile's own.
     """
     if not models or not gpus:
         raise InputError("nothing to compare: at least one model and one GPU are needed", hint="--gpu h100 --gpu l40s")
@@ -92,7 +92,7 @@ def compare(
 
 
 def _comparable(traffic: Traffic) -> tuple[Traffic, tuple[str, ...]]:
-    """The traffic without what was measured on its own hardware, and the notes that say so."""
+    """The traffic without what was measured on its own hardware, and notes that say so."""
     deployment, notes = traffic.deployment, []
     for name, words in (
         ("kv_pool", "its measured pool"),
@@ -109,7 +109,7 @@ def _comparable(traffic: Traffic) -> tuple[Traffic, tuple[str, ...]]:
 
 
 def _check_prices(traffic: Traffic, unpriced: Sequence[str]) -> None:
-    """A limit on costs judges every candidate or none."""
+    """InputError unless a limit on cost can judge every candidate."""
     limit = next((one for one in traffic.limits if one.name == "cost_per_hour"), None)
     if limit is not None and unpriced:
         raise InputError(
@@ -122,7 +122,7 @@ def _check_prices(traffic: Traffic, unpriced: Sequence[str]) -> None:
 
 
 def _check_the_load(load: ShapeLoad | Traffic, found: Sequence[Candidate]) -> None:
-    """What stands in the way of every candidate alike is a mistake in the file, no answer."""
+    """What makes every candidate impossible alike is a mistake in the file, not an answer."""
     details = {one.detail for one in found if one.verdict == "impossible"}
     if isinstance(load, Traffic) and len(details) == 1 and all(one.verdict == "impossible" for one in found):
         raise InputError(
@@ -133,7 +133,7 @@ def _check_the_load(load: ShapeLoad | Traffic, found: Sequence[Candidate]) -> No
 
 
 def _window(load: ShapeLoad | Traffic) -> int | None:
-    """The file's window; of a shape, what it needs, in whole 1,024s."""
+    """The file's window; for a shape, what it needs, in multiples of 1,024."""
     if isinstance(load, Traffic):
         return load.deployment.max_model_len
     if load.prompt_tokens is None or load.max_output_tokens is None:
@@ -151,7 +151,7 @@ def _replicas(load: ShapeLoad | Traffic) -> int:
 
 
 def _order(one: Candidate, *, by_price: bool) -> tuple[float | int, ...]:
-    """Carriers first; then price or memory, then fewer GPUs, the KV type left alone, the longer window, more work.
+    """Carriers first; then by price or memory, fewer GPUs, KV type left alone, longer window, more work.
 
     Memory in whole GiB: what the driver keeps for itself differs between cards of one size.
     """
@@ -221,7 +221,7 @@ def _under_shape(choice: Choice, load: ShapeLoad) -> Candidate:
 
 
 def _planned(choice: Choice, planned: Fit) -> Candidate:
-    """The plan's figures; its verdict is ``does_not_fit`` until more is known."""
+    """The plan's figures; the verdict is ``does_not_fit`` until more is known."""
     said = [finding.message for finding in planned.findings if finding.severity == "error"]
     return Candidate(
         choice=choice,

@@ -1,4 +1,4 @@
-"""What is compared and what comes out: a load, choices of hardware and settings, what became of each."""
+"""A comparison's load, its candidates, and what became of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ Verdict = Literal["carries", "limits_broken", "too_small", "does_not_fit", "impo
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeLoad:
-    """``concurrency`` worst-case requests of one shape at once; without a shape, one request of the whole window."""
+    """``concurrency`` worst-case requests of one shape at once; without a shape, of the whole window."""
 
     prompt_tokens: int | None = None
     max_output_tokens: int | None = None
@@ -37,7 +37,7 @@ class ShapeLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One candidate as it is asked about. ``max_model_len`` None: the engine's default, or the traffic file's."""
+    """One candidate as asked for. ``max_model_len`` None: the engine's default, or the traffic file's."""
 
     model: ModelSpec
     gpu: GpuProfile
@@ -85,9 +85,9 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """All candidates: those that carry the load first, smallest first in each part.
+    """All candidates: those that carry the load first, and within each part the smallest first.
 
-    ``by_price``: smallest means cheapest, since every candidate that carries has a price; else least memory.
+    ``by_price``: smallest means cheapest, because every candidate that carries the load has a price; else least memory.
     """
 
     load: ShapeLoad | Traffic

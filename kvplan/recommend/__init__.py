@@ -1,4 +1,4 @@
-"""Which settings: the share of the pool to promise and the cap to fill in, with the evidence and the price."""
+"""Which settings to use: how much of the pool to promise and which default cap to fill in, with evidence and price."""
 
 from kvplan.recommend.quick import with_recommendation
 from kvplan.recommend.results import Advice

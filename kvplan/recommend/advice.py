@@ -1,4 +1,4 @@
-"""What else to set, and what it costs: two engine flags, Retry-After, when to add replicas, the KV that idles."""
+"""What else to set and what it costs: two engine flags, Retry-After, rules for autoscaling, the KV that stays idle."""
 
 import math
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ _LEDGER_SHARE = "kvplan_ledger_reserved / kvplan_ledger_capacity"
 
 
 def engine_advice(setting: Setting, charged: Integers, result: StrategyResult) -> EngineAdvice:
-    """Flags under which nothing that was admitted waits, and no prefill step holds up the answers in progress.
+    """Flags with which no admitted request waits and no prefill step stalls the answers in progress.
 
-    max_num_seqs = max(1.25 × ledger / mean charge, 2 × the most requests seen inside one replica), up to a multiple of
-    8: a full ledger's requests of the usual size, with room for a spell of small ones. max_num_batched_tokens: the
+    max_num_seqs = max(1.25 × ledger / mean charge, 2 × the most requests seen inside one replica), rounded up to a
+    multiple of 8: a full ledger of average requests, with headroom for a run of small ones. max_num_batched_tokens: the
     largest of the usual powers of two whose full step (base + tokens × prefill) takes at most ``LONGEST_STEP_S``.
-    ``charged`` are the blocks of each request; ``result`` brings one seed's samples.
+    ``charged`` are the blocks of each request; ``result`` brings the samples of one seed.
     """
     plant, samples = setting.plant, result.samples
     inside = 0 if samples is None or not len(samples.running) else int((samples.running + samples.waiting).max())
@@ -57,7 +57,7 @@ def engine_advice(setting: Setting, charged: Integers, result: StrategyResult) -
 
 
 def charges(setting: Setting, arrivals: Arrivals) -> Integers:
-    """What the ledger charges each request that can be served."""
+    """The blocks that the ledger charges each request that can be served."""
     asked = requests_for(
         arrivals,
         setting.opened(),
@@ -71,17 +71,17 @@ def charges(setting: Setting, arrivals: Arrivals) -> Integers:
 
 
 def mean(charged: Integers) -> float:
-    """The usual charge; 0 of none."""
+    """The mean charge, 0 where there are none."""
     return float(charged.mean()) if len(charged) else 0.0
 
 
 def retry_advice(
     setting: Setting, charged: Integers, answer: Played, clients: Sequence[ClientRule], jitter_share: float
 ) -> RetryAdvice:
-    """How long a refused request waits while the ledger is full: its charge over the rate at which blocks come back.
+    """How long a refused request should wait while the ledger is full: its charge over the rate at which blocks return.
 
     By Little's law the mean hold, weighted by blocks, is h = mean reserved blocks / (requests/s × mean charge); a full
-    ledger of C gives back C / h blocks a second. Typical: the mean charge; long: the p95.
+    ledger of C blocks gives back C / h blocks a second. Typical: the mean charge; long: the p95.
     """
     capacity = setting.opened().capacity * setting.plant.replicas
     usual = mean(charged)
@@ -112,9 +112,12 @@ def price(
     none: Played,
     worst_case: Played,
 ) -> Price:
-    """Worst-case N: the ledger over the largest of usual charges (their p95). Expected N: the usable pool over what a
-    running request holds, its prompt and half its answer, weighted by the tokens it stays. Idle when full: what the
-    ledger keeps back, and what reservations do not use: 1 − used / reserved × fraction."""
+    """What worst-case reservations cost.
+
+    Worst cases: the ledger over the p95 charge. Expected: the usable pool over what a running request holds (its prompt
+    and half its answer, weighted by how long it stays). Idle when full: what the ledger keeps back and what
+    reservations do not use, 1 − used / reserved × fraction.
+    """
     plant, window = setting.plant, setting.plant.settings.max_model_len
     capacity = setting.opened().capacity
     largest = quantile_of(charged, setting.traffic.reservation_quantile)
@@ -143,17 +146,17 @@ def price(
 
 
 def engine_metrics(engine: str) -> EngineMetrics:
-    """The names of ``engine``, written ``name`` or ``name@version``."""
+    """The metric names of ``engine``, written ``name`` or ``name@version``."""
     version = parse_engine(engine)
     return engine_of(version.name).metrics(version.release)
 
 
 def scaling_rules(plant: Plant, fraction: float, answer: Played) -> tuple[ScalingRule, ...]:
-    """Thresholds for replicas behind a worst-case front door.
+    """Thresholds for scaling replicas behind a worst-case front door.
 
     Its ledger fills before the engine does, so it is the first signal: out at 80 % reserved; in where n − 1 of n
-    replicas would still be below that. The engine's KV gauge then reads used / reserved × fraction × 0.80; a rule that
-    waits for 0.9 there never fires. A request that waits in the engine was admitted and should not wait at all.
+    replicas would still be below that. The engine's KV gauge then reads used / reserved × fraction × 0.80, so a rule
+    that waits for 0.9 never fires. A request that waits inside the engine has been admitted and should not wait at all.
     """
     names, fleet = engine_metrics(plant.engine), max(plant.replicas, 2)
     reserved = answer.kv_reserved_mean_share

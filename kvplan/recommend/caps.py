@@ -21,7 +21,7 @@ from kvplan.traffic.spec import Traffic, TrafficClass
 
 
 def constraints(traffic: Traffic, given: Mapping[str, float | None]) -> tuple[Constraints, dict[str, str]]:
-    """Each bound and where it comes from: the caller, the file's limits of the whole traffic, or the default."""
+    """Each bound and its source: the caller, the file's limits on the whole traffic, or the default."""
     filed = {one.name: one.maximum for one in traffic.limits if one.class_name is None}
     bounds, sources = {}, {}
     for name, asked in given.items():
@@ -51,7 +51,7 @@ def mean_truncated(drawings: Sequence[Arrivals], cap_tokens: int) -> float:
 
 
 def own_cap_truncated(drawings: Sequence[Arrivals]) -> float:
-    """Share of all requests whose answer is longer than the cap that their client sent: no default changes it."""
+    """Share of all requests whose answer is longer than the cap their client sent; no default changes it."""
     return _share(drawings, lambda part: (part.max_tokens > 0) & (part.output_tokens > part.max_tokens))
 
 
@@ -62,8 +62,8 @@ def _share(drawings: Sequence[Arrivals], is_cut: Callable[[Arrivals], np.ndarray
 
 
 def candidates(drawings: Sequence[Arrivals], window_tokens: int, limits: Constraints) -> list[int]:
-    """The round caps worth playing: from the first that cuts off at most 25 × the limit, to the first that cuts off
-    no more than the longest of them does. None where every client sends a cap."""
+    """The round caps worth playing, from the first that cuts off at most 25 × the limit to the smallest that cuts off
+    no more than the longest one does. None where every client sends a cap."""
     if not any((part.max_tokens == 0).any() for one in drawings for part in one.parts()):
         return []
     caps = round_caps(window_tokens)
@@ -80,7 +80,8 @@ def keeps(played: Played, truncated: float, limits: Constraints) -> bool:
 
 
 def broken(played: Played, truncated: float, limits: Constraints) -> list[tuple[str, float, float | None]]:
-    """The constraints that a setting breaks: (name, limit, measured). A time of no completed request breaks its own."""
+    """The constraints that a setting breaks, as (name, limit, measured). A limit on time is broken where no request was
+    completed."""
     found: list[tuple[str, float, float | None]] = []
     if truncated > limits.max_truncated_share:
         found.append(("truncated_share", limits.max_truncated_share, truncated))
@@ -92,8 +93,8 @@ def broken(played: Played, truncated: float, limits: Constraints) -> list[tuple[
 
 
 def knee(points: Sequence[CapPoint], limits: Constraints) -> CapPoint:
-    """Among the caps that keep all constraints the one where truncated / limit + refused / limit is least, the smaller
-    of equals; where none does, the one whose worst miss is smallest."""
+    """The best cap: of those that keep all constraints, the one with the smallest truncated / limit + refused / limit
+    (of equals, the smaller cap); if none does, the one whose worst miss is smallest."""
     feasible = [point for point in points if point.feasible]
     if feasible:
         return min(feasible, key=lambda point: (sum(_ratios(point, limits)[:2]), point.default_max_tokens))
@@ -113,7 +114,7 @@ def knee_words(points: Sequence[CapPoint], chosen: CapPoint, limits: Constraints
     if kept:
         return "the only round cap that keeps the constraints"
     names = " and ".join(name for name, _, _ in broken(chosen.played, chosen.truncated_share, limits))
-    return f"no cap keeps all constraints; {chosen.default_max_tokens:,} misses {names} by least"
+    return f"no cap keeps all constraints; {chosen.default_max_tokens:,} misses {names} by the least"
 
 
 def _ratios(point: CapPoint, limits: Constraints) -> tuple[float, float, float]:
@@ -128,7 +129,7 @@ def _ratios(point: CapPoint, limits: Constraints) -> tuple[float, float, float]:
 
 
 def failures(points: Sequence[CapPoint], nearest: CapPoint, limits: Constraints) -> tuple[FailedConstraint, ...]:
-    """Why no cap will do: each constraint that the nearest one breaks, and which caps would keep it alone."""
+    """Why no cap will do: each constraint that the nearest one breaks, and which caps would keep it."""
     found = []
     for name, limit, measured in broken(nearest.played, nearest.truncated_share, limits):
         alone = [
@@ -139,9 +140,9 @@ def failures(points: Sequence[CapPoint], nearest: CapPoint, limits: Constraints)
         if not alone:
             needs = "no cap keeps it"
         elif name == "truncated_share":
-            needs = f"kept from a cap of {min(alone):,} on"
+            needs = f"caps from {min(alone):,} on keep it"
         else:
-            needs = f"kept up to a cap of {max(alone):,}"
+            needs = f"caps up to {max(alone):,} keep it"
         found.append(FailedConstraint(name=name, limit=limit, measured=measured, needs=needs))
     return tuple(found)
 
@@ -149,8 +150,8 @@ def failures(points: Sequence[CapPoint], nearest: CapPoint, limits: Constraints)
 def per_class(
     drawings: Sequence[Arrivals], window_tokens: int, limits: Constraints, overall: int
 ) -> tuple[tuple[ClassRecommendation, ...], tuple[str, ...]]:
-    """For each class with requests that send no cap: the least round cap that cuts off at most the limit of this
-    class. Where no cap does (answers that never end), the overall one, and the class's name in the second result."""
+    """For each class with requests that send no cap, the smallest round cap that cuts off at most the limit of this
+    class. Where no cap does (answers that never end), the overall cap; the second result names these classes."""
     found, unbounded, caps = [], [], round_caps(window_tokens)
     for index, name in enumerate(drawings[0].classes):
         total, unset, cut = 0, 0, np.zeros(len(caps), np.int64)
@@ -173,7 +174,7 @@ def per_class(
 
 
 def with_class_caps(traffic: Traffic, caps: Sequence[ClassRecommendation]) -> Traffic:
-    """The traffic as if each class's own default were filled in where its clients send no cap."""
+    """The traffic as if each class's clients that send no cap had sent its own default."""
 
     def filled(entry: TrafficClass) -> TrafficClass:
         # A trace's own labels make classes of their own, entry/label, which share the entry's law.
@@ -197,8 +198,8 @@ _MOST_REQUESTS = 2_000_000
 def cap_points(
     settings: Sequence[Setting], truncated: Sequence[float], limits: Constraints, player: Player
 ) -> list[CapPoint]:
-    """The default cap of each setting as it was played, and whether it keeps all constraints; ``truncated`` are the
-    shares that they cut off."""
+    """The default cap of each setting as played, and whether it keeps all constraints; ``truncated`` are the shares cut
+    off."""
     return [
         CapPoint(default_max_tokens=one.cap, truncated_share=cut, played=figures, feasible=keeps(figures, cut, limits))
         for one, cut, figures in zip(settings, truncated, player.figures(settings), strict=True)
@@ -215,8 +216,8 @@ def cap_curve(
 ) -> tuple[CapPoint, ...]:
     """The judged strategy at each default cap worth a look, on the simulation's own first seeds.
 
-    A strategy that fills in no cap stands back for ``worst_case_default_cap``. Nothing where every client sends a cap
-    of its own: a default changes nothing there.
+    A strategy that fills in no cap is replaced by ``worst_case_default_cap``. Empty where every client sends a cap of
+    its own, because a default changes nothing there.
     """
     limits = Constraints()
     inputs, traffic, plant = simulation.inputs, simulation.traffic, simulation.plant

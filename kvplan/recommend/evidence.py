@@ -1,4 +1,4 @@
-"""What stands behind a recommendation: its price, seeds it never saw, what was assumed, and what else to set."""
+"""What supports a recommendation: its price, seeds it never saw, its assumptions, and what else to set."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +30,8 @@ from kvplan.traffic.sample import sample
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Found:
-    """Where the search ended: the answer as it was played on all seeds, the caps it was chosen from, the fraction's
-    terms, and the scrape that set it, if one did."""
+    """Where the search ended: the answer as played on all seeds, the caps it was chosen from, the terms of the
+    fraction, and the scrape that set it, if one did."""
 
     answer: Setting
     final: StrategyResult

@@ -1,4 +1,4 @@
-"""How many replicas carry the traffic: the closed form says where to look, played runs decide."""
+"""How many replicas carry the traffic: a closed form says where to look, simulations decide."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,10 +26,10 @@ def fleet(
     limits: Constraints,
     player: Player,
 ) -> Fleet:
-    """The fewest replicas at which the constraints hold.
+    """The fewest replicas with which the constraints hold.
 
-    With a feasible cap: as many as there are, or fewer if fewer do. Without one: the cap is the least that keeps the
-    truncation limit, and replicas are added from the closed-form bound on until the rest holds too.
+    If a cap keeps them, the present number or fewer. If none does, the smallest cap within the truncation limit is
+    taken, and replicas are added from the closed-form bound on until the rest holds too.
     """
     now, cap = answer.plant.replicas, answer.cap
     if not kept:

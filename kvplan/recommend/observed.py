@@ -1,4 +1,4 @@
-"""What a running engine or gateway shows: reserved against used, the real pool, and the fraction that follows."""
+"""What a running engine or gateway reports: reserved against used, the real pool, and the fraction that follows."""
 
 from collections.abc import Iterator
 from math import isfinite, sqrt
@@ -20,9 +20,9 @@ def observe(
 ) -> ObservedUse:
     """The figures of a scrape and the updated fraction.
 
-    The fraction: the engine's own number of blocks takes the place of the budget's band (blocks it lacks are taken
-    off the planned pool); the other terms stay. Overbooking: with u the used over the reserved tokens and σ the spread
-    of that share between requests, N live ones fill the pool three deviations up at f / (u + 3 σ / √N).
+    The engine's own number of blocks takes the place of the budget's band (blocks it lacks are taken off the planned
+    pool); the other terms stay. Overbooking: with u the used over the reserved tokens and σ the spread of that share
+    between requests, N live requests fill the pool, three deviations up, at f / (u + 3 σ / √N).
     """
     metrics = read_metrics(path)
     source = _source(metrics, path)
@@ -79,8 +79,8 @@ def _source(metrics: Metrics, path: Path) -> str:
 
 
 def _of_sglang(metrics: Metrics, name: str) -> Histogram | None:
-    """Lengths that SGLang counts: by size where it was asked to, else their sum over its requests (source: SGLang
-    0.5.23, ``srt/observability/metrics_collector.py``)."""
+    """Lengths as SGLang reports them: a histogram where it was asked for one, else their sum over its requests (source:
+    SGLang 0.5.23, ``srt/observability/metrics_collector.py``)."""
     total, requests = metrics.total(f"sglang:{name}"), metrics.total("sglang:num_requests")
     summed = Histogram(edges=(), count=requests, sum=total) if total is not None and requests else None
     return metrics.histogram(f"sglang:{name}_histogram") or summed
@@ -108,7 +108,7 @@ def _requests(metrics: Metrics, prompt: Histogram | None, output: Histogram | No
 
 
 def _blocks(metrics: Metrics, plant: Plant) -> int | None:
-    """Blocks that the engine says it has: vLLM's setting, SGLang's tokens over the block."""
+    """The engine's number of blocks: vLLM's setting, or SGLang's tokens over the block size."""
     text = metrics.label("vllm:cache_config_info", "num_gpu_blocks")
     if text is not None and text.isdecimal():
         return int(text)

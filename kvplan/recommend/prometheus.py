@@ -1,4 +1,4 @@
-"""The Prometheus text format, as far as an engine's and a gateway's figures need it."""
+"""A reader of the Prometheus text format, as far as the metrics of engines and of the gateway need it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ class Histogram:
 
     @property
     def mean(self) -> float | None:
-        """The mean observation; None of none."""
+        """The mean observation, None where there are none."""
         return self.sum / self.count if self.count else None
 
     def above(self, edge: float) -> float:
@@ -41,13 +41,13 @@ class Histogram:
         return 1.0 - below / self.count if self.count else 0.0
 
     def least_edge(self, share: float) -> float | None:
-        """The least finite edge above which lies at most ``share``; None where no finite edge does."""
+        """The smallest finite edge above which at most ``share`` lies; None if there is none."""
         fitting = (upper for upper, _ in self.edges if isfinite(upper) and self.above(upper) <= share + 1e-12)
         return min(fitting, default=None)
 
 
 class Metrics:
-    """All samples of a scrape, looked up by name; several label sets (models, engines) are summed."""
+    """All samples of a scrape, looked up by name; label sets (models, engines) are summed."""
 
     def __init__(self, samples: tuple[Sample, ...]) -> None:
         self._by_name: dict[str, list[Sample]] = {}
@@ -55,11 +55,11 @@ class Metrics:
             self._by_name.setdefault(sample.name, []).append(sample)
 
     def has(self, prefix: str) -> bool:
-        """Whether any name begins so."""
+        """Whether any name begins with this."""
         return any(name.startswith(prefix) for name in self._by_name)
 
     def total(self, *names: str) -> float | None:
-        """The sum of the first of these counters that is there, with or without its ``_total``."""
+        """The sum of the first of these counters that is present, with or without its ``_total``."""
         found = next(
             (self._by_name[known] for name in names for known in (f"{name}_total", name) if known in self._by_name),
             None,
@@ -67,16 +67,16 @@ class Metrics:
         return None if found is None else sum(sample.value for sample in found)
 
     def highest(self, *names: str) -> float | None:
-        """The highest value of the first of these gauges that is there."""
+        """The highest value of the first of these gauges that is present."""
         found = next((self._by_name[name] for name in names if name in self._by_name), None)
         return None if found is None else max(sample.value for sample in found)
 
     def label(self, name: str, label: str) -> str | None:
-        """A label of the first sample of that name: how engines publish their settings."""
+        """A label of the first sample of that name, which is how engines publish their settings."""
         return next((sample.labels[label] for sample in self._by_name.get(name, ()) if label in sample.labels), None)
 
     def histogram(self, name: str) -> Histogram | None:
-        """A histogram by its base name; None where it is not there or empty."""
+        """A histogram by its base name; None if it is missing or empty."""
         count, total = self.total(f"{name}_count"), self.total(f"{name}_sum")
         if not count or total is None:
             return None
@@ -89,7 +89,7 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> Metrics:
-    """The scrape kept in a file. Lines that are no samples are left out; InputError where none is left."""
+    """The scrape kept in a file. Lines that are not samples are skipped; InputError if none is left."""
     samples = tuple(_samples(read_small_text(path, hint=_HOW)))
     if not samples:
         raise InputError(f"{path} holds no Prometheus metrics", hint=_HOW, file=str(path))

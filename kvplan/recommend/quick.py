@@ -1,4 +1,4 @@
-"""What one simulation can recommend: the share of the pool to promise, and a cap for clients that send none."""
+"""What one simulation can recommend: a safety fraction, and a cap for clients that send none."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,11 +21,11 @@ def with_recommendation(
     max_refused_share: float | None = None,
     count_error_share: float = 0.0,
 ) -> Simulation:
-    """The simulation with the safety fraction and the default cap that its traffic asks for, and what binds each.
+    """The simulation with the safety fraction and default cap that its traffic asks for, and what decides each.
 
-    The cap is the one that was played; a bound that is not given is the file's, as in ``recommend``, which plays other
-    caps too. ``count_error_share``: how far whoever counts a prompt's tokens may be below the
-    engine; 0 when the engine counts.
+    The cap is the one that was played; ``recommend`` plays others too. A bound that is not given is the file's.
+    ``count_error_share``: how far a front door that counts prompt tokens itself may be below the engine; 0 when the
+    engine counts.
     """
     inputs, window = simulation.inputs, simulation.plant.settings.max_model_len
     limits, _ = constraints(
@@ -53,8 +53,8 @@ def _source(drawings: Sequence[Arrivals], source: str) -> str:
     """Where the cap comes from: it was not searched, unlike ``recommend``'s; nothing where no cap is filled in."""
     if not unset_share(drawings):
         return ""
-    chosen = "given" if source == "the traffic file" else source
-    return f". It is {chosen}; kvplan recommend compares caps"
+    chosen = "comes from the traffic file" if source == "the traffic file" else f"is {source}"
+    return f". It {chosen}; kvplan recommend compares caps"
 
 
 def _reason(drawings: Sequence[Arrivals], cap: int, refused: float | None, limits: Constraints, window: int) -> str:
@@ -73,7 +73,7 @@ def _reason(drawings: Sequence[Arrivals], cap: int, refused: float | None, limit
         said += f" and {f'{refused:.2%} of requests are refused at least once' if refused else 'no request is refused'}"
         if refused > limits.max_refused_share:
             most = f"{limits.max_refused_share:.0%}"
-            said += f" (more than {most}: a smaller cap cuts off more; the pool is small for this load)"
+            said += f" (more than {most}: a smaller cap would refuse fewer and cut off more; the pool is small)"
     caps = round_caps(window)
     least = next((one for one in caps if mean_truncated(drawings, one) <= limits.max_truncated_share), caps[-1])
-    return f"{said}; {least:,} would cut off less than the bound" if cap < least else said
+    return f"{said}; {least:,} would cut off no more than is allowed" if cap < least else said

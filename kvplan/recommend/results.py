@@ -1,4 +1,4 @@
-"""What ``kvplan recommend`` answers: frozen values, the search that led to them, and what they cost."""
+"""What ``kvplan recommend`` answers: the settings, the search that led to them, and what they cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Played:
 
     @property
     def turned_away_share(self) -> float:
-        """Refused for now or for good: who can never fit is refused, too."""
+        """Refused for now or for good."""
         return self.refused_share + self.rejected_permanently_share
 
 
@@ -57,7 +57,7 @@ class CapPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class FractionPoint:
-    """A share of the planned pool promised, while the engine has only the pool at the low end of its band."""
+    """A safety fraction of the planned pool, played while the engine has only the pool at the low end of its band."""
 
     safety_fraction: float
     played: Played
@@ -65,7 +65,7 @@ class FractionPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class SafetyAnswer:
-    """How the safety fraction came about: risk_free × (1 − each term), rounded down to whole percents."""
+    """How the safety fraction is made up: risk_free × (1 − each term), rounded down to whole percents."""
 
     safety_fraction: float
     risk_free_fraction: float
@@ -77,7 +77,7 @@ class SafetyAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedConstraint:
-    """A constraint that no cap keeps together with the others, and what would keep it alone (None: no cap)."""
+    """A constraint that no cap keeps together with the others, and which caps would keep it alone."""
 
     name: str
     limit: float
@@ -87,8 +87,8 @@ class FailedConstraint:
 
 @dataclass(frozen=True, kw_only=True)
 class SensitivityRow:
-    """One assumption off by ``factor``: the answer's figures then, and the cap that would be recommended (None: none
-    of those tried keeps the constraints)."""
+    """One assumption off by ``factor``: the answer's figures then, and the cap that would be recommended (None: none of
+    those tried keeps the constraints)."""
 
     what: str
     factor: float
@@ -103,7 +103,7 @@ class SensitivityRow:
 @dataclass(frozen=True, kw_only=True)
 class Price:
     """What the promise costs: worst cases that fit at once, requests that would fit by what they really use, the share
-    of the pool that idles while the ledger is full, and throughput beside no admission at all."""
+    of the pool that stays idle while the ledger is full, and throughput beside no admission at all."""
 
     worst_case_sequences: int
     expected_sequences: float
@@ -116,7 +116,7 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineAdvice:
-    """Two engine flags. ``running_peak`` is the most requests seen inside the engine at once."""
+    """Two engine flags. ``running_peak`` is the most requests inside the engine at once."""
 
     max_num_seqs: int
     max_num_seqs_now: int
@@ -192,9 +192,9 @@ class ObservedUse:
 class Advice:
     """The whole answer of ``kvplan recommend``.
 
-    ``feasible`` False: no cap keeps all constraints (``failed`` says which), and the cap given is the one that misses
-    them by least. ``default_max_tokens`` None: every client sends its own cap. ``per_class_played``: every class with
-    a cap of its own. ``check`` is the recommendation played on seeds that the search never saw.
+    If not ``feasible``, no cap keeps all constraints (``failed`` says which), and the cap given misses them by the
+    least. ``default_max_tokens`` is None where every client sends its own cap. ``per_class_played``: every class with a
+    cap of its own. ``check`` is the recommendation played on seeds that the search never saw.
     """
 
     traffic: Traffic
@@ -236,6 +236,6 @@ class Advice:
 
     @property
     def binds(self) -> str:
-        """What binds the fraction: the metrics' word where they set it."""
+        """What decides the fraction; the metrics' reason where they set it."""
         seen = self.observed
         return self.safety.binds if seen is None or self.safety_fraction != seen.safety_fraction else seen.binds

@@ -26,11 +26,11 @@ def safety_fraction(
     band_share: float | None = None,
 ) -> tuple[float, dict[str, float], str]:
     """risk_free × (1 − look-ahead) × (1 − the pool's band) × (1 − the counting error), rounded down to whole percents;
-    its terms; what binds.
+    its terms; and what decides it.
 
     Block rounding takes nothing: the ledger charges the engine's own blocks for prompt + cap, and no token beyond the
-    cap is stored. The look-ahead is that of speculative tokens. The band is how far the pool may be below the plan; 0
-    for a measured or calibrated pool.
+    cap is stored. The look-ahead is that of draft tokens. The band is how far the pool may be below the plan, 0 for a
+    measured or calibrated pool.
     """
     band = plant.band_share if band_share is None else band_share
     terms = {LOOK_AHEAD: look_ahead_share, BAND: band, COUNT: count_error_share}
@@ -41,7 +41,7 @@ def safety_fraction(
 
 
 def binding_term(terms: Mapping[str, float], risk_free: float) -> str | None:
-    """The term that takes most; None where the runs take more, or nothing is taken."""
+    """The term that takes most; None where preemptions take more, or nothing is taken."""
     largest = max(terms, key=lambda name: terms[name])
     return largest if terms[largest] > 0 and terms[largest] >= 1.0 - risk_free else None
 
@@ -62,7 +62,7 @@ def _binding(terms: Mapping[str, float], risk_free: float) -> str:
 
 
 def look_ahead_share(plant: Plant, speculative_tokens: int, mean_charge_blocks: float) -> float:
-    """Blocks that draft tokens may take beyond prompt + cap, over the blocks of a usual reservation.
+    """Blocks that draft tokens may take beyond prompt + cap, over the blocks of an average reservation.
 
     ceil(drafts / block) / mean charge: an engine that speculates sets slots aside for drafts past the last token.
     """
@@ -73,7 +73,7 @@ def look_ahead_share(plant: Plant, speculative_tokens: int, mean_charge_blocks: 
 
 
 def lowered(safety: SafetyAnswer, fraction: float, policy: str) -> SafetyAnswer:
-    """The answer after runs at the recommended cap asked for less."""
+    """The answer after runs with the recommended cap called for less."""
     return replace(
         safety,
         safety_fraction=fraction,
@@ -83,7 +83,7 @@ def lowered(safety: SafetyAnswer, fraction: float, policy: str) -> SafetyAnswer:
 
 
 def largest_safe_fraction(is_safe: Callable[[float], bool]) -> float:
-    """The largest of 1.00, 0.99, … 0.05 at which nothing is preempted, by halving; 0 where even 0.05 is not safe.
+    """The largest of 1.00, 0.99, … 0.05 at which nothing is preempted, by bisection; 0 if even 0.05 is not safe.
 
     >>> largest_safe_fraction(lambda fraction: fraction <= 0.37)
     0.37
@@ -130,9 +130,9 @@ def risk_free_answer(start: Setting, arrivals: Arrivals, player: Player, count_e
 
 
 def settle(answer: Setting, player: Player) -> tuple[Setting, StrategyResult]:
-    """The answer played on all seeds, its fraction lowered until nothing is preempted there.
+    """The answer played on all seeds, its fraction lowered until nothing is preempted.
 
-    Worst-case policies never need it; for the others the risk was measured at another cap.
+    Worst-case policies never need it; for the others the risk was measured with another cap.
     """
     while True:
         (final,) = player.play([answer])
@@ -142,7 +142,8 @@ def settle(answer: Setting, player: Player) -> tuple[Setting, StrategyResult]:
 
 
 def played_fractions(answer: Setting, player: Player, blocks: int | None) -> tuple[FractionPoint, ...]:
-    """Other shares promised, the engine having its observed ``blocks``, else the pool at the low end of its band."""
+    """Other fractions, played on an engine with its observed ``blocks``, or with the pool at the low end of its
+    band."""
     low = _low_plant(answer.plant, blocks)
     tried = sorted({*_FRACTIONS, answer.fraction})
     settings = [

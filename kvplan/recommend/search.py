@@ -1,4 +1,5 @@
-"""The search behind a recommendation: fraction against risk, then cap against truncation and refusal."""
+"""The search behind a recommendation: first the fraction against preemptions, then the cap against truncation and
+refusal."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -48,9 +49,9 @@ def recommend(
 ) -> Advice:
     """The safety fraction and the default cap for this traffic, with the search, its evidence and its price.
 
-    A constraint that is not given is read from the file's ``limits``, else it is 1 % (no bound for the time). The
-    policy is the file's, where it counts blocks, else worst case with a default cap. ``count_error_share``: how far
-    whoever counts a prompt's tokens may be below the engine. ``observed``: a scrape of the running engine.
+    A constraint that is not given comes from the file's ``limits``, else it is 1 % (no bound on time). The policy is
+    the file's if it counts blocks, else worst case with a default cap. ``count_error_share``: how far a front door that
+    counts prompt tokens itself may be below the engine. ``observed``: a scrape of the running engine.
     """
     limits, sources = constraints(
         traffic,
@@ -103,7 +104,7 @@ def recommend(
 
 
 def _observed(path: Path, start: Setting, arrivals: Arrivals, safety: SafetyAnswer, limits: Constraints) -> ObservedUse:
-    """What a scrape says, for as many requests of usual charge as the ledger holds."""
+    """What a scrape says, for as many average requests as the ledger holds."""
     fits = start.opened().capacity // max(int(mean(charges(start, arrivals))), 1)
     return observe(path, plant=start.plant, safety=safety, limits=limits, worst_case_sequences=fits)
 
@@ -111,7 +112,7 @@ def _observed(path: Path, start: Setting, arrivals: Arrivals, safety: SafetyAnsw
 def _search_caps(
     start: Setting, drawings: Sequence[Arrivals], limits: Constraints, player: Player
 ) -> tuple[tuple[CapPoint, ...], CapPoint]:
-    """Both curves on a few seeds, then on all seeds around the knee until the knee itself was played on all."""
+    """Both curves on a few seeds, then on all seeds around the knee until the knee itself has been played on all."""
     window = start.plant.settings.max_model_len
     caps = candidates(drawings, window, limits) or [window]
     truncated = {cap: mean_truncated(drawings, cap) for cap in caps}

@@ -1,4 +1,4 @@
-"""How far the answer depends on what was only assumed: the unset share, the rate, the length of long answers."""
+"""How far the answer depends on assumptions: the share without max_tokens, the rate, the length of long answers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Variation:
 
 
 def variations(traffic: Traffic, scale: float) -> Iterator[Variation]:
-    """The traffic as it is, then with one assumption off at a time; those that it does not make are left out."""
+    """The traffic as it is, then with one assumption off at a time; assumptions it does not make are left out."""
     yield Variation(what="as assumed", factor=1.0, traffic=traffic, scale=scale)
     for factor in FACTORS:
         changed = _with_unset(traffic, factor)
@@ -44,7 +44,7 @@ def variations(traffic: Traffic, scale: float) -> Iterator[Variation]:
 
 
 def _with_unset(traffic: Traffic, factor: float) -> Traffic:
-    """Every class's unset share times ``factor``, at most all; the caps sent share the rest as before."""
+    """Every class's share without max_tokens times ``factor``, at most all; the caps sent share the rest as before."""
     classes = tuple(
         replace(entry, max_tokens=_more_unset(entry.max_tokens, factor)) if _may_be_unset(entry.max_tokens) else entry
         for entry in traffic.classes
@@ -79,7 +79,8 @@ def _with_long_answers(traffic: Traffic, factor: float) -> Traffic:
 
 
 def _longer(law: Distribution, factor: float) -> Distribution:
-    """The law with its p95 moved by ``factor`` and its median kept, where it has both; answers of one length stay."""
+    """The distribution with its p95 moved by ``factor`` and its median kept, where it has both; answers of one length
+    stay."""
     if isinstance(law, Lognormal):
         return replace(law, p95=max(law.p95 * factor, law.p50))
     if isinstance(law, Exponential):
@@ -96,7 +97,7 @@ def _longer(law: Distribution, factor: float) -> Distribution:
 def sensitivity(
     answer: Setting, *, has_default: bool, limits: Constraints, player: Player, window_tokens: int
 ) -> tuple[SensitivityRow, ...]:
-    """The answer's figures with each assumption off, and the cap that would be chosen then from those around it."""
+    """The answer's figures with each assumption off, and which of the caps around it would be chosen then."""
     varied, seeds = list(variations(answer.traffic, answer.scale)), min(TRIAL_SEEDS, answer.seeds)
     tried = nearby(answer.cap, window_tokens) if has_default else [answer.cap]
     settings, truncated = [], []
@@ -126,7 +127,7 @@ def sensitivity(
 
 
 def nearby(cap: int, window_tokens: int) -> Sequence[int]:
-    """The round caps around ``cap``, itself among them.
+    """The round caps around ``cap``, with itself among them.
 
     >>> nearby(512, 100_000)
     [256, 384, 512, 768, 1024]

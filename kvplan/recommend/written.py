@@ -1,4 +1,4 @@
-"""A traffic file with the recommended settings in place, everything else, comments included, as its author wrote it."""
+"""A traffic file with the recommended settings in place and everything else, comments included, left as it was."""
 
 import re
 
@@ -9,7 +9,8 @@ _INDENT = "  "
 
 
 def recommended_text(text: str, file: str, *, safety_fraction: float, default_max_tokens: int | None) -> str:
-    r"""``text`` with ``admission.safety_fraction`` and ``admission.default_max_tokens`` set; None leaves the latter.
+    r"""``text`` with ``admission.safety_fraction`` and ``admission.default_max_tokens`` set; None leaves the latter
+    alone.
 
     >>> old = "admission:  # the door\n  safety_fraction: 0.9  # was\ntraffic: {}\n"
     >>> print(recommended_text(old, "x", safety_fraction=0.98, default_max_tokens=1024))

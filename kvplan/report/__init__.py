@@ -25,7 +25,7 @@ _APART = {
 
 
 def report(command: str, format: str) -> Callable[..., Any]:  # noqa: A002 - the option's name
-    """What turns a result into ``format``: parts of a page for text, else a document."""
+    """The function that turns a result into ``format``: parts of a page for text, otherwise a document."""
     module = _APART.get(command, {}).get(format, command)
     made: Callable[..., Any] = getattr(import_module(f"kvplan.report.{module}"), format)
     return made

@@ -1,4 +1,4 @@
-"""``kvplan calibrate`` of a log: which term differs and by how much, which lines mislead, what the log pins down."""
+"""``kvplan calibrate`` of a log: which term differs and by how much, which lines mislead; as text or JSON."""
 
 from collections.abc import Iterator
 from shlex import quote
@@ -16,8 +16,8 @@ CALIBRATION_FILE = "calibration.yaml"
 
 
 def text(found: Calibration, log_name: str, which: str, written: str | None, command: str) -> Iterator[Part]:
-    """The comparison. ``which``: the start, where the log holds several; ``written``: the calibration file's name;
-    ``command``: what asked for it."""
+    """The comparison. ``which`` names the start where the log holds several, ``written`` the calibration file;
+    ``command`` is what the user ran."""
     start = found.start
     yield headline(found.planned.model.id, f"{log_name}, lines {start.first_line} to {start.last_line}")
     for setting in _setting(found, which):
@@ -38,7 +38,7 @@ def text(found: Calibration, log_name: str, which: str, written: str | None, com
 
 
 def kept_and_used(written: str | None, command: str, use: str) -> Iterator[Part]:
-    """What to run next: the command again with a file for what was learnt, unless there is one, and what uses it."""
+    """What to run next: the same command with a file to write to, unless there is one, and the command that uses it."""
     keep = () if written is not None else (f"{command} --output {CALIBRATION_FILE}",)
     yield from next_steps(*keep, f"{use} --calibration {quote(written or CALIBRATION_FILE)}")
 

@@ -14,7 +14,7 @@ _LEAST_SHARE = 1e-4
 
 
 def pool_and_refusals(row: OverTime, *, top_share: float, most_per_min: float) -> Iterator[str]:
-    """Two charts of one strategy; the tops are those of all strategies, so that the charts compare."""
+    """Two charts of one strategy; all strategies share their scales."""
     unit_s, unit = time_unit(row.span_s)
     across = Axis(
         marks=[(mark * unit_s / row.span_s, f"{mark:g}") for mark in ticks(row.span_s / unit_s)],
@@ -41,7 +41,7 @@ def _over(row: OverTime, shares: Sequence[float], top: float) -> list[tuple[floa
 
 
 def _steps(row: OverTime, most: float) -> list[tuple[float, float]]:
-    """Each stretch as level ground between two walls."""
+    """Each interval as a flat step."""
     wide = row.bar_s / row.span_s
     return [
         point
@@ -51,7 +51,7 @@ def _steps(row: OverTime, most: float) -> list[tuple[float, float]]:
 
 
 def cap_chart(points: Sequence[CapPoint], chosen: int) -> str:
-    """What each default cuts off and what is refused under it, both scales logarithmic."""
+    """What each default cap cuts off and what is refused under it, on logarithmic scales."""
     caps = [point.default_max_tokens for point in points]
     low, span = log2(caps[0]), (log2(caps[-1]) - log2(caps[0])) or 1.0
     cut, refused = [point.truncated_share for point in points], [point.played.refused_share for point in points]
@@ -86,7 +86,7 @@ _SHARES = ((1e-4, "0.01%"), (1e-3, "0.1%"), (1e-2, "1%"), (1e-1, "10%"), (1.0, "
 
 
 def _short(cap: int) -> str:
-    """``1,024`` tokens, or thousands of 1,024 from 4,096 on."""
+    """``1,024`` tokens; from 4,096 on in thousands of 1,024."""
     return f"{cap:,}" if cap < 4096 or cap % 1024 else f"{cap // 1024}K"
 
 
@@ -96,8 +96,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 10, 38
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Points in the chart's own places, both 0 to 1 from its lower left corner. ``kind`` is the style: used, reserved,
-    cut or refused; ``filled`` down to the axis; ``dotted`` marks every point."""
+    """Points, both coordinates from 0 to 1 from the lower left corner. ``kind`` is the style: used, reserved, cut or
+    refused; ``filled`` down to the axis; ``dotted`` marks every point."""
 
     kind: str
     points: Sequence[tuple[float, float]]
@@ -107,7 +107,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """What stands at an axis: (place from 0 to 1, text) of each mark, and what is measured, with its unit."""
+    """The marks of an axis as (place from 0 to 1, text), and what it measures, with the unit."""
 
     marks: Sequence[tuple[float, str]]
     name: str
@@ -116,7 +116,7 @@ class Axis:
 def chart(
     curves: Sequence[Curve], *, across: Axis, up: Axis, caption: str, upright: tuple[float, str] | None = None
 ) -> str:
-    """The curves in a frame. ``upright`` is a labelled dotted line at one place across."""
+    """The curves in a frame. ``upright`` is a labelled dotted vertical line."""
     parts = [_grid(across, up)]
     for curve in curves:
         path = " ".join(_place(x, y) for x, y in curve.points)
@@ -161,7 +161,7 @@ def _grid(across: Axis, up: Axis) -> str:
 
 
 def _place(x: float, y: float) -> str:
-    """The drawing's own coordinates; what lies outside is drawn at the border."""
+    """Coordinates of the drawing; points outside are drawn at the border."""
     inside_x, inside_y = min(max(x, 0.0), 1.0), min(max(y, 0.0), 1.0)
     return (
         f"{_LEFT + (_WIDTH - _LEFT - _RIGHT) * inside_x:.1f},{_TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - inside_y):.1f}"

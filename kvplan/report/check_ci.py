@@ -33,7 +33,7 @@ def _command(level: str, limit: LimitResult, file: str, said: str) -> str:
 
 
 def _in_repository(file: str) -> str:
-    """The path as the repository sees it, which is where a workflow runs; with slashes."""
+    """The path relative to the repository's root, where a workflow runs, with forward slashes."""
     path = Path(file)
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
@@ -50,7 +50,7 @@ def _data(text: str) -> str:
 
 
 def _property(text: str) -> str:
-    """A property's value: two more signs would end it.
+    """A property's value, in which two more characters are escaped.
 
     >>> _property("a,b: 5%")
     'a%2Cb%3A 5%25'

@@ -52,7 +52,7 @@ def limit_object(limit: LimitResult) -> dict[str, object]:
 
 
 def _comparison_object(found: Difference) -> dict[str, object]:
-    """What changed against what."""
+    """What changed."""
     return {
         "base": found.base,
         "settings": [picked(one, "key before after") for one in found.settings],

@@ -1,4 +1,4 @@
-"""``kvplan check`` for people: the verdict, one line a limit, what is broken, what a change does."""
+"""``kvplan check`` for people: the verdict, one line per limit, what is broken, what a change does."""
 
 from collections.abc import Iterator
 from shlex import join, quote
@@ -59,7 +59,7 @@ def _remarks(check: Check) -> Iterator[Part]:
 
 
 def _doubts(check: Check) -> Iterator[str]:
-    """Of limits that hold: where the runs are not sure, and where an estimated service time decides."""
+    """Limits that hold where the runs are not sure, or where an estimated step time decides."""
     for limit in check.limits:
         if limit.passed and limit.certainty in UNSURE:
             yield message(limit)
@@ -102,7 +102,7 @@ def _comparison(found: Difference) -> Iterator[Part]:
 
 
 def change(found: Change) -> str:
-    """After against before: points for shares, counts for counts, percent for the rest.
+    """After against before: points for shares, differences for counts, percent for the rest.
 
     >>> change(Change(name="refused_share", before=0.01, after=0.05))
     '+4 points'
@@ -121,7 +121,7 @@ def change(found: Change) -> str:
 
 
 def _is_shown(found: Change) -> bool:
-    """Whether a figure changes by enough to be read: half a percent of itself, or of a point."""
+    """Whether a figure changes by half a percent of itself, or half a percent of a point, and more."""
     if found.before == found.after:
         return False
     if found.before is None or found.after is None:
@@ -149,12 +149,12 @@ UNSURE = ("within_noise", "one_seed")
 
 
 def title(limit: LimitResult) -> str:
-    """The limit's name, and its class."""
+    """The limit's name and its class."""
     return limit.name if limit.class_name is None else f"{limit.name} of {limit.class_name}"
 
 
 def bound(limit: LimitResult) -> str:
-    """The limit itself, as it was written: ``≤ 1%``."""
+    """The limit as it was written: ``≤ 1%``."""
     name, value = limit.name, limit.limit
     is_time = name.endswith("_s") and not name.endswith("_per_s")
     shown = f"{value:g} s" if is_time else f"{value * 100:g}%" if name.endswith("_share") else figure(name, value)
@@ -162,12 +162,12 @@ def bound(limit: LimitResult) -> str:
 
 
 def measured(limit: LimitResult) -> str:
-    """The measured value, told apart from the limit."""
+    """The measured value, with enough digits to tell it from the limit."""
     return figure_beside(limit.name, limit.reading.value, limit.limit)
 
 
 def interval(limit: LimitResult) -> str:
-    """The 95% interval; empty where there is none, or it is a point."""
+    """The 95% interval; empty where there is none or it is a point."""
     low, high = limit.reading.low, limit.reading.high
     if low is None or high is None or low == high:
         return ""
@@ -176,7 +176,7 @@ def interval(limit: LimitResult) -> str:
 
 
 def message(limit: LimitResult) -> str:
-    """What was measured against what, and how sure that is, in one sentence."""
+    """What was measured against which limit, and how sure that is, in one sentence."""
     if limit.name == "fits":
         return limit.reading.detail
     if limit.certainty == "not_measured":
@@ -194,7 +194,7 @@ def message(limit: LimitResult) -> str:
 
 
 def failure(limit: LimitResult, check: Check) -> str:
-    """The message of a limit that is broken, and whether it is the change that breaks it."""
+    """The message of a broken limit, and whether the change broke it."""
     return f"{message(limit)}{'; the base keeps it' if limit in check.newly_broken else ''}"
 
 

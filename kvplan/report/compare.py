@@ -1,4 +1,5 @@
-"""``kvplan compare``: the smallest that carries the load, all candidates, why the others lose; as text, JSON or CSV."""
+"""``kvplan compare``: the smallest that carries the load, all candidates, why the others fall short; as text, JSON or
+CSV."""
 
 from collections.abc import Iterator, Sequence
 from csv import writer
@@ -60,7 +61,7 @@ def _answer(comparison: Comparison, model: str, *, several: bool) -> str:
 
 
 def _first(comparison: Comparison) -> str:
-    """What the order is by: the price of all GPUs where it is known, else their memory."""
+    """What candidates are ordered by: the price of all GPUs where it is known, else their memory."""
     return "cheapest" if comparison.by_price else "smallest"
 
 
@@ -103,7 +104,7 @@ def _rate(one: Candidate) -> str:
 
 
 def _name(one: Candidate, rows: Sequence[Candidate]) -> str:
-    """The hardware, and what else tells it from its neighbours."""
+    """The hardware, and what else distinguishes it from the other rows."""
     parts = [hardware(one)]
     if len({each.choice.kv_dtype for each in rows}) > 1:
         parts.append(one.choice.kv_dtype)
@@ -135,14 +136,14 @@ def load_words(load: ShapeLoad | Traffic) -> str:
 
 
 def hardware(candidate: Candidate) -> str:
-    """How many of which GPU, and how they are shared out."""
+    """How many of which GPU, and how they are divided into replicas."""
     choice = candidate.choice
     each = f"{choice.replicas} × {choice.tensor_parallel}" if choice.replicas > 1 else f"{choice.tensor_parallel}"
     return f"{each} × {choice.gpu.name}"
 
 
 def reason(candidate: Candidate, comparison: Comparison) -> str:
-    """Why the candidate loses, or what makes it larger than the smallest; empty for the smallest."""
+    """Why the candidate falls short, or what makes it larger than the smallest; empty for the smallest."""
     smallest = comparison.smallest_of(candidate.choice.model.id)
     if candidate is smallest:
         return ""
@@ -172,7 +173,7 @@ def _why_not(candidate: Candidate) -> str:
 
 
 def price(candidate: Candidate) -> str:
-    """Price of all GPUs an hour."""
+    """Price of all GPUs per hour."""
     return "-" if candidate.price_per_hour is None else ratio(candidate.price_per_hour)
 
 
@@ -229,7 +230,7 @@ _PLAYED = ("sustainable_per_s", "refused_share", "gave_up_share", "truncated_sha
 
 
 def csv(comparison: Comparison) -> str:
-    """The file, with a header; what is not known is empty."""
+    """A row per candidate in the order of the answer, under a header; what is not known is empty."""
     written = StringIO()
     rows = writer(written, lineterminator="\n")
     for place, one in enumerate(comparison.candidates, start=1):

@@ -1,4 +1,4 @@
-"""``kvplan explain``: prose wrapped, lists hanging, indented lines as they stand, what to run last; or JSON."""
+"""``kvplan explain`` as text or JSON: prose is wrapped, lists hang, indented lines keep their form."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from kvplan.report.page import BLANK, Part, Prose, Verbatim, answer, columns, ne
 
 
 def text(page: Page | None, topics: Mapping[str, str]) -> Iterator[Part]:
-    """The page, or the topics there are."""
+    """The page, or the list of topics."""
     if page is None:
         yield answer(f"{len(topics)} topics")
         yield BLANK
@@ -36,6 +36,6 @@ def _block(block: str) -> Iterator[Part]:
 
 
 def json(page: Page | None, topics: Mapping[str, str]) -> str:
-    """The page, or null and the topics."""
+    """The page, or null, and the topics."""
     content = None if page is None else {"topic": page.topic, "title": page.title, "text": page.text}
     return document("explain", {"page": content, "topics": list(topics)})

@@ -39,7 +39,7 @@ def json(fit: Fit, flags: Mapping[str, object], remedies: Sequence[Remedy]) -> s
 
 
 def refusal(reference: str, error: KvplanError) -> str:
-    """The document where kvplan cannot tell: nothing is known but why."""
+    """The document where kvplan cannot tell: only the reason is known."""
     finding = Finding(code="not-modelled", severity="error", message=error.message, hint=error.hint)
     return document(
         "fit",
@@ -82,8 +82,11 @@ def _deployment_object(fit: Fit) -> dict[str, object]:
 
 
 def budget_object(budget: Budget) -> dict[str, object]:
-    """One rank's memory. The named terms repeat those of ``terms`` that lie inside the engine's share, so that they and
-    ``kv_bytes`` sum to ``requested_bytes``; what has no name of its own is ``other_bytes``."""
+    """One rank's memory.
+
+    The named terms are sums of those ``terms`` that lie inside the engine's share, so that they and ``kv_bytes`` add up
+    to ``requested_bytes``; the rest is ``other_bytes``.
+    """
     inside = dict.fromkeys(("weight", "activation", "non_torch", "graph", "other"), 0)
     for term in budget.terms:
         inside[term.sort] += term.bytes if term.inside_fraction else 0

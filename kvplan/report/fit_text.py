@@ -32,7 +32,7 @@ _POOL, _LEFT = "KV pool", "left for KV"
 
 
 def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
-    """The plan; ``command`` is what asked for it."""
+    """The plan; ``command`` is what the user ran."""
     yield headline(fit.model.id, provenance(fit.model))
     yield paragraph(_hardware(fit), style=QUIET, indent=0)
     yield paragraph(settings_line(fit.plan.settings), style=QUIET, indent=0)
@@ -59,7 +59,7 @@ def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
 
 
 def _reservations(fit: Fit) -> Columns:
-    """What a request of each shape is charged; where layers form several groups, also what they store of it."""
+    """What a request of each shape is charged; if layers form several groups, also what they store of it."""
     is_mixed = len(fit.plan.layout.groups) > 1
     charged = "per GPU" if fit.deployment.gpus > 1 else "memory"
     stored = ("stored",) if is_mixed else ()
@@ -80,7 +80,7 @@ def _reservations(fit: Fit) -> Columns:
 
 
 def _hardware(fit: Fit) -> str:
-    """What it runs on, and what it keeps."""
+    """What it runs on, and in which type KV is kept."""
     asked = fit.deployment
     gpu = f"{asked.gpus} × {asked.gpu.name}" if asked.gpu is not None else f"{asked.gpus} GPU{'s' * (asked.gpus > 1)}"
     split = [
@@ -138,7 +138,7 @@ def _gib(amount: int) -> str:
 
 
 def budget_rows(budget: Budget, kv_bytes: int) -> Iterator[tuple[str, ...]]:
-    """Name, GiB and formula of every term; what is booked outside the engine's share comes last."""
+    """Name, GiB and formula of every term; terms outside the engine's share come last."""
     yield ("the driver reports", _gib(budget.total_bytes), "")
     yield ("the engine may use", _gib(budget.requested_bytes), "")
     for term in budget.terms:
@@ -184,7 +184,7 @@ def _group_rows(fit: Fit) -> Iterator[tuple[str, ...]]:
 
 
 def findings(found: Iterable[Finding]) -> Iterator[Part]:
-    """What the reader should know; what needs action stands out."""
+    """What the reader should know; what needs action is highlighted."""
     for finding in found:
         hint = f". {finding.hint[0].upper()}{finding.hint[1:]}" if finding.hint else ""
         style = "" if finding.severity == "info" else ACTION
@@ -209,8 +209,8 @@ def _traffic_file(fit: Fit) -> str:
 
 
 def flags(words: Sequence[str], form: str, model_id: str) -> str:
-    """``words`` as a shell command over several lines, or what follows its program as YAML: ``args`` from the model on,
-    and ``env``. The program is the image's own entry point, so it is only said.
+    """``words`` as a shell command over several lines, or as YAML for a Kubernetes container: ``args`` from the model
+    on, and ``env``. The image's entry point is the program, so it is only a comment.
 
     >>> print(flags(["LIST=20,12 vllm serve org/m", "--max-model-len 4096"], "k8s", "org/m"), end="")
     # a container that runs: vllm serve

@@ -23,7 +23,7 @@ VERSIONS = {
 
 
 def picked(value: object, names: str) -> dict[str, object]:
-    """The fields and properties of ``value`` that ``names`` lists: a document calls them as the result does."""
+    """The fields and properties of ``value`` that ``names`` lists, under the same names."""
     return {name: getattr(value, name) for name in names.split()}
 
 
@@ -37,6 +37,6 @@ def plain(value: object) -> object:
 
 
 def document(schema: str, content: Mapping[str, object]) -> str:
-    """``content`` framed and printed, numbers unrounded; a float that JSON cannot say is a bug and raises."""
+    """``content`` framed and printed, numbers unrounded. A float that JSON cannot express is a bug and raises."""
     framed = {"schema": f"kvplan.{schema}", "schema_version": VERSIONS[schema], **content}
     return json.dumps(framed, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

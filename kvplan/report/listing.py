@@ -37,7 +37,7 @@ _COLUMNS = {
 
 
 def text(listing: Listing) -> Iterator[Part]:
-    """How many, then one line each."""
+    """How many, then one row each."""
     of = f" of {listing.known}" if len(listing.rows) != listing.known else ""
     matching = f" matching {listing.search!r}" if listing.search else ""
     named = {"gpus": "GPUs", "traffic": "traffic mixes"}.get(listing.sort, listing.sort)
@@ -60,7 +60,7 @@ def text(listing: Listing) -> Iterator[Part]:
 
 
 def _example(listing: Listing) -> str:
-    """What to try: the name or alias that was searched for, where there is one, else the first of the list."""
+    """What to try next: the name or alias that was searched for, or the first row."""
     wanted = listing.search.strip().lower()
     if any(isinstance(row, GpuProfile) and wanted in (row.name, *row.aliases) for row in listing.rows):
         return wanted
@@ -105,7 +105,7 @@ def json(listing: Listing) -> str:
 
 
 def _sayable(value: object) -> object:
-    """``value`` with the infinities of a published config (a limit that is none) in words: JSON has none."""
+    """``value`` with infinities (a published config may have one as a limit) as words, because JSON has none."""
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

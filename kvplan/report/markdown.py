@@ -1,4 +1,4 @@
-"""A report as Markdown that no foreign name can break out of."""
+"""Reports as Markdown, with foreign text escaped."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ class Written(str):
 
 
 def document(command: str, parts: Iterable[Part]) -> str:
-    """A report as Markdown: its first sentence as the heading, labelled ones as a list; what to run next left out."""
+    """A report as Markdown: its first sentence is the heading, labelled lines are a list, next steps are left out."""
     lines: list[str] = []
     label = ""
     for part in parts:
@@ -33,7 +33,7 @@ def document(command: str, parts: Iterable[Part]) -> str:
 
 
 def _table(part: Columns) -> Iterator[str]:
-    """A table with its text columns left and the others right; then an empty line."""
+    """A table with text columns left and the others right, and an empty line."""
     yield _row(part.headings)
     yield _row([Written(":--" if place in part.texts else "--:") for place in range(len(part.headings))])
     for row in part.rows:

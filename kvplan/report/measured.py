@@ -1,4 +1,5 @@
-"""``kvplan calibrate --run``: the constant, what it predicts of the rest, and what the roofline alone says."""
+"""``kvplan calibrate --run`` as text or JSON: the efficiency, what it predicts of the rest, what the roofline alone
+says."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -23,7 +24,7 @@ _WEAK = (
 
 
 def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str | None, command: str) -> Iterator[Part]:
-    """``traffic`` is the file that was given, ``written`` the calibration's name, ``command`` what asked for it."""
+    """``traffic`` is the file that was given, ``written`` the calibration file, ``command`` what the user ran."""
     plant, rest = found.plant, found.rest
     model = "" if plant.model is None else plant.model.id
     yield headline(model, f"{run_name}, {count(found.requests)} requests")
@@ -100,7 +101,7 @@ _SETTINGS = "max_model_len max_num_seqs max_num_batched_tokens async_scheduling 
 
 
 def json(found: EfficiencyFit, calibration_file: str) -> str:
-    """The constant, both parts of the run measured and predicted, and the text of the file that keeps it."""
+    """The efficiency, both parts of the run measured and predicted, and the text of the calibration file."""
     plant = found.plant
     return document(
         "calibration_run",

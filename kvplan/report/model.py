@@ -1,4 +1,4 @@
-"""``kvplan model`` as text and JSON."""
+"""``kvplan model`` as text or JSON."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -49,7 +49,7 @@ def text(price: ModelPrice) -> Iterator[Part]:
 
 
 def _answer(price: ModelPrice) -> str:
-    """What one token costs, with what does not grow beside it."""
+    """What one token costs, and beside it what does not grow with every token."""
     growing, windowed = price.bytes_per_token, price.windowed_bytes_per_token
     dtype = f" in {SHORT_TYPES.get(price.kv_types.name, price.kv_types.name)}"
     parts = []
@@ -88,7 +88,7 @@ def _heads(row: LayerRow) -> str:
 
 
 def model_object(model: ModelSpec) -> dict[str, object]:
-    """What every document says of the model."""
+    """What every document says about the model."""
     return {
         "id": model.id,
         "revision": model.source.revision,

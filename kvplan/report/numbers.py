@@ -1,4 +1,4 @@
-"""Numbers as they are shown: rounded here and nowhere else."""
+"""Numbers as they are shown; nothing is rounded anywhere else."""
 
 from fractions import Fraction
 
@@ -6,7 +6,7 @@ from kvplan.units import format_bytes as format_bytes  # noqa: PLC0414 - reports
 
 
 def count(value: int | None) -> str:
-    """Thousands apart; ``-`` where it is not known.
+    """A count with thousands separated; ``-`` where it is not known.
 
     >>> count(131072), count(None)
     ('131,072', '-')
@@ -15,7 +15,7 @@ def count(value: int | None) -> str:
 
 
 def exact(value: Fraction | int) -> str:
-    """A rate whose fraction is kept.
+    """A rate with its fraction.
 
     >>> exact(Fraction(131072)), exact(Fraction(73, 16))
     ('131,072', '4.5625')
@@ -24,7 +24,7 @@ def exact(value: Fraction | int) -> str:
 
 
 def ratio(value: Fraction | float, digits: int = 2) -> str:
-    """A plain number of a few digits.
+    """A plain number with a few digits.
 
     >>> ratio(Fraction(10, 3)), ratio(1234.5)
     ('3.33', '1,234')
@@ -34,7 +34,7 @@ def ratio(value: Fraction | float, digits: int = 2) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 0 to 1. Never rounds something into nothing, nor less than all into all.
+    """A share of 0 to 1 as a percentage. What is not 0 is never shown as 0, what is not all never as 100%.
 
     >>> percent(0.81), percent(0.9981), percent(0.0004), percent(1.0), percent(0.0), percent(0.99999)
     ('81%', '99.8%', '0.04%', '100%', '0', '> 99.9%')
@@ -84,7 +84,7 @@ def plain_seconds(value: float | None) -> str:
 
 
 def figure(name: str, value: float | None) -> str:
-    """A figure as its name's unit is read.
+    """A figure in the unit that its name ends with.
 
     >>> figure("refused_share", 0.042), figure("ttft_p99_s", 4.81), figure("kv_pool_bytes", 2**30), figure("gpus", 2)
     ('4.2%', '4.8 s', '1 GiB', '2')
@@ -123,7 +123,7 @@ def figure_beside(name: str, value: float | None, other: float | None) -> str:
 
 
 def parameters(value: int | None) -> str | None:
-    """A parameter count as people say it; None where it is not known.
+    """A parameter count with B or M; None where it is not known.
 
     >>> parameters(8030261248), parameters(494032768), parameters(None)
     ('8.03 B parameters', '494 M parameters', None)
@@ -138,7 +138,7 @@ def parameters(value: int | None) -> str | None:
 
 
 def json_number(value: Fraction | int | None) -> int | float | str | None:
-    """A number for JSON without loss: an integer where it is whole, a float where that is exact, else ``"a/b"``.
+    """A number for JSON without loss: an integer if it is whole, a float if that is exact, otherwise ``"a/b"``.
 
     >>> json_number(Fraction(8)), json_number(Fraction(73, 16)), json_number(Fraction(1, 3)), json_number(None)
     (8, 4.5625, '1/3', None)

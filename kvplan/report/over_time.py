@@ -1,4 +1,4 @@
-"""What pictures show of one strategy over time: the pool's shares and refusals a minute; on a terminal as bars."""
+"""What pictures show of one strategy over time: the pool's shares and refusals per minute; on a terminal as bars."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class OverTime:
 
     @property
     def span_s(self) -> float:
-        """How long the picture is."""
+        """The length of the picture."""
         return self.time_s[-1]
 
 
@@ -41,7 +41,7 @@ def over_time(result: Simulation) -> Iterator[OverTime]:
 
 
 def scales(rows: Sequence[OverTime]) -> tuple[float, float]:
-    """The tops that all rows share, so that they compare: a share of the pool, and refusals a minute (1 if none)."""
+    """The tops of the scales that all rows share: a share of the pool, and refusals per minute (1 if none)."""
     top_share = max([1.0, *(max(row.reserved_share or (0.0,)) for row in rows)])
     return top_share, max((max(row.refused_per_min) for row in rows), default=0.0) or 1.0
 
@@ -70,7 +70,7 @@ def _shares(blocks: Integers, pool_blocks: int) -> tuple[float, ...]:
 
 
 def time_unit(span_s: float) -> tuple[float, str]:
-    """Seconds of one unit, and its name: the axis then ends at a number of one to three digits.
+    """Seconds of a unit, and its name, with which the axis ends at a number of one to three digits.
 
     >>> time_unit(90), time_unit(1800), time_unit(90000)
     ((1.0, 's'), (60.0, 'min'), (3600.0, 'h'))
@@ -99,7 +99,8 @@ _NAME, _MOST = 26, 60
 
 
 def parts(result: Simulation, *, width: int) -> Iterator[Part]:
-    """Two lines a strategy: KV in use (the highest bar is the whole pool), and under it where tries were refused."""
+    """Two lines per strategy: KV in use (the highest bar is the whole pool), and under it where attempts were
+    refused."""
     rows = list(over_time(result))
     if not rows:
         return
@@ -121,7 +122,7 @@ def parts(result: Simulation, *, width: int) -> Iterator[Part]:
 
 
 def _parts(values: tuple[float, ...], columns: int) -> Iterator[tuple[float, ...]]:
-    """The stretch of ``values`` that each column stands for; fewer values than columns are repeated."""
+    """The values that each column stands for; fewer values than columns are repeated."""
     for column in range(columns):
         start = column * len(values) // columns
         yield values[start : max(start + 1, (column + 1) * len(values) // columns)]

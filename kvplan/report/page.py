@@ -1,7 +1,7 @@
-"""The look of every text report: answer first, evidence under it, what to do last; 80 columns, one accent colour.
+"""The look of every text report: answer first, then the evidence, then what to do; 80 columns, one accent colour.
 
-A report is a sequence of parts; ``render`` sets them. Written without Rich, whose import costs a third of an empty
-command line app: ``kvplan model`` must cost little more than such an app.
+A report is a sequence of parts, which ``render`` lays out. It does without Rich, whose import takes a third of the time
+of an empty command-line app: ``kvplan model`` must cost little more than such an app.
 """
 
 import re
@@ -27,7 +27,7 @@ _UNDER = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Prose:
-    """Text that is wrapped; ``hanging`` more columns from its second line on."""
+    """Text that is wrapped, with lines after the first indented by ``hanging`` more columns."""
 
     text: str
     style: str = ""
@@ -44,7 +44,7 @@ class Verbatim:
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """A subject, and where its facts come from beside it, or under it where that is too wide."""
+    """A subject with the source of its facts beside it, or under it if that is too wide."""
 
     title: str
     aside: str = ""
@@ -52,7 +52,7 @@ class Headline:
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """A short quiet label, and text wrapped under itself; a command is broken so that it can still be pasted."""
+    """A short quiet label and wrapped text beside it; a command is broken so that it can still be pasted."""
 
     label: str
     text: str
@@ -62,8 +62,8 @@ class Labelled:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """A table without lines. Columns in ``texts`` are set left, the others right, as numbers; ``wrap`` may break, and
-    the last column, if it is a drawing, goes where there is no room."""
+    """A table without lines. Columns in ``texts`` are aligned left, the others right, as numbers; the column ``wrap``
+    may break, and the last column, if it is a drawing, is dropped if there is no room."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -79,7 +79,7 @@ BLANK = Verbatim(text="")
 
 
 def answer(text: str) -> Prose:
-    """The one thing that was asked for."""
+    """The answer to what was asked."""
     return Prose(text=text, style=ACCENT, hanging=2)
 
 
@@ -94,12 +94,12 @@ def headline(title: str, aside: str = "") -> Headline:
 
 
 def labelled(label: str, text: str, *, style: str = "") -> Labelled:
-    """One labelled line or paragraph."""
+    """A labelled line or paragraph."""
     return Labelled(label=label, text=text, style=style)
 
 
 def next_steps(*commands: str) -> Iterator[Labelled]:
-    """What to do next, one command a line."""
+    """What to do next, one command per line."""
     for number, command in enumerate(commands):
         yield Labelled(label="" if number else "Next", text=command, is_command=True)
 
@@ -126,8 +126,8 @@ def columns(
 
 
 def render(parts: Iterable[Part], *, width: int = 80, colour: bool = False, spell: Callable[[str], str] = str) -> str:
-    """``parts``, one under the other, as text with or without ANSI colours; ``spell`` writes the signs that a terminal
-    lacks in others, before columns are set."""
+    """``parts`` one under the other as text, with or without ANSI colours; ``spell`` replaces characters that a
+    terminal lacks before columns are laid out."""
     usable = max(40, min(width, WIDEST))
     lines: list[str] = []
     for part in parts:
@@ -141,7 +141,7 @@ _STEERING = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def _harmless(part: Part, spell: Callable[[str], str]) -> Part:
-    """``part`` with the characters that steer a terminal written out: names come from foreign files."""
+    """``part`` with control characters escaped, because names come from foreign files."""
 
     def clean(text: str) -> str:
         return spell(_written_out(text))
@@ -159,7 +159,7 @@ def _harmless(part: Part, spell: Callable[[str], str]) -> Part:
 
 
 def _written_out(text: str) -> str:
-    r"""As an escape sequence reads in a program.
+    r"""Control characters as escape sequences.
 
     >>> print(_written_out("a\x1b[2Jb"))
     a\x1b[2Jb
@@ -222,7 +222,7 @@ _ARGUMENT = re.compile(r"(?:-\S+ (?!-))?(?:[^\s']|'[^']*')+")
 
 
 def wrap_command(text: str, width: int) -> list[str]:
-    r"""A command line over several, for a shell to join; an option stays beside its value.
+    r"""A command over several lines for a shell to join; an option stays beside its value.
 
     >>> for line in wrap_command("kvplan check 'my traffic.yaml' --seeds 40", 24): print(line)
     kvplan check \
@@ -241,9 +241,9 @@ def wrap_command(text: str, width: int) -> list[str]:
 
 
 def _set_columns(table: Columns, width: int) -> list[str]:
-    """Every column as wide as its widest cell; the one that may break gets what is left.
+    """Every column is as wide as its widest cell; the one that may break gets the rest.
 
-    Where that is too wide, the gaps close to one space; where it still is, the first cell has a line of its own.
+    If that is too wide, the gaps close to one space; if it still is, the first cell gets a line of its own.
     """
     headed = [table.headings, *table.rows] if any(table.headings) else list(table.rows)
     widths = [max(map(len, column), default=0) for column in zip(*headed, strict=True)]

@@ -1,7 +1,7 @@
 """``--plot``: the pool and the refusals over time, a row per strategy, and what each default cap cuts off and refuses.
 
-PNG, SVG (text stays text) or PDF, with Matplotlib (extra ``plot``). Colours are told apart by the colour-blind (Okabe
-and Ito's), and each curve has a line of its own kind as well.
+PNG, SVG (text stays text) or PDF, with Matplotlib (extra ``plot``). The colours (Okabe and Ito's) are distinct for the
+colour-blind, and each curve has its own line style as well.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def check_drawable(path: Path) -> None:
-    """InputError for a kind of picture that is not known, or without Matplotlib; asked before the work begins."""
+    """InputError for an unknown kind of picture or without Matplotlib; asked before the work begins."""
     if path.suffix.lower() not in KINDS:
         raise InputError(
             f"{path} is no picture", hint=f"name it {', '.join(f'*{kind}' for kind in KINDS)}", file=str(path)
@@ -126,7 +126,7 @@ def _draw_caps(panel: Any, caps: Sequence[CapPoint], result: Simulation) -> None
 
 
 def _clear_of_curves(panel: Any, value: int) -> float:
-    """The height, as a share of the panel's, that lies farthest from all curves beside ``value``."""
+    """The height, as a share of the panel's, that is farthest from all curves near ``value``."""
     from_data = panel.transData - panel.transAxes
     points = [from_data.transform(point) for line in panel.lines[:2] for point in line.get_xydata()]
     near = sorted(points, key=lambda point: abs(point[0] - from_data.transform((value, 1.0))[0]))[:_NEAR_POINTS]

@@ -8,7 +8,7 @@ from kvplan.report.model import model_object
 
 
 def json(advice: Advice, written: str | None = None) -> str:
-    """The document; ``written`` is the traffic file's new text, where it was asked for and goes nowhere else."""
+    """The document; ``written`` is the traffic file's new text, if it was asked for and is not written to a file."""
     plant = advice.plant
     content = {
         "feasible": advice.feasible,

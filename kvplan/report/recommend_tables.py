@@ -1,4 +1,4 @@
-"""The tables of ``kvplan recommend``: caps, fractions, what was only assumed, and the price."""
+"""The tables of ``kvplan recommend``: caps, fractions, assumptions, and the price."""
 
 from kvplan.recommend.results import Advice, CapPoint, Constraints, FractionPoint, Played, SensitivityRow
 from kvplan.report.numbers import count, percent, plain_seconds
@@ -34,7 +34,7 @@ def _cap_row(point: CapPoint, limits: Constraints) -> tuple[str, ...]:
 
 
 def _bar(share: float, limit: float) -> str:
-    """A curve drawn sideways: nine signs are three times the limit, where a line stands at a third."""
+    """A curve drawn sideways: nine characters are three times the limit, with a line at the limit."""
     scale = 3.0 * max(limit, 1e-4)
     length = min(_BAR, round(share / scale * _BAR + 0.4999) if share > 0 else 0)
     cells = ["#" if place < length else "." for place in range(_BAR)]

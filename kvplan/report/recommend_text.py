@@ -20,7 +20,7 @@ _NAMES = {
 
 
 def text(advice: Advice, written_to: str | None = None) -> Iterator[Part]:
-    """The whole answer; ``written_to`` is the traffic file that has it already."""
+    """The whole answer; ``written_to`` is the traffic file that already has it."""
     yield from _headline(advice)
     yield BLANK
     if advice.caps:
@@ -77,7 +77,7 @@ def _headline(advice: Advice) -> Iterator[Part]:
 
 
 def _doubt(advice: Advice) -> str:
-    """Where fresh seeds refuse more than is allowed: whether that is surely so."""
+    """If fresh seeds refuse more than is allowed, whether that is certain."""
     limit, check = advice.constraints.max_refused_share, advice.check
     if not advice.feasible or check.refused_share <= limit:
         return ""
@@ -87,7 +87,7 @@ def _doubt(advice: Advice) -> str:
 
 def _failure(failed: FailedConstraint) -> str:
     measured = figure_beside(failed.name, failed.measured, failed.limit)
-    return f"{_NAMES[failed.name]} {measured}, allowed {figure(failed.name, failed.limit)}: {failed.needs}"
+    return f"{_NAMES[failed.name]} {measured}, at most {figure(failed.name, failed.limit)} allowed: {failed.needs}"
 
 
 def _price(advice: Advice) -> str:
@@ -168,7 +168,8 @@ def _observed(advice: Advice) -> Iterator[Part]:
 
 
 def _search(advice: Advice) -> str:
-    """What was searched, within which bounds, on which seeds; and why one setting's figures differ among tables."""
+    """What was searched, within which bounds, on which seeds; and why figures of one setting differ among the
+    tables."""
     limits = advice.constraints
     bounds = {
         "truncated_share": f"truncated ≤ {percent(limits.max_truncated_share)}",
@@ -192,7 +193,7 @@ def _search(advice: Advice) -> str:
 
 
 def _columns_said(advice: Advice) -> str:
-    """What is not obvious of the headings that are there."""
+    """What is not obvious about the headings."""
     own = advice.own_cap_truncated_share
     also = f" ({percent(own)} more end at the cap that their client sent)" if own else ""
     said = [f"cuts off: answers that the default ends, of all requests{also}", "refused: at least once"]
@@ -207,7 +208,7 @@ def _columns_said(advice: Advice) -> str:
 
 
 def _next(advice: Advice, written_to: str | None) -> tuple[str, ...]:
-    """What to run next; ``written_to`` is the traffic file that has the answer already."""
+    """What to run next; ``written_to`` is the traffic file that already has the answer."""
     if written_to is not None:
         return (f"kvplan check {quote(written_to)}", f"kvplan simulate {quote(written_to)}", *_flags_step(advice))
     name = quote(file_name(advice.traffic.file))
@@ -219,7 +220,7 @@ def _next(advice: Advice, written_to: str | None) -> tuple[str, ...]:
 
 
 def _larger_step(advice: Advice, name: str) -> tuple[str, ...]:
-    """Where no number of replicas helps, twice and four times the ranks may; without a GPU, only other limits do."""
+    """If no number of replicas helps, twice or four times the ranks may; without a GPU, only other limits do."""
     asked, model = advice.traffic.deployment, advice.plant.model
     if model is None or asked.gpu_name is None:
         return (f"kvplan recommend {name} --max-refused 5%",)
@@ -228,7 +229,7 @@ def _larger_step(advice: Advice, name: str) -> tuple[str, ...]:
 
 
 def _flags_step(advice: Advice) -> tuple[str, ...]:
-    """The command that prints the engine's flags with this answer, where the plan is of a GPU's memory."""
+    """The command that prints the engine's flags for this answer, if the plan is of a GPU's memory."""
     asked, model = advice.traffic.deployment, advice.plant.model
     if model is None or asked.gpu_name is None or asked.kv_pool is not None:
         return ()

@@ -1,4 +1,5 @@
-"""``--requests``: every simulated request as a CSV row, floats in full precision, empty where it never happened."""
+"""``--requests``: every simulated request as a CSV row, floats in full precision, empty where something never
+happened."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,7 +7,7 @@ from kvplan.simulation.request_lines import REQUEST_COLUMNS, StrategyRows, reque
 
 
 def lines(runs: Iterable[StrategyRows]) -> Iterator[str]:
-    """The header, then a line per request, strategy after strategy, seed after seed."""
+    """The header, then a line per request, strategy by strategy and seed by seed."""
     yield ",".join(REQUEST_COLUMNS) + "\n"
     for run in runs:
         for row in request_lines(run):

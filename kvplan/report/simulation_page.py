@@ -30,8 +30,8 @@ from kvplan.simulation.results import Simulation
 
 
 def html(result: Simulation, planned: Fit | None, caps: Sequence[CapPoint] = ()) -> str:
-    """One file for a browser; ``planned`` brings the memory budget, where the pool was planned and not given, and
-    ``caps`` the curves over the default cap."""
+    """One file for a browser. ``planned`` brings the memory budget, if the pool was planned and not given, and ``caps``
+    the curves over the default cap."""
     return web.page(f"kvplan: {setting_line(result)}", _body(result, planned, caps))
 
 
@@ -128,7 +128,7 @@ def _assumed(result: Simulation) -> Iterator[str]:
 
 
 def markdown(result: Simulation, planned: Fit | None = None, caps: Sequence[CapPoint] = ()) -> str:
-    """The text report for a ticket, with the budget and the caps where they were asked for."""
+    """The text report for a ticket, with the budget and the caps if they were asked for."""
     shown: list[Part] = list(parts(result))
     if planned is not None and planned.plan.budget is not None:
         rows = [(name.strip(), *rest) for name, *rest in budget_rows(planned.plan.budget, planned.plan.kv_bytes)]

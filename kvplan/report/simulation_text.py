@@ -61,7 +61,7 @@ def plant_words(plant: Plant, asked: PlannedDeployment) -> str:
 
 
 def pool_line(result: Simulation) -> str:
-    """The pool and its band."""
+    """The pool and how far it may be off."""
     plant = result.plant
     size = "" if plant.kv_bytes is None else f"{format_bytes(plant.kv_bytes)} = "
     block = plant.layout.block_tokens
@@ -74,13 +74,13 @@ def pool_line(result: Simulation) -> str:
 
 
 def promise_line(result: Simulation) -> str:
-    """What of the pool the front door may promise."""
+    """How much of the pool the front door may promise."""
     fraction = result.inputs.safety_fraction
     return f"{result.promised_blocks:,} of them may be promised (safety fraction {fraction:.2f})"
 
 
 def reservations(result: Simulation) -> Columns:
-    """A row per class and cap choice; classes that are charged the same for the same choice share one."""
+    """A row per class and cap choice; classes with the same charge for the same choice share one."""
     prompt = f"prompt p{result.inputs.reservation_quantile * 100:g}"
     alike: dict[tuple[str, ...], list[ReservationRow]] = {}
     for row in result.reservations:
@@ -100,7 +100,7 @@ def _reserved_by(choice: str, members: Sequence[ReservationRow]) -> str:
 
 
 def strategies(result: Simulation) -> Columns:
-    """The strategies side by side, the judged one marked."""
+    """The strategies side by side, with the judged one highlighted."""
     rows = [(strategy.name, row) for strategy in result.strategies for row in _strategy(strategy, result.inputs)]
     marked = [place for place, (name, _) in enumerate(rows) if name == result.inputs.judged]
     return columns(
@@ -111,7 +111,7 @@ def strategies(result: Simulation) -> Columns:
 
 
 def _strategy(strategy: StrategyResult, inputs: Inputs) -> Iterator[tuple[str, ...]]:
-    """One strategy's figures; under them how far they may be off, where there are seeds."""
+    """One strategy's figures, and under them how far they may be off, if there are several seeds."""
     yield (
         f"{strategy.name} ({inputs.concurrency:,})" if strategy.name == "concurrency" else strategy.name,
         *(percent(strategy.shares[name]) for name in _ENDS),
@@ -157,43 +157,52 @@ def spread(
 
 
 def remarks(result: Simulation) -> Iterator[tuple[str, str]]:
-    """A label and a sentence for each thing that the table of strategies does not show: requests that nothing can
-    serve, runs that never settled."""
+    """A label and a sentence for what the table does not show: requests that can never be served, runs that never
+    settled."""
     if all(not strategy.requests.offered for strategy in result.strategies):
         yield "Nothing", f"no request arrives after the first {seconds(result.inputs.warmup_s)}, which are warm-up"
     for row in result.inputs.odd_rows:
         yield "Trace", row
     yield from _above_the_worst_case(result)
+    if large := _by_share(result, "rejected_permanently_share"):
+        never = "their prompt is longer than the window, or their reservation larger than the pool"
+        yield "Oversize", f"{large} of requests can never be served: {never}"
+    if late := _by_share(result, "timed_out_share"):
+        yield "Time-out", f"{late} of requests time out; some clients would send them again, which is not played"
     found: dict[tuple[str, str], list[str]] = {}
-    for strategy in result.strategies:
-        share = strategy.shares["rejected_permanently_share"]
-        if share:
-            said = f"{percent(share)} of requests can never be served: their prompt is longer than the window, or their"
-            found.setdefault(("Too large", f"{said} reservation larger than the pool"), []).append(strategy.name)
-        if late := strategy.shares["timed_out_share"]:
-            said = f"{percent(late)} of requests time out; some clients would send them again, which is not played"
-            found.setdefault(("Timed out", said), []).append(strategy.name)
     for strategy in result.strategies:
         if not strategy.steady:
             found.setdefault(("Unsteady", strategy.steady_reason), []).append(strategy.name)
             if not strategy.requests.refused and result.stability.offered_per_s > strategy.sustainable_per_s:
                 found.setdefault(("Endless", _ENDLESS), []).append(strategy.name)
     for (label, sentence), names in found.items():
-        whom = "all strategies" if len(names) == len(result.strategies) > 1 else ", ".join(names)
-        yield label, f"{whom}: {sentence}"
+        yield label, f"{_strategies(names, result)}: {sentence}"
+
+
+def _by_share(result: Simulation, name: str) -> str:
+    """``0.4% (prompt_only, none)``: the share of every strategy where it is not 0, equal ones together."""
+    alike: dict[str, list[str]] = {}
+    for strategy in result.strategies:
+        if share := strategy.shares[name]:
+            alike.setdefault(percent(share), []).append(strategy.name)
+    return ", ".join(f"{share} ({_strategies(names, result)})" for share, names in alike.items())
+
+
+def _strategies(names: Sequence[str], result: Simulation) -> str:
+    return "all strategies" if len(names) == len(result.strategies) > 1 else ", ".join(names)
 
 
 _ENDLESS = "no 429/503 from the engine; the wait grows without bound; put the limit in front"
 
 
 def _above_the_worst_case(result: Simulation) -> Iterator[tuple[str, str]]:
-    """Where a plain limit on requests lets in more than the pool holds of the largest."""
+    """Where a limit on the number of requests admits more worst cases than the pool holds."""
     worst = min((row for row in result.reservations if row.sequences), key=lambda row: row.sequences, default=None)
     at_once = result.inputs.concurrency * result.plant.replicas
     if worst is not None and "concurrency" in result.inputs.strategies and at_once > worst.sequences:
         times = f"{at_once:,} at once is {at_once / worst.sequences:,.3g} × the safe concurrency"
-        fit = f'{worst.sequences:,} of "{worst.name}" fit{"s" * (worst.sequences == 1)}'
-        yield "Unsafe", f"concurrency: {times}; only {fit} at its worst"
+        cases, fit = ("worst case", "fits") if worst.sequences == 1 else ("worst cases", "fit")
+        yield "Unsafe", f'concurrency: {times}; only {worst.sequences:,} {cases} of "{worst.name}" {fit}'
 
 
 def recommendation(advice: Recommendation) -> Iterator[Part]:
@@ -209,7 +218,7 @@ def recommendation(advice: Recommendation) -> Iterator[Part]:
 
 
 def load_line(result: Simulation) -> str:
-    """What arrives, what the judged strategy can sustain, and in how many runs that was played."""
+    """What arrives, what the judged strategy can sustain, and which seeds were played."""
     stability, inputs = result.stability, result.inputs
     last = inputs.seed + inputs.seeds - 1
     seeds = f"seed {inputs.seed}" if inputs.seeds == 1 else f"seeds {inputs.seed} to {last}"
@@ -220,7 +229,7 @@ def load_line(result: Simulation) -> str:
 
 
 def service_band_lines(result: Simulation) -> Iterator[tuple[str, str]]:
-    """What the judged strategy does at both ends of the service time's band."""
+    """What the judged strategy does at both ends of the step time's band."""
     for place, end in enumerate(result.band):
         length = f"{abs(end.factor - 1):.0%} {'longer' if end.factor > 1 else 'shorter'}"
         done, refused = (_with_spread(end.result, share) for share in ("completed_share", "refused_share"))
@@ -234,7 +243,7 @@ def _with_spread(strategy: StrategyResult, share: str) -> str:
 
 
 def _beside(figure: str, reach: str) -> str:
-    """A figure and its ±, which no line end parts."""
+    """A figure and its ±, on one line."""
     return f"{figure}\xa0{reach}" if reach else figure
 
 
@@ -243,7 +252,7 @@ _STORM = 1.05
 
 
 def storm_lines(result: Simulation) -> Iterator[tuple[str, str]]:
-    """How long a burst is felt, and what retries add, where there is either."""
+    """How long a burst is felt and what retries add, where there are any."""
     felt = [(strategy, strategy.burst) for strategy in result.strategies if strategy.burst is not None]
     if felt:
         peaks = [burst.peak_to_usual for _, burst in felt if burst.peak_to_usual is not None]
@@ -270,7 +279,7 @@ def _next(file: str) -> tuple[str, ...]:
 
 
 def file_name(file: str) -> str:
-    """A traffic file as its reader names it: a bundled mix by its name.
+    """A traffic file by the name its reader knows: a bundled mix by its own.
 
     >>> file_name("/somewhere/profiles/traffic/chat.yaml"), file_name("loads/traffic.yaml")
     ('chat', 'loads/traffic.yaml')
@@ -280,7 +289,7 @@ def file_name(file: str) -> str:
 
 
 def write_step(file: str) -> str:
-    """The command that writes the answer beside the file, or over it where it has the usual name."""
+    """The command that writes the answer beside the file, or over it if it has the usual name."""
     name = file_name(file)
     output = f"{name} --force" if name == "traffic.yaml" else "traffic.yaml"
     return f"kvplan recommend {quote(name)} --write --output {output}"

@@ -1,4 +1,4 @@
-"""``kvplan trace`` as text and JSON."""
+"""``kvplan trace`` as text or JSON."""
 
 from collections.abc import Iterator
 
@@ -51,7 +51,7 @@ def _bursts(trace: TraceDescription) -> str:
 
 
 def _spread(value: float) -> str:
-    """Two digits, and no power of ten.
+    """Two digits without an exponent.
 
     >>> _spread(0.0), _spread(1.34), _spread(56.2), _spread(163.0)
     ('0', '1.3', '56', '163')
@@ -60,7 +60,7 @@ def _spread(value: float) -> str:
 
 
 def json(trace: TraceDescription, traffic_file: str | None) -> str:
-    """The description, and the traffic file drawn like the trace (null where there is no rate)."""
+    """The description, and the traffic file drawn like the trace (null if it has no rate)."""
     return document(
         "trace",
         {
@@ -80,7 +80,7 @@ def json(trace: TraceDescription, traffic_file: str | None) -> str:
 
 
 def _lengths_object(lengths: Lengths) -> dict[str, object] | None:
-    """Rows that have the column, mean and quantiles; null where no row has it."""
+    """Rows that have the column, mean and quantiles; null if no row has it."""
     if not lengths.counts:
         return None
     return {"rows": lengths.rows, "mean": lengths.mean, **lengths.quantiles()}
