@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 ACCENT = "1;36"
 ACTION = "33"
@@ -19,6 +20,8 @@ WIDEST = 110
 _GAP = 2
 _MARGIN = 2
 _NARROWEST = 12
+_LABEL = 8
+"""Columns of the labels of a block, unless one of them is longer."""
 _WORD = 24
 """A longer word in a column that breaks may stick out."""
 _UNDER = 2
@@ -130,9 +133,12 @@ def render(parts: Iterable[Part], *, width: int = 80, colour: bool = False, spel
     terminal lacks before columns are laid out."""
     usable = max(40, min(width, WIDEST))
     lines: list[str] = []
-    for part in parts:
-        if part is not BLANK or (lines and lines[-1]):
-            lines += _set(_harmless(part, spell), usable)
+    for _, block in groupby(parts, lambda part: isinstance(part, Labelled)):
+        shown = [part if part is BLANK else _harmless(part, spell) for part in block]
+        label_width = max([_LABEL, *(len(part.label) for part in shown if isinstance(part, Labelled))])
+        for part in shown:
+            if part is not BLANK or (lines and lines[-1]):
+                lines += _set(part, usable, label_width)
     text = "".join(f"{line.rstrip()}\n" for line in lines)
     return text if colour else _ANSI.sub("", text)
 
@@ -174,7 +180,7 @@ def _styled(text: str, style: str) -> str:
     return f"\x1b[{style}m{text}\x1b[0m" if style and text.strip() else text
 
 
-def _set(part: Part, width: int) -> list[str]:
+def _set(part: Part, width: int, label_width: int) -> list[str]:
     match part:
         case Verbatim():
             return part.text.split("\n")
@@ -184,7 +190,7 @@ def _set(part: Part, width: int) -> list[str]:
         case Headline():
             return _set_headline(part, width)
         case Labelled():
-            start = max(8, len(part.label)) + _GAP
+            start = label_width + _GAP
             set_lines = wrap_command if part.is_command else _wrap
             lines = set_lines(part.text, width - _MARGIN - start)
             label = _styled(part.label, QUIET) + " " * (start - len(part.label))

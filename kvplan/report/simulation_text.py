@@ -27,11 +27,11 @@ def text(result: Simulation) -> Iterator[Part]:
     yield BLANK
     yield strategies(result)
     yield BLANK
-    for label, remark in remarks(result):
-        yield labelled(label, remark, style=ACTION)
-    yield BLANK
     if result.recommendation is not None:
         yield from recommendation(result.recommendation)
+    yield BLANK
+    for label, remark in remarks(result):
+        yield labelled(label, remark, style=ACTION)
     yield labelled("Load", load_line(result))
     for label, line in (*service_band_lines(result), *storm_lines(result)):
         yield labelled(label, line)
