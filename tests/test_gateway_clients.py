@@ -21,7 +21,7 @@ MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
 @against(promise(capacity=80, retry_after_constant_s=1.0), servers=SERVERS)
 async def test_openai_python_streams_retries_and_gives_up(gateway: Served) -> None:
-    openai = pytest.importorskip("openai", reason="openai is not installed (pip install 'kvplan[dev]')")
+    openai = pytest.importorskip("openai", reason="openai is not installed (pip install openai)")
     base = gateway.url + "/v1"
     async with openai.AsyncOpenAI(base_url=base, api_key="k") as client:
         answer = await client.chat.completions.create(model="fake", messages=MESSAGES, max_tokens=4)
@@ -72,7 +72,7 @@ def _sync_openai(openai: Any, base: str) -> tuple[str, str]:
 
 @against(promise(capacity=80), servers=SERVERS)
 async def test_openai_python_reads_responses_and_raw_refusals(gateway: Served) -> None:
-    openai = pytest.importorskip("openai", reason="openai is not installed (pip install 'kvplan[dev]')")
+    openai = pytest.importorskip("openai", reason="openai is not installed (pip install openai)")
 
     def synchronous(base: str) -> tuple[str, str]:
         with openai.OpenAI(base_url=base, api_key="k") as client:
@@ -103,7 +103,7 @@ async def test_openai_python_reads_responses_and_raw_refusals(gateway: Served) -
 
 @against(promise(capacity=80), servers=SERVERS)
 async def test_anthropic_python_is_served_on_messages(gateway: Served) -> None:
-    anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed (pip install 'kvplan[dev]')")
+    anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed (pip install anthropic)")
 
     def synchronous(base: str) -> str:
         with (

@@ -22,7 +22,7 @@ from kvplan.gateway.shared_ledger import SharedLedger
 from tests.fake_engine import FakeEngine
 from tests.test_gateway_command import TRAFFIC, started
 
-pytest.importorskip("redis", reason="redis is not installed (pip install 'kvplan[redis]')")
+pytest.importorskip("redis", reason="redis is not installed (pip install redis)")
 pytestmark = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="no Redis server here (apt-get install redis-server)"
 )

@@ -84,7 +84,7 @@ def _with_unit(parse: Callable[[str], float], unit: str, description: str, *exam
 def _lasting(text: str) -> float:
     seconds = parse_seconds(text)
     if seconds <= 0:
-        raise InputError(f"must be longer than 0 s, not {text}")
+        raise InputError(f"must be longer than 0 s, not {text}", hint="write a time such as 30s or 10m")
     return seconds
 
 
