@@ -1,4 +1,4 @@
-"""Many requests with random misfortune: clients that leave or time out, engines that die, bodies that are wrong.
+"""Many requests with random faults: clients that leave or time out, engines that die, malformed bodies.
 
     python -m tests.gateway_chaos --requests 100000 --at-once 200 --seconds 600
 
@@ -51,7 +51,7 @@ class Leftovers:
     end_bytes: int
 
     def complaints(self) -> list[str]:
-        """What is left over, and what the run did not show."""
+        """What is left over, and what the run failed to show."""
         found = {
             f"{self.reserved} blocks are still reserved": self.reserved,
             f"{self.holders} holders are left": self.holders,
@@ -157,7 +157,7 @@ async def _raw(gateway: Served, generator: random.Random, kind: str) -> str:
 
 
 async def run_chaos(requests: int, at_once: int, seconds: float, seed: int = 7) -> Leftovers:
-    """Send ``requests``, ``at_once`` at any time, for ``seconds`` at most; then look what is left."""
+    """Send ``requests``, ``at_once`` at any time, for ``seconds`` at most; then see what is left."""
     outcomes: Counter[str] = Counter()
     limits: dict[str, Any] = {"body_limit_bytes": 65536}
     async with served(promise(capacity=CAPACITY), **limits) as gateway:
@@ -207,7 +207,7 @@ async def run_chaos(requests: int, at_once: int, seconds: float, seed: int = 7) 
 
 
 def main() -> int:
-    """Print the figures; 1 where there are complaints."""
+    """Print the figures; 1 if there are complaints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--at-once", type=int, default=200)

@@ -1,4 +1,4 @@
-"""An engine that is scripted byte for byte, and connections to it."""
+"""A fake engine scripted byte for byte, and connections to it."""
 
 import asyncio
 import functools
@@ -84,7 +84,7 @@ async def pool_of(engine: Engine, *, silence_s: float = 60.0) -> AsyncIterator[C
 
 
 def on_both_loops(case: Callable[Given, Coroutine[None, None, None]]) -> Callable[Given, None]:
-    """Make a test of a coroutine: it is run on asyncio's loop and on the one that the command takes, with a limit."""
+    """Turn a coroutine into a test that runs on asyncio's event loop and on the command's, with a time limit."""
 
     @functools.wraps(case)
     def test(*args: Given.args, **named: Given.kwargs) -> None:
@@ -96,7 +96,7 @@ def on_both_loops(case: Callable[Given, Coroutine[None, None, None]]) -> Callabl
 
 
 async def ask(pool: ConnectionPool, method: str = "POST", body: bytes = b"{}") -> tuple[int, bytes]:
-    """Status and body of one answer."""
+    """Status and body of one response."""
     answer = await pool.request(method, b"/v1/x", [(b"authorization", b"Bearer x")], body)
     try:
         return answer.status, await rest(answer)
@@ -105,7 +105,7 @@ async def ask(pool: ConnectionPool, method: str = "POST", body: bytes = b"{}") -
 
 
 async def rest(answer: Connection) -> bytes:
-    """All that comes of an answer."""
+    """The rest of a response's body."""
     pieces = []
     while piece := await answer.read():
         pieces.append(piece)

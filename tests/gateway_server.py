@@ -22,7 +22,7 @@ from tests.fake_engine import FakeEngine
 WINDOW_TOKENS = 1024
 CHAT = "/v1/chat/completions"
 CHAT_ALLOWANCE = 256 + 16
-"""Tokens allowed for a template's own words, and for the marks around one message."""
+"""Tokens allowed for a template's own text, and for the markup around one message."""
 
 
 def blocks_of_16(tokens: int) -> int:
@@ -66,7 +66,7 @@ class Served:
 
     @property
     def bodies(self) -> BodyReader:
-        """What holds the bodies of requests."""
+        """The gateway's reader of request bodies."""
         return self.gateway.bodies
 
     async def request(self, method: str, path: str, **given: Any) -> tuple[int, Any, bytes]:
@@ -89,7 +89,7 @@ class Served:
         return {name: float(value) for name, value in pairs}
 
     async def open(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection of one's own, on which ``sent`` was written."""
+        """A new connection, with ``sent`` written to it."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(sent)
         return reader, writer
@@ -165,7 +165,7 @@ def run(
     at_most_s: float = 60,
     **settings: Any,
 ) -> None:
-    """Run one case against a gateway of its own, on the loop that the command takes; ``…-asyncio``: on asyncio's."""
+    """Run one case against its own gateway, on the event loop that the command uses; ``…-asyncio``: on asyncio's."""
     name, _, loop = server.partition("-")
 
     async def whole() -> None:
@@ -179,7 +179,7 @@ def run(
 def against(
     given: Promise | None = None, *, servers: Sequence[str] = (), **settings: Any
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """Make a test of a coroutine that takes a running gateway first: on uvicorn, or on each of ``servers``."""
+    """Turn a coroutine whose first argument is a running gateway into a test: on uvicorn, or on each of ``servers``."""
 
     def decorated(case: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         wanted = dict(list(inspect.signature(case).parameters.items())[1:])
@@ -199,7 +199,7 @@ def against(
 
 
 def raw_post(body: bytes, *lines: bytes) -> bytes:
-    """A chat's request as it goes over the wire, with ``lines`` added to its head."""
+    """The bytes of one chat request, with ``lines`` added to its head."""
     head = [b"POST " + CHAT.encode() + b" HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body), *lines]
     return b"\r\n".join(head) + b"\r\n\r\n" + body
 

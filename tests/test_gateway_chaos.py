@@ -1,4 +1,4 @@
-"""A small run of ``tests.gateway_chaos``: nothing is left, and the promise held at every instant."""
+"""A small run of ``tests.gateway_chaos``: nothing is left, and the promise held throughout."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,7 +28,7 @@ CLEAN = Leftovers(
 
 
 @pytest.mark.parametrize("factory", [loop_factory(), None], ids=["the gateway's", "asyncio's"])
-def test_nothing_is_left_after_random_misfortune(factory: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
+def test_nothing_is_left_after_random_faults(factory: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
     with asyncio.Runner(loop_factory=factory) as runner:
         found = runner.run(run_chaos(2000, 200, 60))
     assert found.complaints() == []
@@ -51,6 +51,6 @@ def test_nothing_is_left_after_random_misfortune(factory: Callable[[], asyncio.A
     ],
     ids=str,
 )
-def test_whatever_is_left_is_told(change: dict[str, Any]) -> None:
+def test_whatever_is_left_is_reported(change: dict[str, Any]) -> None:
     assert CLEAN.complaints() == []
     assert len(replace(CLEAN, **change).complaints()) == 1

@@ -1,4 +1,4 @@
-"""Clients that people really use, and clients that misbehave, on both servers."""
+"""Clients in wide use, and clients that misbehave, on both servers."""
 
 import asyncio
 import contextlib
@@ -161,7 +161,7 @@ async def test_curl(gateway: Served, server: str) -> None:
 
 @against(servers=SERVERS)
 async def test_a_client_that_stops_reading_stops_the_engine_too(gateway: Served) -> None:
-    """64 MiB are wanted and none is read: what the gateway buffers stays small, for it stops reading upstream."""
+    """64 MiB are requested and none is read: the gateway buffers little, because it stops reading upstream."""
     written = 0
 
     async def count(fields: dict[str, Any]) -> None:
@@ -188,7 +188,7 @@ async def test_a_client_that_stops_reading_stops_the_engine_too(gateway: Served)
 
 
 @against(stall_s=0.5)
-async def test_a_client_that_stays_deaf_loses_its_reservation(gateway: Served) -> None:
+async def test_a_client_that_reads_nothing_loses_its_reservation(gateway: Served) -> None:
     body = json.dumps(
         {"messages": MESSAGES, "max_tokens": 1000, "stream": True, "fake": {"tokens": 1000, "pad": 65536}}
     )
@@ -202,7 +202,7 @@ async def test_a_client_that_stays_deaf_loses_its_reservation(gateway: Served) -
 
 
 @against(servers=["uvicorn", "uvicorn-asyncio"], stall_s=0.3, engine_aborts="nothing")
-async def test_a_client_that_stays_deaf_keeps_the_reservation_of_what_the_engine_goes_on_with(gateway: Served) -> None:
+async def test_a_client_that_reads_nothing_keeps_the_reservation_while_the_engine_goes_on(gateway: Served) -> None:
     fake = {"tokens": 150, "pad": 65536, "gap_s": 0.01}
     body = json.dumps({"messages": MESSAGES, "max_tokens": 150, "stream": True, "fake": fake})
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
@@ -238,8 +238,8 @@ async def test_a_body_a_byte_at_a_time_holds_no_reservation_and_is_cut_off(gatew
 
 
 @against(servers=SERVERS, body_memory_bytes=125_000)
-async def test_bodies_that_are_held_together_have_a_limit_and_give_it_back(gateway: Served) -> None:
-    """Slow clients, each within the limit of one body, hold no more than what all may; then new bodies are refused."""
+async def test_all_bodies_together_have_a_limit(gateway: Served) -> None:
+    """Slow clients, each within the limit of one body, together reach the limit of all; then new bodies are refused."""
     piece = b" " * 30_000
     slow = [await gateway.open() for _ in range(3)]
     for _, writer in slow:
@@ -302,7 +302,7 @@ async def test_a_long_head_is_refused(gateway: Served, end: bytes, shape: str) -
     ids=["announced", "absurd", "unannounced"],
 )
 @against(servers=SERVERS, body_limit_bytes=65536)
-async def test_a_body_over_the_limit_is_refused_before_all_of_it_came(
+async def test_a_body_over_the_limit_is_refused_before_all_of_it_arrived(
     gateway: Served, server: str, sent: bytes
 ) -> None:
     reader, writer = await gateway.open(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\n" + sent)
@@ -315,7 +315,7 @@ async def test_a_body_over_the_limit_is_refused_before_all_of_it_came(
 
 @pytest.mark.parametrize(("size", "is_refused"), [(60_000, False), (100_000, True)])
 def test_a_long_head_in_one_piece_is_refused_before_it_is_a_request(size: int, is_refused: bool) -> None:
-    """A loop may read more than the limit at once: then the end of the head is there before it was counted."""
+    """An event loop may read more than the limit at once, so that a head is complete before it was counted."""
     written: list[bytes] = []
     transport = Mock(is_closing=lambda: bool(written), write=written.append, get_extra_info=lambda *_: None)
 
@@ -336,7 +336,7 @@ def test_a_long_head_in_one_piece_is_refused_before_it_is_a_request(size: int, i
 
 
 @against(count=True, body_limit_bytes=2**20)
-async def test_a_long_body_that_comes_with_its_head_is_no_long_head(gateway: Served) -> None:
+async def test_a_long_body_beside_its_head_is_not_a_long_head(gateway: Served) -> None:
     status, _, body = await gateway.chat("x" * 200_000, max_tokens=4)
     assert (status, json.loads(body)["error"]["code"]) == (400, "context_length_exceeded")
 
@@ -395,11 +395,11 @@ TWO_LENGTHS: dict[str, tuple[bytes, bytes]] = {
     "chunk-extension-lf": (CHUNKED, CHUNKS.replace(b"\r\n{", b";a\n{")),
     "trailer-length": (CHUNKED, CHUNKS[:-2] + b"Content-Length: 4\r\n\r\n"),
 }
-"""Heads and bodies that two readers could take for different requests."""
+"""Heads and bodies that two parsers could take for different requests."""
 
 
 async def _exchange(gateway: Served, request: bytes, within_s: float = 1.0) -> tuple[list[bytes], bytes]:
-    """The statuses of what is answered until the connection ends or ``within_s`` is over, and the text of it."""
+    """The statuses of all responses until the connection ends or ``within_s`` is over, and their text."""
     reader, writer = await gateway.open(request)
     answer = b""
     with contextlib.suppress(TimeoutError, ConnectionError):
@@ -416,8 +416,8 @@ def _request(head: bytes, body: bytes, version: bytes = b"1.1") -> bytes:
 
 @against(servers=SERVERS)
 async def test_a_request_with_two_lengths_reaches_no_engine(gateway: Served, server: str) -> None:
-    """It is refused, and the connection ends where what follows could be its body. granian hides a Content-Length
-    beside chunks: behind it all chunks are refused (411)."""
+    """It is refused, and the connection is closed if what follows could be its body. granian hides a Content-Length
+    beside chunks, so behind granian all chunked bodies are refused (411)."""
 
     async def one(gateway: Served, name: str) -> None:
         head, body = TWO_LENGTHS[name]
@@ -431,7 +431,7 @@ async def test_a_request_with_two_lengths_reaches_no_engine(gateway: Served, ser
 
 
 @against(servers=SERVERS)
-async def test_chunks_are_read_where_their_length_can_be_trusted(gateway: Served, server: str) -> None:
+async def test_chunked_bodies_are_read_if_their_length_can_be_trusted(gateway: Served, server: str) -> None:
     extended = CHUNKS.replace(b"\r\n{", b";name=value\r\n{")
     trailers = CHUNKS[:-2] + b"Authorization: Bearer late\r\nContent-Encoding: gzip\r\n\r\n"
     heads = (CHUNKED, CHUNKED.replace(b"chunked", b"CHUNKED"), CHUNKED + b"Trailer: Authorization\r\n")
@@ -449,8 +449,8 @@ async def test_chunks_are_read_where_their_length_can_be_trusted(gateway: Served
 
 
 @against(servers=SERVERS)
-async def test_a_body_behind_an_upgrade_is_no_request_of_its_own(gateway: Served, server: str) -> None:
-    """Java's client asks for h2c by default. uvicorn's parser would give up the body: it is refused with the reason."""
+async def test_a_body_behind_an_upgrade_is_not_another_request(gateway: Served, server: str) -> None:
+    """Java's client asks for h2c by default. uvicorn's parser would lose the body, so the request is refused."""
     upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
     statuses, answer = await _exchange(gateway, _request(upgrade + b"Content-Length: %d\r\n" % len(SMUGGLED), SMUGGLED))
     assert statuses == [b"400"]
@@ -464,7 +464,7 @@ async def test_a_body_behind_an_upgrade_is_no_request_of_its_own(gateway: Served
 
 @against(servers=SERVERS)
 async def test_no_spelling_of_a_path_reaches_an_admin_route(gateway: Served) -> None:
-    """Nothing is normalised: what is served is what is named, and all else is not found."""
+    """Paths are not normalised: only the exact names are served, and everything else is not found."""
     paths = ["//v1/models", "/v1//models", "/./v1/models", "/v1/models/.", "/v1/models/a/..", "/v1/models/..;/sleep"]
     paths += ["/v1/models/a/..%2f..%2fsleep", "/v1/models/%2e%2e/%2e%2e/metrics", "/%2f/sleep", "/sleep%00", "*"]
     paths += ["/v1/models/a%0d%0aX:y", "/tokenize/../sleep", "http://x/sleep", "/v1/models;/sleep", "/V1/models"]

@@ -1,4 +1,4 @@
-"""What a connection makes of an engine's bytes: beside aiohttp's client, and wherever an answer goes wrong."""
+"""How a connection reads an engine's bytes: compared with aiohttp's client, and wherever a response goes wrong."""
 
 import asyncio
 import contextlib
@@ -60,11 +60,11 @@ REFUSED_HERE = {
     "lines that end without a return": b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello",
     "chunked twice": HEAD % b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked" + CHUNKS,
 }
-"""What aiohttp's client may read and this one does not: two readers could disagree where such an answer ends."""
+"""What aiohttp's client may accept and this one does not: two parsers could disagree where such a response ends."""
 
 
 async def read_by_aiohttp(port: int) -> tuple[int, bytes]:
-    """Status and body of an answer, as a client of another hand reads them."""
+    """Status and body of a response, as another client reads them."""
     async with (
         aiohttp.ClientSession(auto_decompress=False) as session,
         session.post(f"http://127.0.0.1:{port}/base/v1/x", data=b"{}") as response,
@@ -74,7 +74,7 @@ async def read_by_aiohttp(port: int) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("name", [*READ_ALIKE, *REFUSED_ALIKE])
 @on_both_loops
-async def test_an_answer_is_read_as_aiohttp_reads_it(name: str) -> None:
+async def test_a_response_is_read_as_aiohttp_reads_it(name: str) -> None:
     raw = {**READ_ALIKE, **REFUSED_ALIKE}[name]
     async with serving(Engine([raw, 0.02, None], [raw, 0.02, None]).serve) as port:
         expected = ours = None
@@ -90,7 +90,7 @@ async def test_an_answer_is_read_as_aiohttp_reads_it(name: str) -> None:
 
 @pytest.mark.parametrize("raw", REFUSED_HERE.values(), ids=REFUSED_HERE)
 @on_both_loops
-async def test_what_two_readers_could_read_differently_is_refused(raw: bytes) -> None:
+async def test_what_two_parsers_could_read_differently_is_refused(raw: bytes) -> None:
     async with pool_of(Engine([raw, 0.02, None])) as pool:
         with pytest.raises(BrokenResponseError):
             await ask(pool)
@@ -98,7 +98,7 @@ async def test_what_two_readers_could_read_differently_is_refused(raw: bytes) ->
 
 @pytest.mark.parametrize("name", [*KEPT, *ENDING])
 @on_both_loops
-async def test_an_answer_is_the_same_wherever_it_is_split(name: str) -> None:
+async def test_a_response_is_the_same_wherever_it_is_split(name: str) -> None:
     raw = {**KEPT, **ENDING}[name]
     scripts: list[list[bytes | float | None]] = [[raw[:at], 0.002, raw[at:]] for at in range(1, len(raw), 3)]
     if name in ENDING:
@@ -112,7 +112,7 @@ async def test_an_answer_is_the_same_wherever_it_is_split(name: str) -> None:
 
 
 @on_both_loops
-async def test_headers_are_those_of_the_answer_in_lower_case() -> None:
+async def test_headers_are_the_final_response_s_in_lower_case() -> None:
     async with pool_of(Engine([INTERIM], [TRAILERS])) as pool:
         answer = await pool.request("POST", b"/", [], b"")
         assert answer.headers == [(b"content-length", b"5"), (b"x-engine", b"a")]
@@ -124,7 +124,7 @@ async def test_headers_are_those_of_the_answer_in_lower_case() -> None:
 
 
 @on_both_loops
-async def test_the_answer_to_head_has_no_body_whatever_its_length_says() -> None:
+async def test_the_response_to_head_has_no_body_whatever_its_length_says() -> None:
     engine = Engine([LENGTH[:-5]], [LENGTH])
     async with pool_of(engine) as pool:
         assert await ask(pool, "HEAD", b"") == (200, b"")
@@ -146,14 +146,14 @@ async def test_the_answer_to_head_has_no_body_whatever_its_length_says() -> None
     ],
 )
 @on_both_loops
-async def test_what_is_no_whole_answer_is_never_taken_for_one(raw: bytes, error: type[UpstreamError]) -> None:
+async def test_an_incomplete_response_is_never_taken_for_a_complete_one(raw: bytes, error: type[UpstreamError]) -> None:
     async with pool_of(Engine([raw, 0.01, None])) as pool:
         with pytest.raises(error):
             await ask(pool)
 
 
 @on_both_loops
-async def test_what_had_come_is_given_before_the_break() -> None:
+async def test_what_arrived_is_delivered_before_the_error() -> None:
     async with pool_of(Engine([LENGTH[:-2], None])) as pool:
         answer = await pool.request("POST", b"/", [], b"")
         await asyncio.sleep(0.05)
@@ -165,7 +165,7 @@ async def test_what_had_come_is_given_before_the_break() -> None:
 
 
 @on_both_loops
-async def test_leaving_an_answer_that_is_not_over_closes_its_connection() -> None:
+async def test_abandoning_a_response_closes_its_connection() -> None:
     engine = Engine([CHUNKED[:50], 5.0], [LENGTH])
     async with pool_of(engine) as pool:
         answer = await pool.request("POST", b"/", [], b"")
@@ -175,7 +175,7 @@ async def test_leaving_an_answer_that_is_not_over_closes_its_connection() -> Non
 
 
 @on_both_loops
-async def test_bytes_that_nobody_asked_for_end_a_connection() -> None:
+async def test_unexpected_bytes_close_a_connection() -> None:
     closing = HEAD % b"Connection: close\r\nContent-Length: 5" + b"hello, and more"
     async with pool_of(Engine([closing], [LENGTH + b"garbage"])) as pool:
         for _ in range(2):
@@ -192,7 +192,7 @@ async def test_bytes_that_nobody_asked_for_end_a_connection() -> None:
 
 
 @on_both_loops
-async def test_an_answer_that_is_not_taken_is_read_no_further() -> None:
+async def test_a_response_that_is_not_read_exerts_backpressure() -> None:
     size = 32 * 2**20
     written = 0
 
@@ -224,43 +224,33 @@ async def test_an_answer_that_is_not_taken_is_read_no_further() -> None:
     "interim", [b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"]
 )
 @on_both_loops
-async def test_interim_answers_do_not_go_on_for_ever(interim: bytes) -> None:
+async def test_interim_responses_have_a_limit(interim: bytes) -> None:
     pieces: list[bytes | float | None] = [interim * 500, 0.001] * 20
     async with pool_of(Engine([*pieces, LENGTH])) as pool:
         with pytest.raises(BrokenResponseError, match="too long"):
             await ask(pool)
 
 
+@pytest.mark.parametrize(
+    ("answer", "says_no_more"),
+    [
+        (b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno", False),
+        (b"HTTP/1.1 413 Too Large\r\n\r\nno", True),
+    ],
+    ids=["complete", "half-closed"],
+)
 @on_both_loops
-async def test_an_answer_before_its_request_was_written_ends_the_connection() -> None:
-    """What is left of a body would be read as the next request."""
+async def test_a_response_before_the_whole_request_closes_the_connection(answer: bytes, says_no_more: bool) -> None:
+    """The rest of the body would be read as the next request; an engine that half-closes is not waited for."""
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
-        try:
-            await asyncio.sleep(5)
-        finally:
-            writer.close()
-
-    async with serving(serve) as port:
-        pool = ConnectionPool(f"http://127.0.0.1:{port}")
-        assert await ask(pool, body=b"x" * 2**24) == (413, b"no")
-        assert not pool._idle
-        assert await ask(pool, body=b"x") == (413, b"no")
-        assert connections == 2
-        pool.close()
-
-
-@on_both_loops
-async def test_an_engine_that_says_no_more_is_not_waited_for_with_a_body_half_written() -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\nno")
-        writer.write_eof()
+        writer.write(answer)
+        if says_no_more:
+            writer.write_eof()
         try:
             await asyncio.sleep(5)
         finally:
@@ -269,6 +259,9 @@ async def test_an_engine_that_says_no_more_is_not_waited_for_with_a_body_half_wr
     async with serving(serve) as port:
         pool = ConnectionPool(f"http://127.0.0.1:{port}")
         start_s = asyncio.get_running_loop().time()
-        assert await ask(pool, body=b"x" * 2**24) == (400, b"no")
+        assert await ask(pool, body=b"x" * 2**24) == (413, b"no")
+        assert not pool._idle
+        assert await ask(pool, body=b"x") == (413, b"no")
         assert asyncio.get_running_loop().time() - start_s < 4, "before the engine closes"
+        assert connections == 2
         pool.close()

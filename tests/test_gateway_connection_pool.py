@@ -1,4 +1,4 @@
-"""The connections to an engine: which are kept, which are opened, and which requests are asked again."""
+"""The connections to an engine: which are kept, which are opened, and which requests are sent again."""
 
 import asyncio
 import shutil
@@ -37,7 +37,7 @@ async def test_a_request_is_written_once_with_one_length() -> None:
 
 
 async def proxied(pool: ConnectionPool) -> list[Any]:
-    """The messages of one answer that came through the proxy."""
+    """The ASGI messages of one response that came through the proxy."""
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -66,7 +66,7 @@ async def test_hop_by_hop_headers_of_the_engine_stop_at_the_proxy() -> None:
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
 @on_both_loops
-async def test_no_length_is_announced_where_no_body_comes(status: bytes) -> None:
+async def test_no_length_is_announced_without_a_body(status: bytes) -> None:
     answer = b"HTTP/1.1 %b\r\nContent-Length: 5\r\nEtag: x\r\n\r\n" % status
     async with pool_of(Engine([answer])) as pool:
         sent = await proxied(pool)
@@ -75,7 +75,7 @@ async def test_no_length_is_announced_where_no_body_comes(status: bytes) -> None
 
 
 @on_both_loops
-async def test_a_connection_that_the_engine_closed_is_not_used_again() -> None:
+async def test_a_connection_that_the_engine_closed_is_not_reused() -> None:
     engine = Engine([LENGTH, None], [LENGTH])
     async with pool_of(engine) as pool:
         assert await ask(pool) == (200, b"hello")
@@ -87,7 +87,7 @@ async def test_a_connection_that_the_engine_closed_is_not_used_again() -> None:
 
 @pytest.mark.parametrize("sent", [b"", LENGTH[:20], LENGTH[:-2]], ids=["nothing", "half a head", "half a body"])
 @on_both_loops
-async def test_an_engine_that_falls_silent_is_given_up(sent: bytes) -> None:
+async def test_a_silent_engine_is_given_up(sent: bytes) -> None:
     async with pool_of(Engine([sent, 5.0]), silence_s=0.1) as pool:
         with pytest.raises(SilentError):
             await ask(pool)
@@ -102,7 +102,7 @@ async def test_a_slow_engine_is_not_a_silent_one() -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate")
 @on_both_loops
-async def test_an_engine_behind_tls_is_asked_only_where_its_certificate_is_trusted(
+async def test_an_engine_behind_tls_must_have_a_trusted_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
@@ -137,7 +137,7 @@ async def test_an_engine_behind_tls_is_asked_only_where_its_certificate_is_trust
 
 @pytest.mark.parametrize("port", [9, 1])
 @on_both_loops
-async def test_an_engine_that_is_not_there_cannot_be_reached(port: int) -> None:
+async def test_a_refused_connection_is_unreachable(port: int) -> None:
     with pytest.raises(UnreachableError, match="ConnectionRefusedError"):
         await ask(ConnectionPool(f"http://127.0.0.1:{port}"))
 
@@ -154,7 +154,7 @@ async def test_an_engine_that_is_not_there_cannot_be_reached(port: int) -> None:
     ],
 )
 @on_both_loops
-async def test_nothing_can_be_written_between_the_lines(target: bytes, header: tuple[bytes, bytes]) -> None:
+async def test_headers_cannot_inject_lines(target: bytes, header: tuple[bytes, bytes]) -> None:
     engine = Engine([LENGTH])
     async with pool_of(engine) as pool:
         with pytest.raises(ValueError, match="control character"):
@@ -162,25 +162,25 @@ async def test_nothing_can_be_written_between_the_lines(target: bytes, header: t
         assert not engine.requests
 
 
-@pytest.mark.parametrize(("method", "is_asked_again"), [("GET", True), ("HEAD", True), ("POST", False)])
+@pytest.mark.parametrize(("method", "is_sent_again"), [("GET", True), ("HEAD", True), ("POST", False)])
 @on_both_loops
-async def test_a_kept_connection_that_closes_as_it_is_used(method: str, is_asked_again: bool) -> None:
+async def test_a_kept_connection_may_close_as_it_is_used(method: str, is_sent_again: bool) -> None:
     """The engine closes it on the second request without a byte: it may have begun to compute a POST."""
     answer = LENGTH[:-5] if method == "HEAD" else LENGTH
     engine = Engine([LENGTH], [None], [answer])
     async with pool_of(engine) as pool:
         await ask(pool)
-        if is_asked_again:
+        if is_sent_again:
             assert (await ask(pool, method, b""))[0] == 200
         else:
             with pytest.raises(UnreachableError):
                 await ask(pool, method)
-        assert len(engine.requests) == 2 + is_asked_again
+        assert len(engine.requests) == 2 + is_sent_again
         assert not pool._busy
 
 
 @on_both_loops
-async def test_what_is_asked_again_is_asked_once_and_only_where_nothing_came() -> None:
+async def test_what_is_sent_again_is_asked_once_and_only_where_nothing_came() -> None:
     engine = Engine([LENGTH], [LENGTH[:9], None], [None], [LENGTH], [None], [None])
     async with pool_of(engine) as pool:
         await ask(pool, "GET", b"")
@@ -195,7 +195,7 @@ async def test_what_is_asked_again_is_asked_once_and_only_where_nothing_came() -
 
 
 @on_both_loops
-async def test_there_are_as_many_connections_as_requests_were_asked_at_once() -> None:
+async def test_there_is_a_connection_for_each_concurrent_request() -> None:
     scripts: list[list[bytes | float | None]] = [[0.02, LENGTH] for _ in range(10)]
     engine = Engine(*scripts)
     async with pool_of(engine) as pool:
@@ -219,7 +219,7 @@ async def test_an_idle_connection_is_closed_in_time(monkeypatch: pytest.MonkeyPa
 
 
 @on_both_loops
-async def test_an_engine_that_was_started_again_is_reached_again() -> None:
+async def test_a_restarted_engine_is_reached_again() -> None:
     async with serving(Engine([LENGTH, None]).serve) as port:
         pool = ConnectionPool(f"http://127.0.0.1:{port}")
         await ask(pool)
@@ -231,7 +231,7 @@ async def test_an_engine_that_was_started_again_is_reached_again() -> None:
 
 
 @on_both_loops
-async def test_an_address_of_version_6(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_ipv6_address(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):  # nor does a proxy of the environment come between
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     engine = Engine([LENGTH])
@@ -249,13 +249,13 @@ async def test_an_address_of_version_6(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("host", ["no-such-engine.invalid", "a..b", "x" * 64 + ".example"])
 @on_both_loops
-async def test_a_name_that_leads_nowhere(host: str) -> None:
+async def test_a_name_that_does_not_resolve(host: str) -> None:
     with pytest.raises(UnreachableError):
         await ask(ConnectionPool(f"http://{host}:9", connect_timeout_s=2.0))
 
 
 @on_both_loops
-async def test_a_connection_that_is_not_taken_is_not_waited_for() -> None:
+async def test_connecting_times_out() -> None:
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -268,7 +268,7 @@ async def test_a_connection_that_is_not_taken_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("sent", [b"", LENGTH[:20], LENGTH[:-2]], ids=["nothing", "half a head", "half a body"])
 @on_both_loops
-async def test_a_request_that_is_cancelled_leaves_no_connection(sent: bytes) -> None:
+async def test_a_cancelled_request_leaves_no_connection(sent: bytes) -> None:
     engine = Engine([sent, 5.0], [LENGTH])
     async with pool_of(engine) as pool:
         asking = asyncio.create_task(ask(pool))

@@ -1,4 +1,4 @@
-"""``AdmissionMiddleware`` around an application of one's own, without the proxy and without a server."""
+"""``AdmissionMiddleware`` around another application, without the proxy and without a server."""
 
 import asyncio
 import doctest
@@ -13,7 +13,7 @@ from kvplan.gateway.responses import Receive, Scope, Send
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """A server's own application: says which cap it was handed, or waits for its client to leave."""
+    """An application that answers with the cap it received, or waits for its client to leave."""
     message = await receive()
     body = json.loads(message["body"] or b"{}")
     if body.get("wait"):
@@ -59,7 +59,7 @@ async def call(app: Any, body: Mapping[str, object], *, path: str = "/v1/complet
     return (sent[0]["status"], json.loads(sent[1]["body"])) if sent else None
 
 
-def test_an_application_of_ones_own_is_admitted_and_handed_the_default_cap() -> None:
+def test_another_application_receives_the_default_cap() -> None:
     async def whole() -> None:
         ledger = OwnLedger(8)
         app = application(ledger)
@@ -101,7 +101,7 @@ def test_only_http_is_touched() -> None:
     asyncio.run(whole())
 
 
-def test_what_the_explanation_shows_can_be_run() -> None:
+def test_the_examples_of_explain_ledger_run() -> None:
     page = files("kvplan.explain").joinpath("ledger.md").read_text("utf-8")
     examples = doctest.DocTestParser().get_doctest(page, {}, "ledger.md", None, 0)
     done = doctest.DocTestRunner().run(examples)

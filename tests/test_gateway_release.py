@@ -1,4 +1,4 @@
-"""Whatever ends a request, wherever it is: its reservation comes back at once, and the engine stops."""
+"""Whatever ends a request, at whatever point: its reservation comes back at once, and the engine stops."""
 
 import asyncio
 import contextlib
@@ -215,7 +215,7 @@ async def test_a_release_is_seen_within_milliseconds_of_the_disconnect(gateway: 
         ("nothing", True, False),
     ],
 )
-def test_what_the_engine_goes_on_with_keeps_its_reservation(
+def test_a_reservation_is_held_while_the_engine_goes_on(
     server: str, aborts: str, stream: bool, is_stopped: bool
 ) -> None:
     async def case(gateway: Served) -> None:
@@ -231,7 +231,7 @@ def test_what_the_engine_goes_on_with_keeps_its_reservation(
 
 
 @against(servers=SERVERS, engine_aborts="nothing")
-async def test_a_request_without_its_client_still_ends_with_the_grace(gateway: Served) -> None:
+async def test_a_request_without_its_client_ends_with_the_grace_period(gateway: Served) -> None:
     await _leave(gateway, {"stream": False, "max_tokens": 500, "fake": {"tokens": 500, "gap_s": 0.05}})
     await asyncio.sleep(0.05)
     assert gateway.ledger.holders == 1

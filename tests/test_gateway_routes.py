@@ -1,4 +1,4 @@
-"""What each field of each route does to the price: a table, for a client may send any of them."""
+"""What each field of each route does to the price, as a table, since a client may send any of them."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def ask_of(path: str, fields: dict[str, Any], media_tokens: dict[str, int] | Non
 
 
 def indented(value: object) -> int:
-    """Bytes of ``value`` as a template prints it at most."""
+    """Bytes of ``value`` in the longest form that a template prints."""
     return len(json.dumps(value, indent=4))
 
 
@@ -64,7 +64,7 @@ def indented(value: object) -> int:
         (EMBEDDINGS, {"input": ["a", "bc"], "max_tokens": 99}, (TOKENS_PER_PROMPT + 1, TOKENS_PER_PROMPT + 2), 0, 1),
     ],
 )
-def test_what_a_request_asks_for(
+def test_the_demand_of_a_request(
     path: str, fields: dict[str, Any], prompts: tuple[int, ...], cap: int | None, sequences: int
 ) -> None:
     ask = ask_of(path, fields)
@@ -197,14 +197,14 @@ def test_a_cap_of_zero_bounds_nothing(fields: dict[str, int]) -> None:
         ({}, {"max_tokens": 100}),
     ],
 )
-def test_the_cap_is_where_every_engine_reads_it(fields: dict[str, Any], forwarded: dict[str, Any]) -> None:
+def test_the_cap_is_forwarded_where_every_engine_reads_it(fields: dict[str, Any], forwarded: dict[str, Any]) -> None:
     body = parse_body(json.dumps({"messages": HI, **fields}).encode())
     ask = read_demand(PRICED_ROUTES[CHAT], body.fields, {})
     charged = price(promise(default_max_tokens=100), ask)
     assert json.loads(with_cap(body, ask.cap_fields, charged.cap_to_write)) == {"messages": HI, **forwarded}
 
 
-def test_a_prompt_that_is_filled_up_holds_the_window() -> None:
+def test_a_padded_prompt_fills_the_window() -> None:
     charged = price(promise(), ask_of(EMBEDDINGS, {"input": [[1, 2], [3]], "padding": "max_length"}))
     assert charged.tokens == 2 * WINDOW_TOKENS
     assert price(promise(), ask_of(EMBEDDINGS, {"input": [[1, 2], [3]], "padding": "do_not_pad"})).tokens == 3

@@ -26,13 +26,7 @@ async def engine(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "lifespan":
         await _lifespan(receive, send)
         return
-    body = b""
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            break
-    fake = json.loads(body).get("fake", {})
+    fake = json.loads(await _body(receive)).get("fake", {})
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
     for _ in range(fake.get("tokens", 1)):
         if "gap_s" in fake:
@@ -60,12 +54,7 @@ class Bare:
             await self._session.close()
             return
         assert self._session is not None
-        body = b""
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
+        body = await _body(receive)
         headers = [(n.decode(), v.decode()) for n, v in scope["headers"] if n not in (b"host", b"content-length")]
         target = self._upstream + scope["path"]
         async with self._session.request(scope["method"], target, data=body, headers=headers) as response:
@@ -74,6 +63,15 @@ class Bare:
             async for chunk in response.content.iter_any():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+async def _body(receive: Receive) -> bytes:
+    body, is_complete = b"", False
+    while not is_complete:
+        message = await receive()
+        body += message.get("body", b"")
+        is_complete = not message.get("more_body")
+    return body
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
