@@ -95,6 +95,9 @@ LAYERS: Mapping[type[Layer], st.SearchStrategy[Layer]] = {
     kept.ShortConvState: st.builds(
         kept.ShortConvState, channels=st.sampled_from([1024, 2048]), conv_kernel=KERNELS, conv_type=STATES
     ),
+    kept.NgramConvState: st.builds(
+        kept.NgramConvState, channels=st.sampled_from([8192, 10240]), steps=st.just(9), conv_type=STATES
+    ),
     kept.RgLruState: st.builds(
         kept.RgLruState, width=st.sampled_from([2560, 4096]), conv_kernel=KERNELS, temporal_type=STATES
     ),

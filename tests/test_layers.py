@@ -25,6 +25,7 @@ from kvplan.layers import (
     LightningState,
     Mamba1State,
     Mamba2State,
+    NgramConvState,
     RgLruState,
     RwkvState,
     SharedKv,
@@ -67,6 +68,8 @@ GOLDEN: list[tuple[Layer, str, str, str]] = [
         "0",
         "1500 × 2 × 20 × 64 × 2",
     ),
+    # Qwen3.8-Flash-Next (config.json); vLLM 0.33, its PLE layer: 3 × 3 steps of 4 streams of 2,560
+    (NgramConvState(channels=10240, steps=9), "0", "0", "9 × 4 × 2560 × 2"),
     (SharedKv(), "0", "0", "0"),
     # mamba-130m (config.json); vLLM 0.33 mamba1_state_shape
     (Mamba1State(inner=1536, state=16, conv_kernel=4), "0", "0", "(3 × 1536 + 1536 × 16) × 2"),

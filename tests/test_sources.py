@@ -359,9 +359,7 @@ def test_the_catalogue_does_not_stand_in_for_a_revision(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelUnavailableError) as caught:
         read_model(f"{LLAMA}@v1", offline=offline)
-    assert "the bundled facts of meta-llama/Llama-3.1-8B-Instruct do not state their revision" in (
-        caught.value.message
-    )
+    assert "the bundled facts of meta-llama/Llama-3.1-8B-Instruct do not state their revision" in (caught.value.message)
     assert "@v1" in (caught.value.hint or "")
 
 

@@ -7,14 +7,13 @@ The path of a config, one module a step: ``config`` (typed keys, language block)
 To add an attention kind:
 
 1. a dataclass in ``kvplan/layers``, exported there: its ``kind``, its bytes, its share of a rank;
-2. a function from ``ModelConfig`` to layers beside its relatives here, and its line in ``readers.READERS``; a family
-   whose model type or architecture is spelled differently also needs a line in ``families``, one whose config class
-   has defaults a line in ``defaults``;
-3. a strategy in ``tests/strategies.py``, by which all laws apply to it, and a golden row in ``tests/test_layers.py``;
-4. a published model with its arithmetic in ``tests/configs``.
+2. a function from ``ModelConfig`` to layers beside its relatives here, and its line in ``readers.READERS``; a line in
+   ``families`` if published names spell the family differently, one in ``defaults`` if its config class has defaults;
+3. a strategy in ``LAYERS`` of ``tests/strategies.py``, which puts it under all laws;
+4. a golden row in ``tests/test_layers.py``, and a published model with its arithmetic in ``tests/configs``.
 
-Tests fail for each missing step. Engines refuse the kind by name until they know how they store it; weights are counted
-once ``weights`` knows the class.
+Tests name whatever is missing. Engines refuse a kind by name until they know how to store it; weights are counted once
+``weights`` knows the class.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from collections.abc import Mapping
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.hf_config.config import CHECK_HINT, HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, Fields, ModelConfig
 from kvplan.hf_config.context import read_context, says_context, served_context
-from kvplan.hf_config.defaults import CLASS_DEFAULTS
+from kvplan.hf_config.defaults import CLASS_DEFAULTS, NESTED_DEFAULTS
 from kvplan.hf_config.dtypes import quantises_weights, quantization_block, read_dtype, read_kv_scheme
 from kvplan.hf_config.families import ENCODER_HINT, find_family, language_block
 from kvplan.hf_config.readers import next_token_layers, reader_of
@@ -101,6 +100,8 @@ def _model_config(config: Mapping[str, object], source: Source) -> ModelConfig:
         # transformers always writes these three into a flat file; a nested block may leave out any default
         needed = () if is_nested else ("num_hidden_layers", "num_attention_heads", "hidden_size")
         text = text.with_defaults({name: value for name, value in defaults.keys.items() if name not in needed})
+    if is_nested:
+        text = text.with_defaults(NESTED_DEFAULTS.get(family, {}))
     if not is_nested and family not in _OWN_NAMES:
         _require_shape(text)
     return ModelConfig(

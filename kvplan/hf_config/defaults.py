@@ -30,6 +30,7 @@ def _class(
     context: int | None = None,
     tied: bool = False,
     strict: bool = False,
+    experts: int | None = None,
 ) -> ClassDefaults:
     keys = {
         "num_hidden_layers": layers,
@@ -40,6 +41,7 @@ def _class(
         "sliding_window": window,
         "max_position_embeddings": context,
         "tie_word_embeddings": tied,
+        "num_local_experts": experts,
     }
     return ClassDefaults(keys=keys, strict=strict)
 
@@ -149,7 +151,7 @@ CLASS_DEFAULTS: Mapping[str, ClassDefaults] = {
     "ministral3": _class(34, 32, 4096, kv=8, head_dim=128, context=262_144, strict=True),
     "mistral": _class(32, 32, 4096, kv=8, window=4096, context=131_072, strict=True),
     "mistral4": _class(36, 32, 4096, kv=32, head_dim=128, context=1_048_576),
-    "mixtral": _class(32, 32, 4096, kv=8, context=131_072, strict=True),
+    "mixtral": _class(32, 32, 4096, kv=8, context=131_072, strict=True, experts=8),
     "mllama_text_model": _class(40, 32, 4096, kv=8, context=131_072, strict=True),
     "molmo2_text": _class(36, 32, 4096, kv=8, head_dim=128, context=36_864, strict=True),
     "mpt": _class(24, 16, 2048, tied=True),
@@ -182,6 +184,7 @@ CLASS_DEFAULTS: Mapping[str, ClassDefaults] = {
     "qwen3_omni_moe_text": _class(28, 28, 2048, kv=4, context=32_768, strict=True),
     "qwen3_vl_moe_text": _class(24, 16, 2048, kv=16, context=128_000, tied=True, strict=True),
     "qwen3_vl_text": _class(32, 32, 4096, kv=32, head_dim=128, context=128_000),
+    "qwen4_exp_text": _class(40, 16, 2048, kv=2, head_dim=256, context=32_768, strict=True),
     "recurrent_gemma": _class(26, 10, 2560, window=2048, tied=True),
     "seed_oss": _class(64, 80, 4096, kv=8, head_dim=128, context=524_288),
     "smollm3": _class(36, 16, 2048, kv=4, context=32_768, tied=True),
@@ -194,3 +197,17 @@ CLASS_DEFAULTS: Mapping[str, ClassDefaults] = {
     "youtu": _class(32, 16, 2048, kv=16, head_dim=64, context=131_072, tied=True, strict=True),
     "zamba2": _class(54, 32, 2560, head_dim=80, context=4096, tied=True),
 }
+
+NESTED_DEFAULTS: Mapping[str, Mapping[str, int]] = {
+    # vLLM 0.33, ``BailingMoeV3TextConfig``: the language block of Ling 3 VL
+    "bailing_hybrid": {"layer_group_size": 5, "head_dim": 128, "kv_lora_rank": 512, "qk_rope_head_dim": 64},
+    "diffusion_gemma_text": {"vocab_size": 262_144, "intermediate_size": 9216},
+    "gemma3_text": {"vocab_size": 262_208, "intermediate_size": 9216},
+    "llama": {"vocab_size": 32_000, "intermediate_size": 11_008},
+    "mistral": {"vocab_size": 32_000, "intermediate_size": 14_336},
+    "mixtral": {"vocab_size": 32_000, "intermediate_size": 14_336},
+    "muse_glimmer_text": {"vocab_size": 202_048, "intermediate_size": 19_968},
+    "qwen2": {"vocab_size": 151_936, "intermediate_size": 22_016},
+    "qwen2_moe": {"vocab_size": 151_936, "intermediate_size": 5632, "shared_expert_intermediate_size": 5632},
+}
+"""Further values that a nested block leaves to its class, mostly widths that only weights and activations need."""

@@ -16,6 +16,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "AudioFlamingo3": "qwen2",
     "AyaVision": "cohere2",
     "BailingMoeV3": "bailing_hybrid",
+    "BailingMoeV3VL": "bailing_hybrid",
     "Bee": "qwen3",
     "Cohere2Vision": "cohere2",
     "DiffusionGemmaForBlockDiffusion": "diffusion_gemma_text",

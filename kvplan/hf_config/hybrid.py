@@ -24,7 +24,7 @@ from kvplan.hf_config.recurrent import (
     zamba2_state,
 )
 from kvplan.hf_config.windows import Span
-from kvplan.layers import IndexTail, Layer
+from kvplan.layers import FullAttention, IndexKeys, IndexTail, Layer, NgramConvState
 
 _FULL_NAMES = frozenset({"attention", "full_attention"})
 _LINEAR_NAMES = frozenset({"mamba", "mamba2", "linear_attention", "linear", "recurrent", "conv"})
@@ -74,6 +74,37 @@ def read_gated_delta(model: ModelConfig) -> LayerStack:
         return (index + 1) % (model.text.optional_count("full_attention_interval") or 4) == 0
 
     return _mixed_stack(model, gated_delta_state, "layer_types", is_full=is_full)
+
+
+def read_pooled_gated_delta(model: ModelConfig) -> LayerStack:
+    """Qwen4-Exp: as Qwen3.5, with an indexer on full layers and n-gram embeddings on the ``ple_layer_ids`` (from 1).
+
+    An indexer keeps one pooled key in bfloat16 per ``indexer_compress_ratio`` tokens, and the raw keys of the group
+    that is still open, each with three int64 positions where the rope has sections. N-gram embeddings pass a dilated
+    convolution over all residual streams, whose state every rank keeps: (``ple_conv_kernel_size`` − 1) ×
+    ``ngram_size`` steps. Source: vLLM 0.33, ``QSAKeyStateCache``, ``QSACompressedKeyCache``, ``qwen4_exp`` PLE layer.
+    """
+    text = model.text.with_defaults({"hc_count": 4, "ple_conv_kernel_size": 4, "ngram_size": 3})
+    beside: tuple[Layer, ...] = ()
+    if text.says("indexer_n_heads"):
+        width, pool = text.count("indexer_head_dim"), text.count("indexer_compress_ratio")
+        rope = text.section("rope_parameters", "rope_scaling")
+        has_positions = rope is not None and rope.says("mrope_section") and text.values is not model.outer.values
+        raw = -(-width // 4) * 4 + 12 if has_positions else width
+        keys = IndexKeys(bytes_per_entry=2 * width, tokens_per_entry=pool)
+        beside = (keys, IndexTail(tokens=pool, values_per_token=raw))
+    ngrams = NgramConvState(
+        channels=text.count("hc_count") * model.hidden,
+        steps=(text.count("ple_conv_kernel_size") - 1) * text.count("ngram_size"),
+        conv_type=model.dtype,
+        temporal_type=model.dtype,
+    )
+    ngram_layers = text.counts("ple_layer_ids") or []
+    stack: list[tuple[Layer, ...]] = []
+    for number, (kept,) in enumerate(read_gated_delta(model), start=1):
+        own = (kept, *beside) if isinstance(kept, FullAttention) else (kept,)
+        stack.append((*own, ngrams) if number in ngram_layers else own)
+    return tuple(stack)
 
 
 def read_kda(model: ModelConfig) -> LayerStack:

@@ -57,6 +57,7 @@ READERS: Mapping[str, Reader] = {
     "qwen3_5_moe_text": hybrid.read_gated_delta,
     "qwen3_5_text": hybrid.read_gated_delta,
     "qwen3_next": hybrid.read_gated_delta,
+    "qwen4_exp_text": hybrid.read_pooled_gated_delta,
     "recurrent_gemma": hybrid.read_rg_lru,
     "rwkv5": recurrent.read_rwkv,
     "step3p5": heterogeneous.read_sliding_override,

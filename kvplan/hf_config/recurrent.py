@@ -152,13 +152,13 @@ def nemotron_state(model: ModelConfig) -> Mamba2State:
 
 
 def gated_delta_state(model: ModelConfig) -> GatedDeltaState:
-    """Gated delta net. Qwen3.5's temporal state follows ``mamba_ssm_dtype``; every other class, including wrappers of
-    Qwen3.5 (MiniCPM-V 4.6), ignores that key and keeps the model's type.
+    """Gated delta net. The temporal state of Qwen3.5 and Qwen4-Exp follows ``mamba_ssm_dtype``; every other class,
+    including wrappers of Qwen3.5 (MiniCPM-V 4.6), ignores that key and keeps the model's type.
 
     Source: vLLM 0.33, ``Qwen3_5ForConditionalGenerationConfig``.
     """
     text = model.text.with_defaults(_GATED_DELTA)
-    follows = model.family.startswith("qwen3_5") and _is_called(model, "Qwen3_5")
+    follows = model.family.startswith(("qwen3_5", "qwen4")) and _is_called(model, "Qwen3_5", "Qwen4")
     temporal = _state_type(text, "mamba_ssm_dtype", model.dtype) if follows else model.dtype
     return _typed(
         model,

@@ -163,6 +163,21 @@ class ShortConvState(RecurrentLayer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NgramConvState(RecurrentLayer):
+    """Dilated convolution over n-gram embeddings (Qwen4-Exp): the last ``steps`` steps of ``channels`` channels.
+
+    Every rank keeps the whole.
+    """
+
+    kind: ClassVar[str] = "n-gram convolution"
+    channels: int
+    steps: int
+
+    def conv_shape(self) -> tuple[int, ...]:
+        return (self.steps, self.channels)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RgLruState(RecurrentLayer):
     """RG-LRU (RecurrentGemma): the last ``conv_kernel − 1`` steps and one state vector, both ``width`` wide."""
 

@@ -21,6 +21,7 @@ from kvplan.layers import (
     KvTypes,
     LatentAttention,
     Layer,
+    NgramConvState,
     RecurrentLayer,
     SharedKv,
     SlidingAttention,
@@ -88,7 +89,8 @@ class PageSpec:
         if self.keeps_all_tokens:
             return ("all tokens", self.block_tokens)
         if self.family == STATE:
-            return (self.family, self.block_tokens, self.page_bytes, self.fixed_blocks)
+            is_replicated = isinstance(self.layer, NgramConvState)
+            return (self.family, self.block_tokens, self.page_bytes, self.fixed_blocks, is_replicated)
         return (self.family, self.block_tokens, self.window_tokens)
 
     def with_block(self, block_tokens: int) -> Self:

@@ -1,6 +1,5 @@
 """The text decoder's widths, read once under the names that published configs give them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,15 +11,6 @@ from kvplan.layers import FullAttention, HeadLayer, Layer, SharedKv
 
 _HEAD_DIM_KEYS = ("head_dim", "kv_channels", "attention_head_dim", "hidden_size_per_head")
 _MLP_KEYS = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "ff_intermediate_size", "block_ff_dim")
-
-_CLASS_WIDTHS: Mapping[str, Mapping[str, int]] = {
-    # what a class fills in where a nested block has no key, in addition to ``CLASS_DEFAULTS`` (transformers 5.24)
-    "llama": {"intermediate_size": 11008},
-    "qwen2": {"intermediate_size": 22016, "vocab_size": 151936},
-    "gemma3_text": {"vocab_size": 262208},
-    "mixtral": {"num_local_experts": 8},
-    "qwen2_moe": {"shared_expert_intermediate_size": 5632},
-}
 
 State = TypeVar("State", bound=Layer)
 
@@ -96,7 +86,7 @@ def read_decoder(model: ModelConfig, stack: LayerStack) -> Decoder | None:
     config, text = model.outer.values, model.text.values
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     stated = {key: value for key, value in text.items() if value is not None}
-    facts: Config = {**model.text.defaults, **_CLASS_WIDTHS.get(model_type, {}), **_flat_experts(text), **stated}
+    facts: Config = {**model.text.defaults, **_flat_experts(text), **stated}
     hidden = whole(facts, *HIDDEN_NAMES)
     vocabulary = whole(facts, "padded_vocab_size", "vocab_size") or whole(config, "vocab_size")
     if hidden is None or vocabulary is None:
