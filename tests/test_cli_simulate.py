@@ -38,6 +38,13 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     check_golden("cli/simulate.txt", shown)
 
 
+def test_classes_that_are_charged_alike_share_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "chat", "--seeds", "1", "--workers", "1", "--duration", "30s", "--offline"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^  chat \(70%\) and endless, no cap sent +4,083  20,493", shown, re.MULTILINE)
+    assert re.search(r"^  chat, cap 1,024 \(30%\) +4,083   1,024", shown, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("arguments", "given", "said"),
     [

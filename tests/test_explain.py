@@ -9,6 +9,7 @@ from textwrap import dedent
 import pytest
 import yaml
 
+from kvplan.admission import STRATEGIES
 from kvplan.check.measures import MEASURES
 from kvplan.cli import main
 from kvplan.errors import InputError
@@ -35,6 +36,11 @@ def test_an_unknown_topic_names_the_nearest() -> None:
     with pytest.raises(InputError) as caught:
         load_page("safety_fraction")
     assert caught.value.hint == "did you mean safety-fraction?"
+
+
+def test_the_page_on_simulations_explains_every_strategy() -> None:
+    page = load_page("simulation").text
+    assert [name for name in STRATEGIES if not re.search(rf"\b{name}\b", page)] == []
 
 
 _SEE_IT = [

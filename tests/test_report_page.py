@@ -38,6 +38,17 @@ def test_parts_under_each_other() -> None:
     )
 
 
+def test_labels_of_a_block_line_up_with_the_longest() -> None:
+    block = [labelled("Note", "a"), labelled("Uncalibrated", "b"), *next_steps("c")]
+    assert render([*block, BLANK, labelled("Note", "d")]).splitlines() == [
+        "  Note          a",
+        "  Uncalibrated  b",
+        "  Next          c",
+        "",
+        "  Note      d",
+    ]
+
+
 def test_a_headline_that_is_too_wide_takes_two_lines() -> None:
     assert render([headline("x" * 40, "y" * 40)]) == f"{'x' * 40}\n{'y' * 40}\n"
 

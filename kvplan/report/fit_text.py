@@ -27,6 +27,7 @@ from kvplan.report.page import (
 )
 from kvplan.units import GIB
 
+_SEVERITIES = ("error", "warning", "info")
 _POOL, _LEFT = "KV pool", "left for KV"
 """A static cache (llama.cpp) does not take all that is left."""
 
@@ -48,7 +49,8 @@ def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
         rows = budget_rows(fit.plan.budget, fit.plan.kv_bytes)
         yield columns(("memory of one GPU", "GiB", ""), rows, left={0, 2}, wrap=2)
     yield BLANK
-    yield from _pool(fit)
+    if fit.plan.blocks:
+        yield from _pool(fit)
     yield BLANK
     if fit.reservations:
         yield _reservations(fit)
@@ -101,7 +103,7 @@ def settings_line(settings: Settings) -> str:
     """The engine's limits."""
     return (
         f"window {settings.max_model_len:,} · ≤ {settings.max_num_seqs:,} sequences · "
-        f"{settings.max_num_batched_tokens:,} tokens a step"
+        f"{settings.max_num_batched_tokens:,} tokens per step"
     )
 
 
@@ -184,8 +186,8 @@ def _group_rows(fit: Fit) -> Iterator[tuple[str, ...]]:
 
 
 def findings(found: Iterable[Finding]) -> Iterator[Part]:
-    """What the reader should know; what needs action is highlighted."""
-    for finding in found:
+    """What the reader should know, errors first; what needs action is highlighted."""
+    for finding in sorted(found, key=lambda each: _SEVERITIES.index(each.severity)):
         hint = f". {finding.hint[0].upper()}{finding.hint[1:]}" if finding.hint else ""
         style = "" if finding.severity == "info" else ACTION
         yield labelled(finding.severity, f"{finding.message}{hint}", style=style)
