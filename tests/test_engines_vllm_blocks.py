@@ -1,5 +1,7 @@
 """Block sizes: what kernels and recurrent state demand. Figures of real models come from vLLM 0.33.0 itself."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvplan.capacity import fit
@@ -31,6 +33,7 @@ from kvplan.layers import (
     RecurrentLayer,
     ShortConvState,
 )
+from kvplan.profiles.loader import load_gpu
 from kvplan.sources import read_model
 from kvplan.units import GIB
 
@@ -145,11 +148,34 @@ def test_a_longer_block_asked_for_stays() -> None:
     assert made.block_tokens == 4096
 
 
-def test_gated_delta_states_on_capability_12_are_exported_from_0_31_on() -> None:
-    """A GB10 on 0.23.1 logs the Triton kernel and attention blocks of 1,568 tokens, no multiple of 64."""
-    spark = (12, 1)
-    assert [state_alignment([GDN], spark, release) for release in ((0, 23, 1), (0, 31))] == [1, 64]
-    assert [checkpoint_blocks(GDN, spark, release) for release in ((0, 23, 1), (0, 31))] == [0, 1]
+@pytest.mark.parametrize(
+    ("layer", "first"),
+    [
+        (KdaState(heads=32, dim=128, conv_kernel=4, bounded_gate=True), (0, 29)),
+        (MAMBA2, (0, 32)),
+        (GDN, (0, 33)),
+    ],
+)
+def test_a_state_is_exported_from_a_release_on(layer: RecurrentLayer, first: tuple[int, int]) -> None:
+    """``num_prefill_checkpoint_blocks`` in the sources of vLLM 0.28 (none), 0.29, 0.31, 0.32 and 0.33."""
+    before = (0, first[1] - 1)
+    assert [checkpoint_blocks(layer, HOPPER, release) for release in (before, first)] == [0, 1]
+
+
+def test_exported_delta_states_align_blocks_since_0_33() -> None:
+    """A GB10 on 0.23.1 logs attention blocks of 1,568 tokens, which are not a multiple of 64."""
+    releases = (0, 23, 1), (0, 32), (0, 33)
+    assert [state_alignment([GDN], (12, 1), release) for release in releases] == [1, 1, 64]
+
+
+def test_a_delta_hybrid_of_0_28() -> None:
+    """A log of Qwen3.8-27B on an H100, 0.28, window 262,144, pool of 19.54 GiB: 313,650 tokens, 1.1965 windows, which
+    are 408 blocks of 784 tokens, 335 of them for a window and 2 for each of 3 groups of states."""
+    asked = Deployment(engine=parse_engine("vllm@0.28"), kv_memory_bytes=int(19.54 * GIB), max_model_len=262_144)
+    answer = fit(read_model("Qwen/Qwen3.8-27B", offline=True), replace(asked, gpu=load_gpu("h100")))
+    assert (answer.plan.layout.block_tokens, answer.plan.blocks) == (784, 408)
+    assert [group.fixed_blocks for group in answer.plan.layout.groups if group.rule == "fixed"] == [2, 2, 2]
+    assert abs(answer.pool_tokens - 313_650) <= 1
 
 
 def test_latents_of_0_7_are_padded() -> None:

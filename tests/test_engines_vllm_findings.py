@@ -183,6 +183,17 @@ def test_a_class_that_vllm_dropped_is_named() -> None:
     assert "model-class-dropped" not in codes(fit(mpt, older))
 
 
+@pytest.mark.parametrize(("engine", "is_warned"), [("vllm@0.25", False), ("vllm@0.26", True), ("vllm@0.28", False)])
+def test_a_state_of_every_block_is_not_priced(engine: str, is_warned: bool) -> None:
+    """Mamba cache mode "all" is the default of 0.26 and 0.27 for such classes, "align" since 0.28."""
+    hybrid = replace(HYBRID, architecture="NemotronHForCausalLM")
+    asked = Deployment(engine=parse_engine(engine), kv_memory_bytes=10 * GIB)
+    assert ("states-of-every-block" in codes(fit(hybrid, asked))) is is_warned
+    assert ("states-of-every-block" in codes(fit(hybrid, replace(asked, prefix_caching=True)))) is (
+        engine < "vllm@0.28"
+    )
+
+
 def test_an_encoder_decoder_without_a_class_is_named() -> None:
     """By vLLM 0.33 (``registry.py``) Whisper has a class, BART a plugin, T5 neither; the first engine had BART's."""
     bart, whisper = (read_model(name, offline=True) for name in ("facebook/bart-base", "openai/whisper-large-v3"))

@@ -10,7 +10,7 @@ from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.engines.vllm.releases import release_findings
 from kvplan.engines.vllm.settings import resolve_settings
 from kvplan.errors import InputError
-from kvplan.layers import CrossAttention, FullAttention, LatentAttention, Mamba1State
+from kvplan.layers import CrossAttention, FullAttention, LatentAttention, Mamba1State, SlidingAttention
 from kvplan.model import Shape
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.sources import read_model
@@ -72,10 +72,28 @@ def test_latents_were_computed_in_one_step_by_0_7(engine: str, tokens: int) -> N
     assert settings.max_num_batched_tokens == tokens
 
 
-def test_v0_takes_2048_tokens_beyond_a_window_of_32768() -> None:
+@pytest.mark.parametrize(("engine", "tokens"), [("vllm@0.6.3", 512), ("vllm@0.6.6", 2048)])
+def test_v0_takes_chunks_beyond_a_window_of_32768(engine: str, tokens: int) -> None:
+    """2,048 since 0.6.5 (github.com/vllm-project/vllm/pull/10544); 0.5.5 has 512."""
     long = model_of([[FULL]] * 32, window=131072)
-    settings = resolve_settings(long, Deployment(engine=parse_engine("vllm@0.6.3"), gpu=H100))
-    assert settings.max_num_batched_tokens == 2048
+    settings = resolve_settings(long, Deployment(engine=parse_engine(engine), gpu=H100))
+    assert settings.max_num_batched_tokens == tokens
+
+
+def test_v0_does_not_chunk_media_windows_adapters_and_drafts() -> None:
+    """Llama-3.2-11B-Vision at 65,536 on 0.6.6 had an activation peak of 36.63 GiB (vllm-project/vllm pull 12126)."""
+    early = Deployment(engine=parse_engine("vllm@0.6.6"), gpu=H100, max_model_len=65536)
+    plain = model_of([[FULL]] * 32, window=131072)
+    seeing = replace(plain, shape=replace(plain.shape, has_vision=True))
+    assert resolve_settings(seeing, early).max_num_batched_tokens == 65536
+    assert resolve_settings(seeing, replace(early, max_model_len=4096)).max_num_batched_tokens == 5120
+    assert resolve_settings(seeing, replace(early, chunked_prefill=True)).max_num_batched_tokens == 5120
+    for unchunked in (replace(early, lora_slots=1), replace(early, speculative_tokens=3)):
+        assert resolve_settings(plain, unchunked).max_num_batched_tokens == 65536
+    sliding = model_of(
+        [[SlidingAttention(kv_heads=8, head_dim=128, value_head_dim=128, window=4096)]] * 32, window=131072
+    )
+    assert resolve_settings(sliding, early).max_num_batched_tokens == 65536
 
 
 def test_the_smallest_slice_decides_the_tier() -> None:
@@ -128,6 +146,15 @@ def test_prefix_caching_is_off_where_there_is_no_attention_and_where_there_is_an
         False,
     ]
     assert resolve_settings(mamba, Deployment(prefix_caching=True)).prefix_caching
+
+
+@pytest.mark.parametrize(("engine", "is_cached"), [("vllm@0.13", False), ("vllm@0.25.1", False), ("vllm@0.26", True)])
+def test_hybrids_cache_prefixes_by_default_since_0_26(engine: str, is_cached: bool) -> None:
+    """``is_prefix_caching_supported`` returns False for hybrids in 0.13 to 0.25.1, True in 0.26 to 0.33; a log of
+    Nemotron-3-Nano-30B on 0.20.2 prints 22.01 windows of 262,144, which are without prefix caching."""
+    hybrid = model_of([[FULL], [Mamba1State(inner=1536, state=16, conv_kernel=4)]] * 4)
+    assert resolve_settings(hybrid, Deployment(engine=parse_engine(engine))).prefix_caching is is_cached
+    assert resolve_settings(MODEL, Deployment(engine=parse_engine(engine))).prefix_caching
 
 
 def test_a_hybrids_class_without_attention_keeps_its_cache() -> None:

@@ -35,7 +35,7 @@ FLASHINFER_GDN_ALIGNMENT = 64
 
 _FIRST_FP8 = (8, 9)
 _PACKED_LATENT_WIDTH = 576
-_FIRST_GDN_ON_SM12X = (0, 31)
+_FIRST_KDA_EXPORT, _FIRST_MAMBA2_EXPORT, _FIRST_DELTA_EXPORT = (0, 29), (0, 32), (0, 33)
 _FLASHINFER_WIDTHS = frozenset({64, 128, 256, 512})
 
 
@@ -141,26 +141,28 @@ def checkpoint_blocks(
 ) -> int:
     """1 where the layer's prefill kernel can export a state from within a chunk for the prefix cache, else 0.
 
-    Mamba-2 always can, gated delta net on FlashInfer's kernel, Kimi-K3's KDA on FlashKDA.
+    Kimi-K3's KDA on FlashKDA since 0.29, Mamba-2 since 0.32, gated delta net on FlashInfer's kernel since 0.33.
+    Source: ``num_prefill_checkpoint_blocks`` of vLLM 0.28 (none), 0.29, 0.31, 0.32 and 0.33.
     """
     if isinstance(layer, Mamba2State):
-        return 1
+        return int(release >= _FIRST_MAMBA2_EXPORT)
     if isinstance(layer, GatedDeltaState):
-        return int(_has_flashinfer_gdn(layer, capability, release))
+        return int(_exports_delta_states(layer, capability, release))
     if isinstance(layer, KdaState):
-        return int(layer.bounded_gate and layer.dim == 128 and capability >= (9, 0))
+        is_flash = layer.bounded_gate and layer.dim == 128 and capability >= (9, 0)
+        return int(is_flash and release >= _FIRST_KDA_EXPORT)
     return 0
 
 
-def _has_flashinfer_gdn(layer: GatedDeltaState, capability: tuple[int, int], release: tuple[int, ...]) -> bool:
-    """Capability 9.0, or Blackwell (10.x, from 0.31 also 12.x) with key heads of 128; not OLMo-hybrid's variant.
+def _exports_delta_states(layer: GatedDeltaState, capability: tuple[int, int], release: tuple[int, ...]) -> bool:
+    """FlashInfer's kernel, since 0.33: on capability 9.0, or Blackwell (10.x, 12.x) with key heads of 128; not for
+    OLMo-hybrid's variant.
 
-    Source: vLLM 0.24, 0.28, 0.31 and 0.33, ``_resolve_gdn_prefill_backend``; a GB10 on 0.23 logs the Triton kernel.
+    Source: vLLM 0.33, ``_resolve_gdn_prefill_backend``.
     """
-    if layer.negative_eigenvalues:
+    if layer.negative_eigenvalues or release < _FIRST_DELTA_EXPORT:
         return False
-    newer = (10, 12) if release >= _FIRST_GDN_ON_SM12X else (10,)
-    return capability == (9, 0) or (capability[0] in newer and layer.key_dim == 128)
+    return capability == (9, 0) or (capability[0] in (10, 12) and layer.key_dim == 128)
 
 
 def state_alignment(
@@ -168,9 +170,10 @@ def state_alignment(
 ) -> int:
     """The number of tokens that a block must be a multiple of, so that a prefill can export states at block ends.
 
-    Only gated delta net needs it, and only where every recurrent layer can export.
+    Only gated delta net needs it, and only where every recurrent layer can export (vLLM 0.33,
+    ``get_mamba_prefill_checkpoint_alignment``).
     """
-    if all(isinstance(layer, GatedDeltaState) and _has_flashinfer_gdn(layer, capability, release) for layer in layers):
+    if all(isinstance(each, GatedDeltaState) and _exports_delta_states(each, capability, release) for each in layers):
         return FLASHINFER_GDN_ALIGNMENT
     return 1
 

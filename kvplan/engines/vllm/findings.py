@@ -7,7 +7,7 @@ from dataclasses import replace
 from kvplan.engines.base import OVER_STATE_BLOCKS, CacheLayout, Deployment, Finding, MediaLimit, Settings
 from kvplan.engines.devices import DEFAULT_WINDOW
 from kvplan.engines.drafting import Drafter, counted
-from kvplan.engines.vllm.releases import class_findings, groups_windows, release_of
+from kvplan.engines.vllm.releases import class_findings, groups_windows, keeps_every_state, release_of
 from kvplan.layers import RecurrentLayer
 from kvplan.model import ModelSpec
 from kvplan.units import format_bytes
@@ -100,6 +100,14 @@ def _charge_findings(
             severity="info",
             message=f"cached prefixes are found in whole blocks of {layout.block_tokens:,} tokens: a shared prompt "
             "that is shorter is recomputed every time",
+        )
+    if settings.prefix_caching and keeps_every_state(model.architecture, release_of(deployment)):
+        yield Finding(
+            code="states-of-every-block",
+            severity="warning",
+            message=f"with prefix caching this release keeps a state for every block of a prompt of "
+            f"{model.architecture}; the plan counts two per request",
+            hint="--no-prefix-caching, or --engine vllm@0.28 or newer",
         )
     if 0 < sum(isinstance(layer, RecurrentLayer) for layer in model.caches) < len(model.caches):
         why = "whole blocks of every group, and states and windows share the page size of the largest"

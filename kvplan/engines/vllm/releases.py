@@ -67,6 +67,21 @@ _LAST_RELEASE: dict[str, tuple[int, ...]] = {
 """Model classes that vLLM dropped → the last release that has each. Source: vLLM 0.33, ``registry.py``."""
 
 _LAST_V0 = (0, 10, 2)
+_FIRST_STATES_ALIGNED = (0, 28)
+_STATES_OF_ALL = frozenset(
+    {
+        "BambaForCausalLM",
+        "FalconH1ForCausalLM",
+        "GraniteMoeHybridForCausalLM",
+        "JambaForCausalLM",
+        "Mamba2ForCausalLM",
+        "MambaForCausalLM",
+        "NemotronHForCausalLM",
+        "Zamba2ForCausalLM",
+    }
+)
+"""Classes that cached prefixes with a state for every block before 0.28 (``SupportsMambaPrefixCaching``: Mamba cache
+mode "all" in ``MambaModelConfig`` of 0.13 to 0.26, "align" in 0.28)."""
 _ENCODER_DECODERS = frozenset(
     {
         "whisper",  # a config that does not name its class
@@ -106,6 +121,11 @@ def reserved_blocks(release: tuple[int, ...]) -> int:
     cache (3664)", vllm-project/vllm issue 2418); 0.33 refuses a charge above blocks − 1.
     """
     return 0 if is_first_engine(release) else 1
+
+
+def keeps_every_state(architecture: str, release: tuple[int, ...]) -> bool:
+    """Whether prefix caching keeps a recurrent state for every block, not one or two per request."""
+    return architecture in _STATES_OF_ALL and release < _FIRST_STATES_ALIGNED
 
 
 def default_utilization(release: tuple[int, ...]) -> Fraction:

@@ -10,7 +10,7 @@ from kvplan.engines.devices import capability_of, device_bytes, window_of
 from kvplan.engines.memory_share import utilization_of_total
 from kvplan.engines.vllm.releases import FIRST_V1, default_utilization, is_first_engine, release_of
 from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.layers import LatentAttention, SlidingAttention
+from kvplan.layers import LatentAttention, RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
 from kvplan.units import GIB
 
@@ -20,8 +20,16 @@ heads a rank had 13,360 tokens where latents would be fourteen times as many (de
 _LATENTS_IN_ONE_STEP = (0, 7)
 """Its MLA computes a prompt in one step ("MLA is enabled; forcing chunked prefill and prefix caching to be disabled",
 logs of 0.7.1 and 0.7.3)."""
+_FIRST_LONG_CHUNKS = (0, 6, 5)
+"""The first release whose chunks are 2,048 tokens by default, not 512 (vllm-project/vllm pull 10544)."""
+_V0_MEDIA_TOKENS = 5120
+"""A step of V0 holds at least this many tokens for multimodal models (0.6.6 and 0.7.3,
+``_MULTIMODAL_MODEL_MAX_NUM_BATCHED_TOKENS``)."""
 _FIRST_LARGE_TIER = (0, 28)
 _FIRST_ASYNC = (0, 14)
+_FIRST_CACHED_STATES = (0, 26)
+"""The first release that caches prefixes of models with recurrent states by default (``is_prefix_caching_supported`` of
+0.13 to 0.33; 0.25.1 returns False for hybrids)."""
 _FIRST_IN_FLIGHT = (0, 26)
 """Before it, windows were sized for the tokens of one batch, however many were in flight (vllm-project/vllm pull 47728
 and issue 49878, which compares 0.25.1 with 0.26)."""
@@ -109,9 +117,12 @@ def tier_of(deployment: Deployment) -> Tier:
 
 
 def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> int:
-    """The default tokens of a step, before the limits. V0: a whole prompt, or 2,048 where prompts are chunked."""
-    if is_first_engine(release_of(deployment)):
-        return 2048 if _chunks_in_v0(model, deployment, window) else max(2048, window)
+    """The default tokens of a step, before the limits. V0: a whole prompt, or a chunk where prompts are chunked."""
+    release = release_of(deployment)
+    if is_first_engine(release):
+        chunk = 2048 if release >= _FIRST_LONG_CHUNKS else 512
+        tokens = chunk if _chunks_in_v0(model, deployment, window) else max(2048, window)
+        return max(tokens, _V0_MEDIA_TOKENS) if model.shape.has_vision else tokens
     item_tokens = _ONE_ITEM_TOKENS.get(model.architecture, 0) if model.shape.has_vision else 0
     whole_prompt = 0 if _chunks(model, deployment) else window
     return max(tier_of(deployment).server_tokens, item_tokens, whole_prompt)
@@ -124,14 +135,23 @@ def _chunks(model: ModelSpec, deployment: Deployment) -> bool:
 
 
 def _chunks_in_v0(model: ModelSpec, deployment: Deployment, window: int) -> bool:
-    """Whether V0 computes prompts in chunks: as asked, by default for windows above 32,768.
+    """Whether V0 computes prompts in chunks: as asked, by default for windows above 32,768 of plain decoders.
 
-    Source: vLLM 0.6, ``EngineArgs.create_engine_config`` ("Chunked prefill is enabled by default for models with
-    max_model_len > 32K").
+    Source: vLLM 0.6.6, ``EngineArgs.create_engine_config`` ("Chunked prefill is enabled by default for models with
+    max_model_len > 32K"; not for multimodal or pooling models, sliding windows, adapters or speculative decoding).
     """
     if release_of(deployment)[:2] == _LATENTS_IN_ONE_STEP and model.keeps(LatentAttention):
         return False
-    return window > 32768 if deployment.chunked_prefill is None else deployment.chunked_prefill
+    if deployment.chunked_prefill is not None:
+        return deployment.chunked_prefill
+    is_plain = not (
+        model.shape.has_vision
+        or model.shape.is_pooling
+        or model.keeps(SlidingAttention)
+        or deployment.lora_slots
+        or deployment.speculative_tokens
+    )
+    return is_plain and window > 32768
 
 
 def _default_sequences(model: ModelSpec, deployment: Deployment) -> int:
@@ -180,8 +200,9 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
         async_scheduling = release >= _FIRST_ASYNC and not model.shape.is_pooling
     prefix_caching = deployment.prefix_caching
     if prefix_caching is None:
+        has_states_in_early = model.keeps(RecurrentLayer) and release < _FIRST_CACHED_STATES
         is_uncached = model.is_encoder_decoder or model.architecture in _ATTENTION_FREE | _WHOLE_POOLERS
-        prefix_caching = not is_first_engine(release) and not is_uncached
+        prefix_caching = not (is_first_engine(release) or is_uncached or has_states_in_early)
     batches = deployment.pipeline_parallel + int(async_scheduling) if release >= _FIRST_IN_FLIGHT else 1
     return Settings(
         max_model_len=window,
