@@ -1,4 +1,4 @@
-"""Shared fixtures: no network but loopback, and the folder of recorded facts where it is at hand."""
+"""Shared fixtures: only loopback connections, a plain environment, and the folder of recorded facts."""
 
 import signal
 import socket
@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.tables import DATA
+
 _LOOPBACK = {"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A shell starts background jobs with Ctrl-C ignored, and their children inherit that: the tests of it want it."""
+    """A shell starts background jobs with Ctrl-C ignored, and children inherit that; tests of Ctrl-C need it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -27,7 +29,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every connection that leaves the machine fails the test that opened it."""
+    """A connection that would leave the machine fails its test."""
     connect = socket.socket.connect
 
     def guarded(self: socket.socket, address: Any) -> None:
@@ -40,7 +42,7 @@ def _loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No token, cache, colour or profile folder of the developer's machine reaches a test."""
+    """Hides the developer's token, cache, colours and profile folder."""
     for name in ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "NO_COLOR", "FORCE_COLOR", "KVPLAN_PROFILES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path_factory.getbasetemp() / "hf_home"))
@@ -48,8 +50,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of published configs, engine answers, logs and traces that lies beside a developer's checkout."""
-    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
-    if not folder.is_dir():
+    """Published configs, engine answers, logs and traces, in a folder beside the checkout."""
+    if not DATA.is_dir():
         pytest.skip("the recorded facts (../shared/data) are not beside this checkout")
-    return folder
+    return DATA

@@ -33,9 +33,9 @@ from kvplan.errors import InputError
 from kvplan.model import EncoderShape, WeightPart
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.units import GIB, MIB
-from tests import budget_table
-from tests.budget_table import gib
 from tests.models import LLAMA_CONFIG
+from tests.tables import budget as budget_table
+from tests.tables.budget import gib
 from tests.test_weights import DEEPSEEK_V3, spec
 
 H100 = GpuProfile(

@@ -10,7 +10,7 @@ from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.engines.weights import rank_weights
 from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec
-from tests.budget_table import device_of, gib, read_lines, read_model
+from tests.tables.budget import device_of, gib, read_lines, read_model
 
 NOT_KNOWN = {
     "vl-097f2b3f": "MiMo-V2.6-Flash: its config is not recorded",

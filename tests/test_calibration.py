@@ -25,8 +25,8 @@ from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
 from kvplan.profiles.loader import load_gpu
 from kvplan.units import GIB
-from tests.budget_table import device_of, gib, read_lines, read_model
 from tests.log_lines import vllm_log
+from tests.tables.budget import device_of, gib, read_lines, read_model
 from tests.test_engine_logs import LLAMA, SGLANG, TRT, V0, V1
 
 EIGHT_B: dict[str, Any] = {

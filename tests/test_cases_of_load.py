@@ -24,7 +24,7 @@ from kvplan.simulation.run import simulate
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, RetryAfter, Router
 from kvplan.traffic.load import load_traffic
 from kvplan.traffic.spec import StepCost
-from tests.scheduler_table import plain_requests
+from tests.tables.scheduler import plain_requests
 
 LAYOUT = CacheLayout(
     block_tokens=16,

@@ -25,7 +25,7 @@ from kvplan.model import ModelSpec, Shape, Source, Weights
 from kvplan.profiles.loader import list_names, load_gpu
 from kvplan.sources import read_model
 from kvplan.units import GIB
-from tests.engine_table import Line, lines, published
+from tests.tables.engines import Line, lines, published
 
 FULL = FullAttention(kv_heads=8, head_dim=128, value_head_dim=128)
 WINDOW = SlidingAttention(kv_heads=8, head_dim=128, value_head_dim=128, window=1024)
@@ -206,12 +206,12 @@ def test_tgi_keeps_windows_whole() -> None:
 
 @pytest.mark.parametrize("line", list(published()), ids=lambda line: f"{line.engine} {line.row} {line.figure}")
 def test_published_starts(line: Line) -> None:
-    """``python tests/engine_table.py`` prints them; what is not judged lies in the plan's band."""
+    """``python -m tests.tables.engines`` prints them; what is not judged lies in the plan's band."""
     assert not line.judged or abs(line.error_gib) <= line.within_gib
 
 
 def test_recorded_starts(shared_data: Path) -> None:
-    """``python tests/engine_table.py`` prints the table."""
+    """``python -m tests.tables.engines`` prints the table."""
     found = [line for line in lines(shared_data) if line.judged]
     assert len(found) >= 15
     for line in found:

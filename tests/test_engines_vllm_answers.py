@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pool_table import compare_file
+from tests.tables.pools import compare_file
 
 FILES = ("vllm_answers.jsonl", "vllm_answers_fp8.jsonl", "vllm_answers_tp2.jsonl", "vllm_answers_tp8.jsonl")
 

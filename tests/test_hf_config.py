@@ -31,8 +31,8 @@ from kvplan.layers import (
     SlidingAttention,
 )
 from kvplan.model import ModelSpec, Source
-from tests.model_table import unanswered, verdicts
 from tests.published import Published, evaluate, load_published, stored_types
+from tests.tables.models import unanswered, verdicts
 
 PUBLISHED = load_published()
 STATIC_FLOAT8: dict[str, Any] = {"dynamic": False, "num_bits": 8, "type": "float"}

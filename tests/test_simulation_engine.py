@@ -18,7 +18,7 @@ from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.kernel import advance, clients, door
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, RetryAfter, Run, Watch
 from kvplan.traffic.spec import StepCost
-from tests.scheduler_table import lines, open_door, plain_requests, text
+from tests.tables.scheduler import lines, open_door, plain_requests, text
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / "scheduler_vllm_0_33.json").read_text())
 SCENARIOS: list[dict[str, Any]] = GOLDEN["scenarios"]

@@ -13,7 +13,7 @@ from kvplan.simulation.measured import MeasuredRun, read_measured_run
 from kvplan.simulation.plant import Plant, build_plant
 from kvplan.simulation.service import at_efficiency
 from kvplan.traffic.load import parse_traffic
-from tests.run_table import RUNS, Run, calibrated
+from tests.tables.runs import RUNS, Run, calibrated
 
 HEADER = "arrival_s,prompt_tokens,output_tokens,first_token_s,finish_s\n"
 

@@ -10,7 +10,7 @@ from kvplan.simulation.recovery import recovery
 from kvplan.simulation.run import simulate
 from kvplan.simulation.types import RequestRows, Requests
 from kvplan.traffic.load import parse_traffic
-from tests.scheduler_table import plain_requests
+from tests.tables.scheduler import plain_requests
 
 
 def played(waits: list[tuple[float, float]], **columns: list[float]) -> tuple[Requests, RequestRows]:

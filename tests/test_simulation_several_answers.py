@@ -21,7 +21,7 @@ from kvplan.traffic.distributions import Choices, Constant
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import sample
 from kvplan.traffic.spec import StepCost
-from tests.scheduler_table import open_door, plain_requests
+from tests.tables.scheduler import open_door, plain_requests
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "answers_vllm_0_33.json").read_text(encoding="utf-8"))
 LAYOUT = CacheLayout(

@@ -16,7 +16,7 @@ from kvplan.model import ModelSpec, Shape, Source, WeightPart, Weights
 from kvplan.sources import read_model
 from kvplan.units import GIB
 from tests.models import LLAMA_CONFIG, model_of
-from tests.pool_table import read_facts
+from tests.tables.pools import read_facts
 
 MIXTRAL: dict[str, Any] = {
     # https://huggingface.co/mistralai/Mixtral-8x7B-v0.1/blob/main/config.json

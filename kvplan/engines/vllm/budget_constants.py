@@ -1,7 +1,7 @@
 """What vLLM's start-up takes beside weights and KV, as constants with a physical meaning; fitted on start-up logs.
 
 Every figure is a least-squares or central value over real logs of vLLM 0.6 to 0.29 (T4 to H100); the error that remains
-is printed by ``tests/budget_table.py``, and the relative uncertainties below make the band around a budget.
+is printed by ``tests/tables/budget.py``, and the relative uncertainties below make the band around a budget.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""Compares the vLLM budget with start-up logs of real engines: ``python tests/budget_table.py [--markdown] [--rows]``.
+"""Compares the vLLM budget with start-up logs of real engines: ``python -m tests.tables.budget [--markdown] [--rows]``.
 
-Reads ``../shared/data/engine_logs*.jsonl``: total memory, utilisation, settings and the printed weights go in, the
-pool that is left is compared with the printed one. Good: within 6 % of the pool or 0.3 GiB; tight: within 2 % or
-0.3 GiB. ``--leave-one-out`` refits the constants without each row in turn.
+Total memory, utilisation, settings and the printed weights of ``engine_logs*.jsonl`` go in; the pool that is left is
+compared with the printed one. Good: within 6 % of the pool or 0.3 GiB; tight: within 2 % or 0.3 GiB.
+``--leave-one-out`` refits the constants without each row in turn.
 """
 
 import json
@@ -25,8 +25,8 @@ from kvplan.model import ModelSpec, Source
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.sources import read_model as read_reference
 from kvplan.units import GIB
+from tests.tables import DATA
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 BASE_MODELS: Mapping[str, str] = {
     "AEON-7/Qwen3.6-35B-A3B-heretic-NVFP4": "Qwen/Qwen3.6-35B-A3B",
     "DeepSeek-V3/R1 family (exact id not printed)": "deepseek-ai/DeepSeek-V3",

@@ -1,8 +1,7 @@
-"""Compares the vLLM pool with recorded answers of vLLM 0.33.0, row by row: ``python tests/pool_table.py [FILE…]``.
+"""Compares the vLLM pool with recorded answers of vLLM 0.33.0, row by row: ``python -m tests.tables.pools [FILE…]``.
 
-Reads ``../shared/data/models`` and ``../shared/data/vllm_answers*.jsonl`` unless files are named. A row is *equal*
-where every figure agrees, *refused-equal* where vLLM refuses the window and kvplan does with the same longest one,
-*unread* where kvplan refuses the config, *wrong* otherwise.
+Without files it reads all ``vllm_answers*.jsonl``. A row is *equal* where every figure agrees, *refused-equal* where
+vLLM and kvplan refuse the window and name the same longest one, *unread* where kvplan refuses the config, else *wrong*.
 """
 
 import copy
@@ -21,8 +20,8 @@ from kvplan.engines.devices import window_of
 from kvplan.errors import KvplanError
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
+from tests.tables import DATA
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 GIVEN_FLAGS = {"vllm_answers_tp2.jsonl": ("max_num_batched_tokens", "async_scheduling")}
 """Settings that were given when a file was recorded; the others are vLLM's own defaults."""
 _FIGURES = (

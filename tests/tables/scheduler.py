@@ -1,8 +1,8 @@
-"""The table of the simulation against vLLM's own scheduler on recorded scenarios.
+"""The simulation against vLLM's own scheduler on recorded scenarios.
 
-``python -m tests.scheduler_table [--markdown] [FOLDER]`` prints it; it reads ../shared/data (or the folder named).
 Every scenario has the slice of a trace, the pool, the settings and the cost of a step; the answers are preemptions and
-times of each request. Models' cache groups are those that kvplan plans for their configs.
+times of each request. Cache groups are those that kvplan plans for the models' configs. ``--markdown`` prints the table
+as the README shows it.
 """
 
 import csv
@@ -23,8 +23,8 @@ from kvplan.model import Source
 from kvplan.simulation.engine import run_kernel
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Requests, Run
 from kvplan.traffic.spec import StepCost
+from tests.tables import DATA, folder_of
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 _ANY_MEMORY = 2**44
 
 
@@ -198,5 +198,4 @@ def text(rows: list[Line], *, markdown: bool) -> str:
 
 
 if __name__ == "__main__":
-    folders = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-    print(text(lines(Path(folders[0]) if folders else DATA), markdown="--markdown" in sys.argv))
+    print(text(lines(folder_of(sys.argv[1:])), markdown="--markdown" in sys.argv))

@@ -1,9 +1,8 @@
-"""The error table of SGLang, TensorRT-LLM, llama.cpp and TGI against recorded start-up logs, by release and GPU.
+"""Errors of the SGLang, TensorRT-LLM, llama.cpp and TGI plans against recorded start-up logs, by release and GPU.
 
-``python -m tests.engine_table`` prints it, then every row; it reads golden/starts_of_other_engines.json, and
-../shared/data (or the folder named as its argument) where that exists. A figure is judged where the log printed what
-the engine's rule needs: not on Ascend NPUs, which show the arithmetic only, nor on unified memory, of which the
-operating system takes its share meanwhile.
+It also reads golden/starts_of_other_engines.json. A figure is judged where the log printed what the engine's rule
+needs: not on Ascend NPUs, which show the arithmetic only, nor on unified memory, part of which the operating system
+takes meanwhile.
 """
 
 import json
@@ -30,9 +29,10 @@ from kvplan.model import ModelSpec, Source
 from kvplan.profiles.loader import load_gpu
 from kvplan.sources import read_model
 from kvplan.units import GIB, MIB
+from tests.golden_files import GOLDEN
+from tests.tables import DATA, folder_of
 
-STARTS = Path(__file__).parent / "golden" / "starts_of_other_engines.json"
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+STARTS = GOLDEN / "starts_of_other_engines.json"
 GOOD_GIB = 0.3
 PRINTED_GIB = 0.02
 """K, V and each of several pools are printed with two digits."""
@@ -372,4 +372,4 @@ def main(data: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else DATA)
+    main(folder_of(sys.argv[1:]))

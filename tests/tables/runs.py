@@ -1,7 +1,6 @@
-"""The error table of measured runs: one efficiency fitted on the first third, the rest predicted.
+"""Errors of measured runs: one efficiency fitted on the first third of a run, the rest predicted.
 
-``python tests/run_table.py`` prints it, ``--markdown`` as a table for a page; it reads ../shared/data (or the folder
-named as its last argument).
+``--markdown`` prints it as the README shows it.
 """
 
 import sys
@@ -13,8 +12,7 @@ from kvplan.calibration.run import calibrate_run
 from kvplan.simulation.efficiency import EfficiencyFit
 from kvplan.simulation.measured import read_measured_run
 from kvplan.traffic.load import parse_traffic
-
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+from tests.tables import DATA, folder_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +101,5 @@ def lines(data: Path = DATA, *, markdown: bool = False) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    folders = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
-    for line in lines(Path(folders[-1]) if folders else DATA, markdown="--markdown" in sys.argv):
+    for line in lines(folder_of(sys.argv[1:]), markdown="--markdown" in sys.argv):
         print(line)

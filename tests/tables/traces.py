@@ -1,6 +1,6 @@
-"""A recorded trace replayed, and drawn from the traffic file that ``kvplan trace`` writes of it: how near they come.
+"""Compares a recorded trace, replayed, with draws from the traffic file that ``kvplan trace`` writes of it.
 
-``python -m tests.trace_table`` prints it (``--seeds N``); it reads ../shared/data, or the folder of its last argument.
+``--seeds N`` sets the number of draws.
 """
 
 import re
@@ -17,8 +17,8 @@ from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import sample
 from kvplan.traffic.traces.describe import describe_trace
 from kvplan.traffic.traces.writer import traffic_text
+from tests.tables import folder_of
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 _SLOW = "{base_s: 0.02, prefill_token_s: 5.0e-5, decode_sequence_s: 3.0e-5, kv_token_s: 1.0e-7}"
 _FAST = "{base_s: 0.003, prefill_token_s: 7.0e-6, decode_sequence_s: 1.0e-5, kv_token_s: 4.0e-8}"
 TRACES = (
@@ -98,8 +98,7 @@ def lines(data: Path, seeds: int) -> Iterator[str]:
 def main(arguments: list[str]) -> None:
     """Print the table."""
     seeds = int(arguments[arguments.index("--seeds") + 1]) if "--seeds" in arguments else SEEDS
-    folders = [Path(one) for one in arguments if Path(one).is_dir()]
-    print(*lines(folders[0] if folders else DATA, seeds), sep="\n")
+    print(*lines(folder_of(arguments), seeds), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What kvplan reads of published configs against what vLLM 0.33 says of them: right, refused (with the key), wrong.
+"""What kvplan reads from published configs against what vLLM 0.33 says of them: right, refused (with the key), wrong.
 
-Run as a script beside the recorded facts: ``python tests/model_table.py [FOLDER]``. Compared to the byte, per rank and
-before page padding: bytes per token of layers that grow and of layers with a window, state of a request, and the
-longest context. Whisper's ``unbounded`` figure counts cross attention per token.
+Compared to the byte, per rank and before page padding: bytes per token of layers that grow and of layers with a
+window, the state of a request, and the longest context. Whisper's ``unbounded`` figure counts cross attention per
+token.
 """
 
 import json
@@ -13,14 +13,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.hf_config import read_config
 from kvplan.layers import CrossAttention
 from kvplan.model import ModelSpec, Source
 from tests.published import stored_types
+from tests.tables import folder_of
 
 ANSWERS = {"TP 1": "", "TP 2": "_tp2", "TP 8": "_tp8", "fp8 KV": "_fp8"}
 _VLLM_DEFAULT_WINDOW = 2048  # what vLLM assumes where a config says no length at all (_get_and_verify_max_len)
@@ -149,5 +147,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else beside))
+    sys.exit(main(folder_of(sys.argv[1:])))
