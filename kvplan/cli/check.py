@@ -23,7 +23,7 @@ def run(
         Path | None,
         typer.Option("--baseline", metavar="PLAN.json", help="Compare with the JSON of an earlier plan."),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="A limit within noise fails, too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="An unsure limit fails, too.")] = False,
     seeds: options.Seeds = None,
     seed: options.Seed = None,
     price: options.Price = None,

@@ -207,7 +207,7 @@ def summary(check: Check) -> str:
         return f"fails: {broken} of {total} limit{'s' * (total > 1)} {'is' if broken == 1 else 'are'} broken"
     unsure = sum(limit.certainty == "within_noise" for limit in check.limits)
     if unsure:
-        return f"passes: {total - unsure} of {total} limit{'s' * (total > 1)} hold, {unsure} too close to tell"
+        return f"passes: {total - unsure} of {total} limit{'s' * (total > 1)} hold, {unsure} unsure"
     words = {1: "its limit holds", 2: "both limits hold"}
     return f"passes: {words.get(total, f'all {total} limits hold')}"
 
