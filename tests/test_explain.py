@@ -1,5 +1,6 @@
 """The explanations: every topic has its page, and what a page tells the reader to run can be run."""
 
+import doctest
 import json
 import re
 from importlib.resources import files
@@ -149,6 +150,11 @@ def test_the_budget_page_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{asked:.2f} requested" in text
     assert f"take {weights:.2f} of them" in text
     assert f"leaves {round(asked, 2) - round(weights, 2):.2f} GiB" in text
+
+
+def test_the_python_on_the_page_about_the_ledger_runs() -> None:
+    examples = doctest.DocTestParser().get_doctest(load_page("ledger").text, {}, "ledger", "ledger.md", 0)
+    assert doctest.DocTestRunner().run(examples) == doctest.TestResults(failed=0, attempted=9)
 
 
 def test_the_recipes_for_pipelines_are_yaml_that_calls_kvplan() -> None:

@@ -102,12 +102,9 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("text", HEADERS)
-@pytest.mark.parametrize("pack", [bytes, bz2.compress, lzma.compress])
-def test_columns_have_many_names_and_stamps_many_units(
-    tmp_path: Path, text: str, pack: Callable[[bytes], bytes]
-) -> None:
+def test_columns_have_many_names_and_stamps_many_units(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace"
-    path.write_bytes(pack(text.encode()))
+    path.write_text(text)
     trace = load_trace(path)
     assert trace.arrival_s.tolist() == pytest.approx([0.0, 1.5], abs=1e-6)
     assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([100, 200], [20, 30])
@@ -115,6 +112,26 @@ def test_columns_have_many_names_and_stamps_many_units(
     assert trace.notes.guessed_unit == HEADERS[text]
     said = "has no unit: taken as seconds" in " ".join(trace.notes.odd_rows)
     assert said == bool(HEADERS[text])
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_packed_trace_is_known_by_its_first_bytes(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(pack(SAMPLES["mooncake"].encode()))
+    assert load_trace(path).arrival_s.tolist() == [0.0, 2.5]
+
+
+def test_fractional_stamps_are_not_mooncake_s_milliseconds(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(SAMPLES["mooncake"].replace("0,", "0.5,", 1).replace("2500", "3.0"))
+    trace = load_trace(path)
+    assert (trace.arrival_s.tolist(), trace.notes.guessed_unit) == ([0.0, 2.5], "timestamp")
+
+
+def test_a_later_turn_without_a_stamp_is_counted_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(SAMPLES["mooncake"] + '{"delay": 900, "input_length": 700, "output_length": 4, "hash_ids": []}\n')
+    assert load_trace(path).skipped == {"a later turn of a session, with a delay instead of a timestamp": 1}
 
 
 def test_a_benchmark_s_result_is_read_column_by_column(tmp_path: Path) -> None:

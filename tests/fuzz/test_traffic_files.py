@@ -171,7 +171,7 @@ def test_what_once_broke(path: Path, capsys: pytest.CaptureFixture[str]) -> None
     answer(["simulate", str(path), "--seeds", "1", "--workers", "1"], capsys)
 
 
-SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600)}
+SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "min": Fraction(60), "h": Fraction(3600)}
 COUNTS = st.integers(1, 500)
 
 

@@ -29,6 +29,7 @@ TIME_TO_FIRST = ("ttft", "timetofirsttoken", "firsttokenlatency")
 TIME_TO_LAST = ("e2e", "e2el", "e2elatency", "latency", "requestlatency", "totaltime", "duration")
 
 NOT_A_NUMBER = "a value that is not a number"
+LATER_TURN = "a later turn of a session, with a delay instead of a timestamp"
 NO_PROMPT = "no prompt tokens"
 NO_OUTPUT = "no output (a failed request)"
 NEGATIVE = "a negative value"
@@ -79,7 +80,7 @@ class TraceFormat:
         try:
             return self._row(record)
         except (KeyError, ValueError, TypeError, OverflowError):
-            return NOT_A_NUMBER
+            return LATER_TURN if self.stamp not in record and "delay" in record else NOT_A_NUMBER
 
     def _row(self, record: Record) -> TraceRow | str:
         arrival_s = stamp_s(record[self.stamp], self.unit_s or 1.0)
@@ -205,6 +206,8 @@ def recognise(record: Record, name: str = "auto") -> TraceFormat | list[str]:
     """The format of a file whose first row is ``record``, or what no column holds. ``name`` is the format asked for."""
     names = set(record)
     fitting = [known for known in FORMATS.values() if known.columns <= names and name in ("auto", known.name)]
+    if name == "auto":  # Mooncake's milliseconds are whole; a fraction is of another unit
+        fitting = [known for known in fitting if known.unit_s == 1.0 or "." not in str(record[known.stamp])]
     if fitting:
         return max(fitting, key=lambda known: len(known.columns))
     if name not in ("auto", "plain"):
