@@ -174,7 +174,7 @@ def test_a_picture_inside_a_tool_s_result_is_a_picture(item: dict[str, Any]) -> 
 def test_what_cannot_be_priced_is_refused_by_name(path: str, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequestError) as refused:
         ask_of(path, fields, MEDIA)
-    assert (refused.value.param, refused.value.status) == (param, 400)
+    assert (refused.value.refusal.param, refused.value.refusal.status) == (param, 400)
 
 
 @pytest.mark.parametrize(

@@ -25,31 +25,31 @@ def show_demo(seconds: float) -> int:
     """Run the demo and conclude what it showed; with the command itself it fits a screen of 80 by 24."""
     seen: list[Side] = []
     try:
-        _play(seconds, seen)
+        asyncio.run(_play(seconds, seen))
     finally:  # also after Ctrl-C
         if seen:
             write_data(verdict(seen))
     return 0
 
 
-def _play(seconds: float, seen: "list[Side]") -> None:
+async def _play(seconds: float, seen: "list[Side]") -> None:
     from kvplan.gateway.demo import run_demo
 
+    write_data(f"{scene()}\n\n")
     if not sys.stdout.isatty():
-        write_data(f"{scene()}\n\n{_HEADER}")
-        asyncio.run(run_demo(_lines(seen), seconds=seconds))
+        write_data(_HEADER)
+        due_s = 0.0
+        async for elapsed_s, seen[:] in run_demo(seconds):
+            if elapsed_s >= due_s:
+                due_s += _LINE_EVERY_S
+                write_data("".join(_line(elapsed_s, side) for side in seen))
         return
     from rich.console import Console
     from rich.live import Live
 
-    write_data(f"{scene()}\n\n")
     with Live(console=Console(no_color=not wants_colour()), refresh_per_second=4) as live:
-
-        def draw(elapsed_s: float, sides: "Sequence[Side]") -> None:
-            seen[:] = sides
-            live.update(table_of(sides, seconds - elapsed_s))
-
-        asyncio.run(run_demo(draw, seconds=seconds))
+        async for elapsed_s, seen[:] in run_demo(seconds):
+            live.update(table_of(seen, seconds - elapsed_s))
 
 
 def _width() -> int:
@@ -70,22 +70,12 @@ def scene() -> str:
     )
 
 
-def _lines(seen: "list[Side]") -> "Callable[[float, Sequence[Side]], None]":
-    due_s = 0.0
-
-    def tell(elapsed_s: float, sides: "Sequence[Side]") -> None:
-        nonlocal due_s
-        seen[:] = sides
-        if elapsed_s >= due_s:
-            due_s += _LINE_EVERY_S
-            for side in sides:
-                write_data(
-                    f"{elapsed_s:4.0f}s {side.policy:<11} {_of(side.ledger.reserved, side):>8} "
-                    f"{_of(side.engine.used_blocks, side):>8} {side.refusals:>7} {side.engine.completed:>5} "
-                    f"{side.engine.preemptions:>9}\n"
-                )
-
-    return tell
+def _line(elapsed_s: float, side: "Side") -> str:
+    return (
+        f"{elapsed_s:4.0f}s {side.policy:<11} {_of(side.ledger.reserved, side):>8} "
+        f"{_of(side.engine.used_blocks, side):>8} {side.refusals:>7} {side.engine.completed:>5} "
+        f"{side.engine.preemptions:>9}\n"
+    )
 
 
 def table_of(sides: "Sequence[Side]", left_s: float) -> "Table":

@@ -185,7 +185,7 @@ def refusal_for_good(promise: Promise, demand: Demand, price: Price) -> Refusal 
     )
     if reason == PROMPT_EXCEEDS_WINDOW:
         message = f"the prompt has {longest} tokens; the context window is {promise.window_tokens}"
-    return Refusal(reason=reason, message=message)
+    return Refusal(status=400, code="context_length_exceeded", message=message, reason=reason)
 
 
 class Admission:
@@ -218,7 +218,8 @@ class Admission:
             wait_s = self._drain.wait_s(missing=missing, weight=price.weight, reserved=ledger.reserved, now_s=now_s)
         draw = random.random()  # noqa: S311 - spreads retries, no secret
         return Refusal(
-            reason="server_at_capacity",
+            status=429,
+            code="server_at_capacity",
             message="the KV cache is fully reserved; this request could not be sure to finish",
             retry_after_s=retry_after_s(wait_s, jitter_share=promise.retry_after_jitter_share, draw=draw),
         )

@@ -127,7 +127,7 @@ class Gateway:
     async def _why_unready(self) -> str | None:
         closed = self._why_closed()
         if closed is not None:
-            return closed.reason
+            return closed.code
         if isinstance(self._ledger, SharedLedger) and not self._ledger.answers():
             return "ledger_unavailable"
         return None if await self._watch.answers() else "upstream_unavailable"

@@ -8,7 +8,7 @@ import contextlib
 import json
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -184,19 +184,16 @@ class Side:
     gave_up: int = 0
 
 
-Show = Callable[[float, Sequence[Side]], None]
-
-
-async def run_demo(show: Show, *, seconds: float, seed: int = 7) -> None:
-    """Run both sides for ``seconds``; calls ``show`` with the time and the sides four times a second and at the end."""
+async def run_demo(seconds: float, *, seed: int = 7) -> AsyncIterator[tuple[float, list[Side]]]:
+    """Run both sides for ``seconds``; yields the time and the sides four times a second and at the end."""
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
         sides = [await stack.enter_async_context(_side(policy, seed)) for policy in POLICIES]
         start_s = loop.time()
         while (elapsed_s := loop.time() - start_s) < seconds:
-            show(elapsed_s, sides)
+            yield elapsed_s, sides
             await asyncio.sleep(_TICK_S)
-        show(elapsed_s, sides)
+        yield elapsed_s, sides
 
 
 @contextlib.asynccontextmanager

@@ -29,6 +29,8 @@ _POOL_FIELDS = {
 """Where else an engine reports its pool in tokens, and in which field (SGLang, which renamed its route; TGI until 2.x).
 llama.cpp's ``/props`` gives the slots and a slot's context, but not whether the slots share one pool."""
 
+_SMALLER = Refusal(status=503, code="plan_exceeds_engine", message="the engine's KV pool changed", retry_after_s=30.0)
+
 _CHAT_FIELDS = (
     "model",
     "messages",
@@ -184,9 +186,7 @@ class EngineWatch:
             except InputError as error:
                 if self.smaller is None:
                     _LOG.error("nothing is admitted: %s", error.message)
-                self.smaller = Refusal(
-                    reason="plan_exceeds_engine", message="the engine's KV pool changed", retry_after_s=30.0
-                )
+                self.smaller = _SMALLER
                 await asyncio.sleep(_ASK_AGAIN_S)
             else:
                 self.smaller = None

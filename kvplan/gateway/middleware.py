@@ -23,16 +23,15 @@ from kvplan.gateway.request_body import (
     with_cap,
 )
 from kvplan.gateway.responses import (
+    CLOSE,
     AsgiApp,
     BadRequestError,
-    Headers,
     Message,
     Receive,
     Refusal,
     Scope,
     Send,
-    send_bad_request,
-    send_error,
+    send_refusal,
 )
 from kvplan.gateway.routes import PRICED_ROUTES, Demand, Route, read_demand
 
@@ -52,15 +51,20 @@ class Counter(Protocol):
 
 _LARGE_BODY_BYTES = 64 * 1024
 """From this size on a body is parsed and priced in a thread: running streams then wait only for JSON's decoder, which
-does not release the interpreter lock (1 ms per MiB of text, 5 per MiB of token ids)."""
+does not release the interpreter lock (1 ms per MiB of text, 9 per MiB of token ids)."""
 
 _HUGE_BODY_BYTES = 4 * 2**20
 """From this size on bodies are parsed one after another and kept as bytes only: as objects they can be twenty times as
 large."""
 
-DRAINING = Refusal(reason="draining", message="this server is shutting down", retry_after_s=1.0)
+DRAINING = Refusal(
+    status=503, code="draining", message="this server is shutting down", retry_after_s=1.0, headers=CLOSE
+)
 _LEDGER_DOWN = Refusal(
-    reason="ledger_unavailable", message="the shared ledger of reservations cannot be reached", retry_after_s=2.0
+    status=503,
+    code="ledger_unavailable",
+    message="the shared ledger of reservations cannot be reached",
+    retry_after_s=2.0,
 )
 
 
@@ -139,21 +143,20 @@ class AdmissionMiddleware:
         head_at_s = time.monotonic()
         closed = self._why_closed()
         if closed is not None:
-            await self._refuse(send, 503, closed)
+            await self._refuse(send, closed)
             return
         raw = b""
         try:
             raw = await self._bodies.read(scope, receive)
             priced = await self._price(scope, route, raw)
         except BadRequestError as error:
-            self._note_refusal("malformed" if error.status < 500 else error.code)
-            await send_bad_request(send, error)
+            await self._refuse(send, error.refusal)
         except ClientGoneError:
             pass
         else:
             refusal = refusal_for_good(self.admission.promise, priced.demand, priced.price)
             if refusal is not None:
-                await self._refuse(send, self._too_long_status, refusal)
+                await self._refuse(send, replace(refusal, status=self._too_long_status))
             else:
                 await self._run(scope, receive, send, priced, head_at_s)
         finally:
@@ -233,7 +236,7 @@ class AdmissionMiddleware:
         beside: list[asyncio.Task[None]] = []
         try:
             if not await admission.acquire(holder, charged.weight):
-                await self._refuse(send, 429, admission.no_room(charged))
+                await self._refuse(send, admission.no_room(charged))
                 return
             if self._metrics is not None:
                 self._metrics.note_admission(charged.tokens, time.monotonic() - head_at_s)
@@ -245,7 +248,7 @@ class AdmissionMiddleware:
             if request.ended_by == "client_stalled":  # and the engine went on to its end
                 raise IncompleteResponseError
         except LedgerDownError:
-            await self._refuse(send, 503, _LEDGER_DOWN)
+            await self._refuse(send, _LEDGER_DOWN)
         except asyncio.CancelledError:
             if not request.is_cancelled or task.uncancel() > 0:
                 raise
@@ -257,20 +260,13 @@ class AdmissionMiddleware:
             self._in_flight.discard(request)
             held_s = admission.release(holder)
             if held_s is not None and self._metrics is not None:
-                reported = (
-                    read_usage(request.usage) if request.ended_by is None else None
-                )  # before the end it is partial
+                reported = None if request.ended_by else read_usage(request.usage)  # partial before the end
                 self._metrics.note_release(held_s, charged.tokens, reported, request.ended_by)
 
-    async def _refuse(self, send: Send, status: int, refusal: Refusal) -> None:
-        self._note_refusal(refusal.reason)
-        code = refusal.reason if refusal.retry_after_s is not None else "context_length_exceeded"
-        headers: Headers = [(b"connection", b"close")] if refusal is DRAINING else []
-        await send_error(send, status, refusal.message, code=code, retry_after_s=refusal.retry_after_s, headers=headers)
-
-    def _note_refusal(self, reason: str) -> None:
+    async def _refuse(self, send: Send, refusal: Refusal) -> None:
         if self._metrics is not None:
-            self._metrics.note_refusal(reason)
+            self._metrics.note_refusal(refusal.reason or refusal.code)
+        await send_refusal(send, refusal)
 
 
 def _read(raw: bytes, route: Route, window_tokens: int, media_tokens: Mapping[str, int]) -> tuple[Body, Demand]:

@@ -11,16 +11,7 @@ from kvplan.gateway.connection_pool import ConnectionPool
 from kvplan.gateway.in_flight import IncompleteResponseError
 from kvplan.gateway.metrics import GatewayMetrics
 from kvplan.gateway.request_body import BodyReader, ClientGoneError
-from kvplan.gateway.responses import (
-    BadRequestError,
-    Headers,
-    Receive,
-    Scope,
-    Send,
-    error_body,
-    send_bad_request,
-    send_error,
-)
+from kvplan.gateway.responses import BadRequestError, Headers, Receive, Refusal, Scope, Send, error_body, send_refusal
 from kvplan.gateway.routes import FORWARDED_ROUTES, PRICED_ROUTES
 
 _HOP_BY_HOP = frozenset(
@@ -48,7 +39,9 @@ _BODYLESS = (204, 304)
 """A Content-Length in these describes another response, and a server would wait for the body."""
 
 _ONE_MODEL = re.compile(r"/v1/models/(?!\.{1,2}(?:/|$))[\w.@:-]+(?:/(?!\.{1,2}(?:/|$))[\w.@:-]+)?", re.ASCII)
-_UPSTREAM_RETRY_AFTER_S = 5.0
+_NOT_FOUND = Refusal(status=404, code="not_found", message="kvplan gateway does not forward this route")
+_TIMEOUT = Refusal(status=504, code="upstream_timeout", message="the engine did not answer in time")
+_DIED = Refusal(status=502, code="upstream_died", message="the engine broke off in the middle of this response")
 
 
 class UpstreamProxy:
@@ -81,11 +74,12 @@ class UpstreamProxy:
         path, method = scope["path"], scope["method"]
         methods = FORWARDED_ROUTES.get(path) or (("GET", "HEAD") if _ONE_MODEL.fullmatch(path) else ())
         if not methods:
-            await send_error(send, 404, "kvplan gateway does not forward this route", code="not_found")
+            await send_refusal(send, _NOT_FOUND)
             return
         if method not in methods:
-            allow: Headers = [(b"allow", ", ".join(methods).encode())]
-            await send_error(send, 405, f"{method} is not allowed here", code="method_not_allowed", headers=allow)
+            message, allow = f"{method} is not allowed here", (b"allow", ", ".join(methods).encode())
+            refusal = Refusal(status=405, code="method_not_allowed", message=message, headers=(allow,))
+            await send_refusal(send, refusal)
             return
         if path in PRICED_ROUTES:  # admitted: the body was read, and comes in one piece
             await self._forward(scope, (await receive())["body"], send)
@@ -95,7 +89,7 @@ class UpstreamProxy:
             body = await self._bodies.read(scope, receive)
             await self._forward(scope, body, send)
         except BadRequestError as error:
-            await send_bad_request(send, error)
+            await send_refusal(send, error.refusal)
         except ClientGoneError:
             pass
         finally:
@@ -111,15 +105,16 @@ class UpstreamProxy:
             response = await self._pool.request(scope["method"], target, headers, body)
         except SilentError:
             self._note_failure("silent")
-            await send_error(send, 504, "the engine did not answer in time", code="upstream_timeout")
+            await send_refusal(send, _TIMEOUT)
             return
         except UpstreamError as error:
             self._note_failure("unreachable")
-            message, wait_s = f"the engine cannot be reached ({error})", _UPSTREAM_RETRY_AFTER_S
-            await send_error(send, 503, message, code="upstream_unavailable", retry_after_s=wait_s)
+            message = f"the engine cannot be reached ({error})"
+            refusal = Refusal(status=503, code="upstream_unavailable", message=message, retry_after_s=5.0)
+            await send_refusal(send, refusal)
             return
         except ValueError as error:
-            await send_error(send, 400, str(error), code="invalid_framing")
+            await send_refusal(send, Refusal(status=400, code="invalid_framing", message=str(error)))
             return
         try:
             self._metrics.upstream_first_byte_s.observe(time.monotonic() - started_s)
@@ -142,8 +137,7 @@ class UpstreamProxy:
         except UpstreamError as error:
             self._note_failure("died")
             if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
-                message = "the engine broke off in the middle of this response"
-                event = b"data: " + error_body(message, kind="server_error", code="upstream_died") + b"\n\n"
+                event = b"data: " + error_body(_DIED) + b"\n\n"
                 await send({"type": "http.response.body", "body": event, "more_body": True})
             raise IncompleteResponseError from error
 
