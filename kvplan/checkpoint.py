@@ -3,17 +3,16 @@
 import json
 import math
 import re
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvplan.errors import InputError, unreadable
+from kvplan.files import require_file
 
 _CONFIG_HINT = "give the config.json that the model's publisher ships"
 # A config.json is kilobytes; the largest published one (module lists of a quantised mixture) is 3 MB.
 LARGEST_JSON_BYTES = 16 * 2**20
-LARGEST_KEPT_BYTES = 64 * 2**20
 # The safetensors format allows no larger header.
 _LARGEST_HEADER_BYTES = 100 * 10**6
 
@@ -70,36 +69,6 @@ def read_json_object(path: Path) -> dict[str, object]:
             file=str(path),
         )
     return parse_json_object(body, str(path))
-
-
-def require_file(path: Path) -> None:
-    """Refuses a folder, a device, and a named pipe: a device may never end, a pipe may never begin.
-
-    The shell's own pipes (``/dev/stdin``, ``<(command)``) end with their command, so they are accepted.
-    """
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise InputError("this is a folder, not a file", hint="give a file", file=str(path))
-    if not stat.S_ISREG(mode) and not (stat.S_ISFIFO(mode) and path.is_relative_to("/dev")):
-        raise InputError("this is a device or pipe, not a file", hint="give a file", file=str(path))
-
-
-def read_small_text(path: Path, *, hint: str) -> str:
-    """The text of a file that a command printed; ``hint`` names that command."""
-    try:
-        require_file(path)
-        with path.open("rb") as stream:
-            body = stream.read(LARGEST_KEPT_BYTES + 1)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}", hint=hint, file=str(path)) from error
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if len(body) > LARGEST_KEPT_BYTES:
-        raise InputError(f"{path} is too large for this", hint=hint, file=str(path))
-    try:
-        return body.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not text", hint=hint, file=str(path)) from error
 
 
 def parse_json_object(body: bytes, file: str) -> dict[str, object]:

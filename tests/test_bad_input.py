@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kvplan.checkpoint import read_json_object, require_file
+from kvplan.checkpoint import read_json_object
 from kvplan.cli import main
+from kvplan.files import require_file
 from tests.fuzz import shell_pipe
 from tests.gguf_files import ARRAY, STRING, gguf_bytes, text
 from tests.models import LLAMA_CONFIG

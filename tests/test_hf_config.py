@@ -20,6 +20,7 @@ from kvplan.hf_config.families import (
     plain_family,
 )
 from kvplan.hf_config.readers import READERS
+from kvplan.hf_config.shape import encoder_shape
 from kvplan.layers import (
     FLOAT32,
     FullAttention,
@@ -30,7 +31,7 @@ from kvplan.layers import (
     SharedKv,
     SlidingAttention,
 )
-from kvplan.model import ModelSpec, Source
+from kvplan.model import EncoderShape, ModelSpec, Source
 from tests.published import Published, evaluate, load_published, stored_types
 from tests.tables.models import unanswered, verdicts
 
@@ -54,6 +55,11 @@ def read(config: dict[str, Any], **facts: Any) -> ModelSpec:
 
 def with_keys(config: dict[str, Any], **keys: Any) -> dict[str, Any]:
     return {**copy.deepcopy(config), **keys}
+
+
+def named(architecture: str, **keys: Any) -> dict[str, Any]:
+    """Llama's sizes under another architecture, whose name alone says the class."""
+    return with_keys(without(LLAMA, "model_type"), architectures=[architecture], **keys)
 
 
 def without(config: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -122,19 +128,18 @@ def test_falcon_kv_heads(keys: dict[str, Any], heads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "model_type", "heads"),
+    ("architecture", "heads"),
     [
-        ("LlamaForCausalLM", "llama", 32),
-        ("PhiForCausalLM", "phi", 32),
-        ("CohereForCausalLM", "cohere", 32),
-        ("MistralForCausalLM", "mistral", 8),
-        ("MixtralForCausalLM", "mixtral", 8),
-        ("Qwen2ForCausalLM", "qwen2", 32),
+        ("LlamaForCausalLM", 32),
+        ("PhiForCausalLM", 32),
+        ("CohereForCausalLM", 32),
+        ("MistralForCausalLM", 8),
+        ("MixtralForCausalLM", 8),
+        ("Qwen2ForCausalLM", 32),
     ],
 )
-def test_absent_kv_heads_have_the_class_default(architecture: str, model_type: str, heads: int) -> None:
-    config = without(LLAMA, "num_key_value_heads") | {"architectures": [architecture], "model_type": model_type}
-    first = read(config).layers[0][0]
+def test_absent_kv_heads_have_the_class_default(architecture: str, heads: int) -> None:
+    first = read(without(named(architecture), "num_key_value_heads")).layers[0][0]
     assert isinstance(first, FullAttention | SlidingAttention)
     assert first.kv_heads == heads
 
@@ -144,25 +149,21 @@ def test_null_kv_heads_mean_one_per_query_head_where_the_class_says_so() -> None
 
 
 def test_null_kv_heads_are_refused_where_the_class_refuses_them() -> None:
-    config = with_keys(LLAMA, architectures=["MixtralForCausalLM"], model_type="mixtral", num_key_value_heads=None)
+    config = named("MixtralForCausalLM", num_key_value_heads=None)
     with pytest.raises(UnsupportedModelError, match="num_key_value_heads is null") as caught:
         read(config)
     assert caught.value.key == "num_key_value_heads"
 
 
 def test_an_explicit_head_width_wins() -> None:
-    first = read(with_keys(LLAMA, model_type="qwen3", architectures=["Qwen3ForCausalLM"], hidden_size=2560)).layers[0][
-        0
-    ]
+    first = read(named("Qwen3ForCausalLM", hidden_size=2560)).layers[0][0]
     assert isinstance(first, FullAttention)
     assert first.head_dim == 128  # the class default, not 2560 / 32
 
 
 def test_latent_rank_beats_head_counts() -> None:
-    config = with_keys(
-        LLAMA,
-        architectures=["DeepseekV3ForCausalLM"],
-        model_type="deepseek_v3",
+    config = named(
+        "DeepseekV3ForCausalLM",
         num_key_value_heads=128,
         num_attention_heads=128,
         kv_lora_rank=512,
@@ -207,7 +208,7 @@ def test_a_latent_rank_is_read_whatever_the_class_is_called() -> None:
     ],
 )
 def test_mistral_windows(keys: dict[str, Any], expected: list[int | None]) -> None:
-    config = with_keys(LLAMA, architectures=["MistralForCausalLM"], model_type="mistral", num_hidden_layers=4, **keys)
+    config = named("MistralForCausalLM", num_hidden_layers=4, **keys)
     assert windows(read(config)) == expected
 
 
@@ -221,31 +222,28 @@ def test_mistral_windows(keys: dict[str, Any], expected: list[int | None]) -> No
     ],
 )
 def test_the_qwen_switch_wins(keys: dict[str, Any], expected: list[int | None]) -> None:
-    config = with_keys(LLAMA, architectures=["Qwen2ForCausalLM"], model_type="qwen2", num_hidden_layers=4, **keys)
+    config = named("Qwen2ForCausalLM", num_hidden_layers=4, **keys)
     assert windows(read(config)) == expected
 
 
 @pytest.mark.parametrize(
-    ("architecture", "model_type", "layers", "expected"),
+    ("architecture", "layers", "expected"),
     [
-        ("Gemma2ForCausalLM", "gemma2", 4, [4096, None, 4096, None]),
-        ("Gemma3ForCausalLM", "gemma3_text", 7, [4096] * 5 + [None, 4096]),
-        ("Olmo3ForCausalLM", "olmo3", 5, [4096] * 3 + [None, 4096]),
-        ("Cohere2ForCausalLM", "cohere2", 5, [4097] * 3 + [None, 4097]),
-        ("GptOssForCausalLM", "gpt_oss", 3, [128, None, 128]),
-        ("CwmForCausalLM", "cwm", 5, [None, 8192, 8192, 8192, None]),
+        ("Gemma2ForCausalLM", 4, [4096, None, 4096, None]),
+        ("Gemma3ForCausalLM", 7, [4096] * 5 + [None, 4096]),
+        ("Olmo3ForCausalLM", 5, [4096] * 3 + [None, 4096]),
+        ("Cohere2ForCausalLM", 5, [4097] * 3 + [None, 4097]),
+        ("GptOssForCausalLM", 3, [128, None, 128]),
+        ("CwmForCausalLM", 5, [None, 8192, 8192, 8192, None]),
     ],
 )
-def test_periods_that_no_key_says(architecture: str, model_type: str, layers: int, expected: list[int | None]) -> None:
-    config = with_keys(LLAMA, architectures=[architecture], model_type=model_type, num_hidden_layers=layers)
-    assert windows(read(config)) == expected
+def test_periods_that_no_key_says(architecture: str, layers: int, expected: list[int | None]) -> None:
+    assert windows(read(named(architecture, num_hidden_layers=layers))) == expected
 
 
 def test_exaone_letters() -> None:
-    config = with_keys(
-        LLAMA,
-        architectures=["Exaone4ForCausalLM"],
-        model_type="exaone4",
+    config = named(
+        "Exaone4ForCausalLM",
         num_hidden_layers=5,
         sliding_window=4096,
         sliding_window_pattern="LLLG",
@@ -254,9 +252,7 @@ def test_exaone_letters() -> None:
 
 
 def test_an_extra_sliding_window_slides_every_layer_as_in_vllm() -> None:
-    config = with_keys(
-        LLAMA, architectures=["MiMoForCausalLM"], model_type="mimo", sliding_window=32768, use_sliding_window=False
-    )
+    config = named("MiMoForCausalLM", sliding_window=32768, use_sliding_window=False)
     assert set(windows(read(config))) == {32768}
 
 
@@ -374,6 +370,7 @@ def test_a_nearly_empty_block_has_its_class_defaults() -> None:
         }
     )
     assert model.layers == ((FullAttention(kv_heads=32, head_dim=128, value_head_dim=128),),) * 32
+    assert (model.shape.vocabulary, model.shape.intermediate) == (32000, 11008)  # transformers 5.20, LlamaConfig
 
 
 def test_a_flat_file_that_says_no_size_is_refused_with_all_that_is_missing() -> None:
@@ -399,7 +396,7 @@ def test_type_a_model_runs_in(said: str | None, dtype: str) -> None:
 
 
 def test_gemma_never_runs_in_float16() -> None:
-    config = with_keys(LLAMA, architectures=["Gemma2ForCausalLM"], model_type="gemma2", torch_dtype="float16")
+    config = named("Gemma2ForCausalLM", torch_dtype="float16")
     assert read(config).dtype == "bfloat16"
 
 
@@ -513,13 +510,135 @@ def test_longrope_says_what_is_served_unasked() -> None:
     assert any("4,096" in note for note in model.notes)
 
 
+# --- widths ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [
+        (0, "0, not a width above zero"),
+        ([0] * 32, "not a width above zero"),
+        ([8], "it has 1 entries for 32 layers"),
+        ([], "it has 0 entries for 32 layers"),
+        ([8] * 31 + ["x"], "'x', not a whole number"),
+    ],
+)
+def test_an_mlp_without_a_width_is_refused(width: object, said: str) -> None:
+    with pytest.raises(KvplanError, match=f"intermediate_size is .*{said}") as caught:
+        read(with_keys(LLAMA, intermediate_size=width))
+    assert caught.value.key == "intermediate_size"
+    assert caught.value.exit_code in (3, 5)
+
+
+def test_only_a_model_of_experts_may_have_no_dense_width() -> None:
+    of_experts = with_keys(LLAMA, intermediate_size=0, num_local_experts=8, num_experts_per_tok=2)
+    assert read(of_experts).shape.intermediate is None
+    assert read(with_keys(LLAMA, intermediate_size=[8] * 31 + [9])).shape.intermediate == 9
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        # Qwen/Qwen2-VL-7B-Instruct: hidden_size is the text model's
+        (
+            {"model_type": "qwen2_vl", "vision_config": {"embed_dim": 1280, "hidden_size": 3584, "depth": 32}},
+            EncoderShape(hidden=1280, intermediate=5120, patches_per_token=4, item_tokens=16384),
+        ),
+        # Qwen/Qwen2.5-VL-7B-Instruct
+        (
+            {"model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 1280, "intermediate_size": 3420}},
+            EncoderShape(hidden=1280, intermediate=3420, patches_per_token=4, item_tokens=16384),
+        ),
+        # Qwen/Qwen3-VL-30B-A3B-Instruct: three more vectors a token
+        (
+            {
+                "model_type": "qwen3_vl_moe",
+                "vision_config": {
+                    "hidden_size": 1152,
+                    "intermediate_size": 4304,
+                    "spatial_merge_size": 2,
+                    "deepstack_visual_indexes": [8, 16, 24],
+                },
+            },
+            EncoderShape(hidden=1152, intermediate=4304, patches_per_token=4, item_tokens=16384, outputs=4),
+        ),
+        # google/gemma-3-4b-it: 64 × 64 patches are 256 tokens
+        (
+            {
+                "model_type": "gemma3",
+                "mm_tokens_per_image": 256,
+                "vision_config": {
+                    "model_type": "siglip_vision_model",
+                    "hidden_size": 1152,
+                    "intermediate_size": 4304,
+                    "image_size": 896,
+                    "patch_size": 14,
+                },
+            },
+            EncoderShape(hidden=1152, intermediate=4304, patches_per_token=16, item_tokens=256),
+        ),
+        # google/gemma-4-26B-A4B-it: pools 3 × 3; logs print 2,496 tokens of a video
+        (
+            {
+                "model_type": "gemma4",
+                "vision_config": {"model_type": "gemma4_vision", "hidden_size": 1152, "intermediate_size": 4304},
+            },
+            EncoderShape(hidden=1152, intermediate=4304, patches_per_token=9, item_tokens=2496),
+        ),
+        # llava-hf/llava-1.5-7b-hf: 24 × 24 patches, each a token
+        (
+            {
+                "model_type": "llava",
+                "vision_config": {
+                    "hidden_size": 1024,
+                    "intermediate_size": 4096,
+                    "image_size": 336,
+                    "patch_size": 14,
+                },
+            },
+            EncoderShape(hidden=1024, intermediate=4096, patches_per_token=1, item_tokens=576),
+        ),
+        # mistralai/Mistral-Small-3.1-24B-Instruct-2503 merges 2 × 2; OpenGVLab/InternVL2-8B shuffles them
+        (
+            {
+                "model_type": "mistral3",
+                "spatial_merge_size": 2,
+                "vision_config": {"hidden_size": 1024, "intermediate_size": 4096},
+            },
+            EncoderShape(hidden=1024, intermediate=4096, patches_per_token=4),
+        ),
+        # google/gemma-3-27b-it with the class's own 256 tokens
+        (
+            {"model_type": "gemma3", "vision_config": {}},
+            EncoderShape(hidden=1152, intermediate=4304, patches_per_token=16, item_tokens=256),
+        ),
+        (
+            {
+                "model_type": "internvl_chat",
+                "downsample_ratio": 0.5,
+                "vision_config": {"hidden_size": 1024, "intermediate_size": 4096},
+            },
+            EncoderShape(hidden=1024, intermediate=4096, patches_per_token=4),
+        ),
+        ({"model_type": "llama", "hidden_size": 4096}, None),
+    ],
+)
+def test_the_shape_of_an_encoder_by_family(config: dict[str, Any], shape: EncoderShape | None) -> None:
+    assert encoder_shape(config) == shape
+
+
 # --- refusals ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("config", "key"),
     [
-        (with_keys(LLAMA, architectures=["MadeUpForCausalLM"], model_type="made_up"), "architectures"),
+        (
+            named(
+                "MadeUpForCausalLM",
+            ),
+            "architectures",
+        ),
         (with_keys(LLAMA, layer_types=["magic_attention"] * 32), "layer_types"),
         (with_keys(LLAMA, layer_types=["full_attention"] * 3), "layer_types"),
         (with_keys(LLAMA, hybrid_override_pattern="M*M*"), "hybrid_override_pattern"),
@@ -530,7 +649,12 @@ def test_longrope_says_what_is_served_unasked() -> None:
         (without(LLAMA, "num_attention_heads"), "num_attention_heads"),
         (without(LLAMA, "architectures", "model_type", "num_key_value_heads"), "num_key_value_heads"),
         (with_keys(LLAMA, torch_dtype="int4"), "torch_dtype"),
-        (with_keys(LLAMA, architectures=["BertModel"], model_type="bert"), "architectures"),
+        (
+            named(
+                "BertModel",
+            ),
+            "architectures",
+        ),
         (
             {
                 "model_type": "deepseek_v4",
@@ -613,29 +737,6 @@ def test_a_damaged_config_is_answered_or_refused_by_name(published: Published) -
     for damaged in _damaged(published.config):
         error = _refusal(damaged, published)
         assert error is None or (error.key is not None and error.message)
-
-
-@pytest.mark.parametrize(
-    ("width", "said"),
-    [
-        (0, "0, not a width above zero"),
-        ([0] * 32, "not a width above zero"),
-        ([8], "it has 1 entries for 32 layers"),
-        ([], "it has 0 entries for 32 layers"),
-        ([8] * 31 + ["x"], "'x', not a whole number"),
-    ],
-)
-def test_an_mlp_without_a_width_is_refused(width: object, said: str) -> None:
-    with pytest.raises(KvplanError, match=f"intermediate_size is .*{said}") as caught:
-        read(with_keys(LLAMA, intermediate_size=width))
-    assert caught.value.key == "intermediate_size"
-    assert caught.value.exit_code in (3, 5)
-
-
-def test_only_a_model_of_experts_may_have_no_dense_width() -> None:
-    of_experts = with_keys(LLAMA, intermediate_size=0, num_local_experts=8, num_experts_per_tok=2)
-    assert read(of_experts).shape.intermediate is None
-    assert read(with_keys(LLAMA, intermediate_size=[8] * 31 + [9])).shape.intermediate == 9
 
 
 def test_a_config_must_be_an_object() -> None:

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kvplan.errors import ModelUnavailableError
+from kvplan.errors import InputError, ModelUnavailableError
 from kvplan.hub import HubFacts, HubUnavailableError, fetch_facts
+from kvplan.hub.cache import hub_cache_folder
 from kvplan.model import Source
+from kvplan.sources import read_model
+from tests.gguf_files import gguf_bytes
 from tests.hub_server import COMMIT, Fault, HubServer, Repository, only_hub, serve
+from tests.test_gguf import LLAMA_8B
 
 CONFIG = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 8, "hidden_size": 64}
 BODY = json.dumps(CONFIG).encode()
@@ -356,3 +360,82 @@ def test_a_cached_model_needs_no_third_party_import(hub: HubServer) -> None:
     )
     done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+# --- GGUF files: the header by ranges of bytes -----------------------------------------------------------------------
+
+GGUF = "q4/llama-Q4_K_M.gguf"
+GGUF_REFERENCE = f"org/llama-GGUF/{GGUF}"
+
+
+@pytest.fixture(scope="module")
+def whole() -> bytes:
+    tokens = [f"token {number:06d} with some length" for number in range(320_000)]
+    return gguf_bytes({**LLAMA_8B, "tokenizer.ggml.tokens": tokens}, {"w": ((1 << 22,), 0, 1 << 24)})
+
+
+@pytest.fixture
+def gguf_hub(whole: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+    """A Hub with one GGUF file, and an empty cache."""
+    with only_hub(monkeypatch, tmp_path) as server:
+        server.repositories["org/llama-GGUF"] = Repository(files={GGUF: whole})
+        yield server
+
+
+def test_only_the_header_is_read(gguf_hub: HubServer) -> None:
+    """11 MB of vocabulary take two requests; the tensors behind it are never asked for as a whole."""
+    model = read_model(GGUF_REFERENCE)
+    assert model.id == GGUF_REFERENCE
+    assert model.shape.vocabulary == 128_256
+    assert model.weights.stored_bytes == 1 << 24
+    assert [seen.path for seen in gguf_hub.seen] == [f"/org/llama-GGUF/resolve/main/{GGUF}"] * 2
+    assert model.source.name == f"Hub, the header of {GGUF}"
+
+
+def test_a_server_without_ranges_is_read_as_far_as_needed(gguf_hub: HubServer) -> None:
+    body = gguf_hub.repositories["org/llama-GGUF"].files[GGUF]
+    gguf_hub.faults.append(Fault(where=".gguf", body=body))
+    assert read_model(GGUF_REFERENCE).weights.stored_bytes == 1 << 24
+
+
+def test_a_remote_file_that_was_cut_is_an_input_error(gguf_hub: HubServer) -> None:
+    files = gguf_hub.repositories["org/llama-GGUF"].files
+    files[GGUF] = files[GGUF][: 9 << 20]
+    with pytest.raises(InputError, match="in the middle of its header"):
+        read_model(GGUF_REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("reference", "change", "words"),
+    [
+        (GGUF_REFERENCE.replace("Q4", "Q8"), {}, "has no file q4/llama-Q8_K_M.gguf"),
+        (f"{GGUF_REFERENCE}@nowhere", {}, "nowhere"),
+        (GGUF_REFERENCE, {"gated": True, "token": "t"}, "terms|gated|restricted"),
+    ],
+)
+def test_refusals_are_messages(gguf_hub: HubServer, reference: str, change: dict[str, object], words: str) -> None:
+    for name, value in change.items():
+        setattr(gguf_hub.repositories["org/llama-GGUF"], name, value)
+    with pytest.raises(ModelUnavailableError, match=words) as caught:
+        read_model(reference)
+    assert caught.value.hint
+
+
+def test_offline_takes_a_file_that_was_downloaded(gguf_hub: HubServer) -> None:
+    with pytest.raises(ModelUnavailableError, match="offline"):
+        read_model(GGUF_REFERENCE, offline=True)
+    folder = hub_cache_folder() / "models--org--llama-GGUF"
+    path = folder / "snapshots" / COMMIT / GGUF
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gguf_bytes(LLAMA_8B, {"w": ((64,), 0, 256)}))
+    (folder / "refs").mkdir(exist_ok=True)
+    (folder / "refs" / "main").write_text(COMMIT, encoding="utf-8")
+    assert read_model(GGUF_REFERENCE, offline=True).weights.stored_bytes == 256
+    assert gguf_hub.seen == []
+
+
+def test_a_local_path_stays_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    (tmp_path / "org" / "name" / "m.gguf").write_bytes(gguf_bytes(LLAMA_8B))
+    assert read_model("org/name/m.gguf").id == "m.gguf"

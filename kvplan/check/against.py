@@ -11,10 +11,10 @@ from typing import Any
 from kvplan.check.judge import read
 from kvplan.check.measures import MEASURES
 from kvplan.check.results import Change, Measured, Setting
-from kvplan.checkpoint import read_small_text
 from kvplan.engines.base import EngineVersion, term_sort
 from kvplan.engines.options import rows
 from kvplan.errors import InputError
+from kvplan.files import read_small_text
 from kvplan.traffic.spec import Traffic
 
 

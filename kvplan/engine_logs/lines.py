@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kvplan.checkpoint import require_file
 from kvplan.errors import InputError, unreadable
+from kvplan.files import require_file
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 16

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvplan.errors import InputError, unreadable
+from kvplan.files import require_file
 from kvplan.gguf.header import WHOLE_FILE_HINT, GgufHeader, Keys, LongArray, Reader, read_header
 from kvplan.gguf.layers import KEEPS_NO_KV, read_layers
 from kvplan.gguf.tensors import weight_parts
@@ -66,11 +67,8 @@ def _stored_bytes(headers: Sequence[GgufHeader]) -> int | None:
 
 def _read_local(path: Path) -> GgufHeader:
     """The header of a file on disk."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder, not a GGUF file", hint="name the .gguf file in it", file=str(path))
     try:
-        if not path.is_file() and path.exists():
-            raise InputError(f"{path} is a device or pipe, not a GGUF file", hint="give a file", file=str(path))
+        require_file(path)
         size = path.stat().st_size
         with path.open("rb") as stream:
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
 
-from kvplan.checkpoint import read_small_text
 from kvplan.errors import InputError
+from kvplan.files import read_small_text
 
 _LINE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')

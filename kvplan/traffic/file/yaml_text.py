@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from kvplan.checkpoint import require_file
 from kvplan.errors import InputError, unreadable
+from kvplan.files import require_file
 
 LARGEST_FILE_BYTES = 4 * 2**20
 MOST_VALUES = 200_000

@@ -20,8 +20,8 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from kvplan.checkpoint import require_file
 from kvplan.errors import InputError, unreadable
+from kvplan.files import require_file
 from kvplan.traffic.traces.formats import FORMATS, NO_OUTPUT, TraceFormat, TraceRow, recognise
 
 _BAD_SHARE = 0.5
