@@ -542,6 +542,42 @@ def test_a_log_of_a_larger_gpu_is_noticed() -> None:
     assert "log-takes-more-than-there-is" in [each.code for each in found.findings]
 
 
+def test_a_window_that_the_engine_served_is_taken_from_the_log() -> None:
+    """An override of the config (``--hf-overrides`` with a rope scaling) lengthens the window that the config has."""
+    found = calibrate(start_of(vllm_log(ROW)), model(max_position_embeddings=8192), H100)
+    assert found.calibrated.max_model_len == 32768
+    assert found.calibrated.pool_tokens == 420_896
+
+
+def test_what_a_log_leaves_open_is_said() -> None:
+    """A quantised checkpoint under its base model's name, TensorRT-LLM's KV type, V0 without a release."""
+    quantised = replace(start_of(vllm_log(ROW)), quantization="compressed-tensors")
+    headless = start_of("\n".join(line for line in V0.splitlines() if "0.7.3" not in line))
+    for start, code in (
+        (quantised, "log-weights-are-quantised"),
+        (start_of(TRT), "kv-type-inferred"),
+        (replace(headless, kv_bytes=None), "release-inferred"),
+    ):
+        said = [each.code for each in calibrate(start, model(), H100, weight_bytes=15 * GIB).findings]
+        assert code in said
+    assert not [each for each in calibrate(start_of(vllm_log(ROW)), model(), H100).findings if each.severity != "info"]
+
+
+def test_options_complete_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Worker lines alone say nothing of the parallelism, and a folder's name may be that of a bundled model."""
+    log = tmp_path / "server.log"
+    lines = vllm_log({**ROW, "model": "/models/meta-llama/Llama-3.1-8B-Instruct", "available_kv_gib": 57.5})
+    log.write_text(
+        lines.replace("tensor_parallel_size=1, ", "").replace("420,896", "942,080").replace("12.84", "28.75")
+    )
+    asked = ["calibrate", str(log), "--gpu", "h100", "--offline"]
+    assert main([*asked, "--tp", "2", "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["model"]["id"], answer["log"]["tensor_parallel"]) == ("meta-llama/Llama-3.1-8B-Instruct", 2)
+    assert main([*asked, "--max-model-len", "4096"]) == 3
+    assert "the log says max_model_len 32768, not 4096" in capsys.readouterr().err
+
+
 def test_a_log_of_another_platform_is_said() -> None:
     """vllm-ascend prints vLLM's lines; what its NPUs hold beside weights and KV is no GPU's."""
     log = V1.replace("device_config=cuda", "device_config=npu")

@@ -688,3 +688,67 @@ def test_more_prefixes(line: str) -> None:
     assert start.kv_bytes == gib(4.58)
     (clean,) = clean_lines(io.BytesIO(line.encode()))
     assert not clean.text.startswith(("2026", "авг", "[1;36m", "{"))
+
+
+OFFLINE = """
+INFO 01-16 14:19:51 [utils.py:253] non-default args: {'max_model_len': 2048, 'gpu_memory_utilization': 0.95, \
+'model': 'org/small'}
+INFO 01-16 14:20:00 [model.py:1661] Using max model len 2048
+INFO 01-16 14:20:00 [scheduler.py:230] Chunked prefill is enabled with max_num_batched_tokens=8192.
+(EngineCore_DP0 pid=9) INFO 01-16 14:20:12 [core.py:93] Initializing a V1 LLM engine (v0.13.0) with config: \
+model='org/small', dtype=torch.bfloat16, max_seq_len=2048, tensor_parallel_size=1
+(EngineCore_DP0 pid=9) INFO 01-16 14:20:17 [gpu_model_runner.py:3659] Model loading took 1.9148 GiB memory and 1 seconds
+(EngineCore_DP0 pid=9) INFO 01-16 14:20:25 [gpu_worker.py:375] Available KV cache memory: 25.39 GiB
+(EngineCore_DP0 pid=9) INFO 01-16 14:20:25 [kv_cache_utils.py:1291] GPU KV cache size: 950,864 tokens
+"""
+
+
+def test_settings_before_the_first_marker_belong_to_the_start() -> None:
+    """VLLM's offline API (``LLM(…)``) prints its arguments before the line that begins a start, each time."""
+    smaller = OFFLINE.replace("0.95", "0.5").replace("=8192", "=2048").replace("25.39", "12.00")
+    first, second = starts_of(OFFLINE + smaller)
+    assert (first.memory_utilization, first.max_num_batched_tokens, first.kv_bytes) == (0.95, 8192, gib(25.39))
+    assert (second.memory_utilization, second.max_num_batched_tokens, second.kv_bytes) == (0.5, 2048, gib(12))
+    assert (first.first_line, first.last_line, second.first_line) == (2, 8, 10)
+    # without a second marker they are one more print of the same start's
+    (alone,) = starts_of(OFFLINE + OFFLINE.splitlines()[2] + "\n")
+    assert (alone.max_model_len, alone.last_line) == (2048, 9)
+
+
+@pytest.mark.parametrize(
+    ("line", "figures"),
+    [
+        # 0.17.1 and later, and 0.13 to 0.17.0: the end of the last range
+        ("'compile_ranges_endpoints': [512, 2048], 'x': [1]", {"max_num_batched_tokens": 2048}),
+        ("'compile_ranges_split_points': [8192]", {"max_num_batched_tokens": 8192}),
+    ],
+)
+def test_a_step_s_tokens_are_the_end_of_the_last_compiled_range(line: str, figures: dict[str, object]) -> None:
+    engine = (
+        f"INFO core.py:1] Initializing a V1 LLM engine (v0.22.1) with config: model='m', compilation_config={{{line}}}"
+    )
+    (start,) = starts_of(engine)
+    assert {name: getattr(start, name) for name in figures} == figures
+
+
+def test_lines_of_excerpts_without_a_head() -> None:
+    """Wrapped by a terminal, or without the lines that name the engine."""
+    wrapped = "   The current --gpu-memory-utilization=0.8000 is equivalent to\n--gpu-memory-utilization=0.76 without"
+    loading = (
+        "INFO 1 gpu_model_runner.py:1] Starting to load model /m/org/small...\nAvailable KV cache memory: 1.00 GiB\n"
+    )
+    (start,) = starts_of(loading + wrapped)
+    assert (start.model, start.memory_utilization) == ("/m/org/small", 0.8)
+    (llama,) = starts_of(
+        "llama_kv_cache: size = 416.00 MiB ( 32768 cells, 13 layers, 1/1 seqs), "
+        "K (f16): 208.00 MiB, V (f16): 208.00 MiB\n"
+        "llama_kv_cache: size =  97.50 MiB (  2560 cells, 39 layers, 1/1 seqs), "
+        "K (f16):  48.75 MiB, V (f16):  48.75 MiB\n"
+    )
+    assert (llama.engine, llama.kv_bytes, llama.kv_dtype) == ("llama.cpp", round(513.5 * MIB), "f16")
+
+
+def test_a_v0_log_without_a_release_is_of_the_last_that_began_it_by_default() -> None:
+    (start,) = starts_of("\n".join(line for line in V0.splitlines() if "0.7.3" not in line))
+    assert start.version == "0.7.3"
+    assert starts_of(V0.replace("0.7.3", "0.6.6"))[0].version == "0.6.6"

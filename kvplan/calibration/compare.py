@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from kvplan.calibration.deployment import deployment_of, with_drafter_of
-from kvplan.calibration.findings import log_findings, nothing_measured, overdrawn
+from kvplan.calibration.findings import inferred_kv_type, log_findings, nothing_measured, overdrawn
 from kvplan.calibration.misleading import Misleading, graphs_are_inside, misleading_lines
 from kvplan.calibration.pool import check_model, measured_pool
 from kvplan.calibration_file import PARALLELISM, CalibrationFile, file_text, settings_of
@@ -74,7 +74,11 @@ def calibrate(
     Raises InputError where the log is of another model (its pool contradicts the model's layers), or has no figure of
     its memory.
     """
-    planned, doubts = _plan(start, model, with_drafter_of(start, model, deployment_of(start, gpu, weight_bytes)))
+    deployment = with_drafter_of(start, model, deployment_of(start, gpu, weight_bytes))
+    window, native = deployment.max_model_len, model.max_context_tokens
+    if start.engine != "llama.cpp" and window is not None and native is not None and window > native:
+        model = replace(model, max_context_tokens=window)  # the engine served it, so its config was overridden
+    planned, doubts = _plan(start, model, deployment)
     deployment, budget, pool = planned.deployment, planned.plan.budget, measured_pool(start, planned)
     assert budget is not None
     terms = _terms(start, budget)
@@ -98,7 +102,7 @@ def calibrate(
         misleading=misleading_lines(start, planned),
         findings=(
             *doubts,
-            *log_findings(start, gpu, deployment),
+            *log_findings(start, gpu, planned),
             *overdrawn([term.logged_bytes or 0 for term in terms], budget.requested_bytes),
             *(each for each in calibrated.findings if each.code == GRAPHS_DO_NOT_FIT),
         ),
@@ -135,7 +139,7 @@ def _plan(start: EngineStart, model: ModelSpec, deployment: Deployment) -> tuple
     refused: InputError | None = None
     for planned in plans:
         try:
-            return planned, check_model(start, planned)
+            return planned, (*check_model(start, planned), *inferred_kv_type(deployment, planned.deployment))
         except InputError as error:
             refused = refused or error
     assert refused is not None

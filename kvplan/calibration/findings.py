@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from kvplan.capacity import Fit
 from kvplan.engine_logs import EngineStart, Refusal
 from kvplan.engines.base import Deployment, Finding
 from kvplan.errors import InputError
@@ -39,14 +40,24 @@ def _remedy(refusal: Refusal, start: EngineStart) -> str | None:
     return None
 
 
-def log_findings(start: EngineStart, gpu: GpuProfile | None, deployment: Deployment) -> Iterator[Finding]:
-    """Refused starts, and what the log does not say of its deployment."""
+def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> Iterator[Finding]:
+    """Refused starts, and where the log and the plan are not of the same deployment."""
+    deployment = planned.deployment
     for refusal in start.refusals:
         yield Finding(
             code=f"log-refusal-{refusal.reason.replace('_', '-')}",
             severity="error",
             message=f"line {refusal.line}: the engine refused to start: {refusal.text[:160]}",
             hint=_remedy(refusal, start),
+        )
+    inferred, release = start.line_of("v0_release"), start.line_of("version")
+    if inferred is not None and release is not None and release.line == inferred.line:
+        yield Finding(
+            code="release-inferred",
+            severity="info",
+            message=f"the log does not print vLLM's release: line {inferred.line} is of its V0 engine, so the plan is "
+            f"that of {start.version}",
+            hint="give the log from the engine's first line on",
         )
     if gpu is None:
         yield Finding(
@@ -62,6 +73,14 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, deployment: Deploym
             message=f"the log does not print the total memory: the plan uses that of the {gpu.name}, "
             f"{format_bytes(gpu.memory_bytes)}",
         )
+    is_quantised = start.engine != "llama.cpp" and start.quantization is not None
+    if is_quantised and planned.model.weights.quantization is None:
+        yield Finding(
+            code="log-weights-are-quantised",
+            severity="warning",
+            message=f"the log's weights are quantised ({start.quantization}), those of {planned.model.id} are not",
+            hint="name the quantised checkpoint with --model, or give its size: --weights-bytes",
+        )
     if start.layers_on_gpu is not None and start.layers is not None and start.layers_on_gpu < start.layers:
         yield Finding(
             code="layers-on-the-host",
@@ -75,6 +94,17 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, deployment: Deploym
             code="speculation-in-log",
             severity="warning",
             message="the engine ran with speculative decoding: its figures include a draft's weights and KV",
+        )
+
+
+def inferred_kv_type(logged: Deployment, planned: Deployment) -> Iterator[Finding]:
+    """The KV type of the plan, where the log does not print one."""
+    if planned.kv_dtype != logged.kv_dtype:
+        yield Finding(
+            code="kv-type-inferred",
+            severity="info",
+            message=f"the log does not print the KV type: its pool is that of {planned.kv_dtype}, not of "
+            f"{logged.kv_dtype}",
         )
 
 

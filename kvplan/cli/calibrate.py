@@ -1,13 +1,14 @@
 """``kvplan calibrate``: compares an engine's start-up log or a measured run with the plan, and writes a calibration."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from kvplan.cli import options
-from kvplan.cli.deployment_options import takes_deployment
+from kvplan.cli.deployment_options import flag_of, takes_deployment
 from kvplan.cli.files import check_free, readable
 from kvplan.cli.output import show_report, talk, write_file
 from kvplan.engines.option_types import read_amount
@@ -81,7 +82,7 @@ def run(
         keys = options.changes(set_keys, **named, **asked)
         learnt = _from_run(readable(measured_run), traffic, keys, offline=offline, folder=folder)
     elif log is not None:
-        told = {"traffic": traffic, "set": set_keys, **asked}
+        told = {"traffic": traffic, "set": set_keys}
         misplaced = next((name for name, value in told.items() if value), None)
         if misplaced is not None:
             option = f"--{misplaced.replace('_', '-')}"
@@ -91,6 +92,7 @@ def run(
         learnt = _from_log(
             readable(log),
             start,
+            asked,
             model=model,
             engine=engine,
             gpu=gpu,
@@ -123,6 +125,7 @@ class _Learnt(NamedTuple):
 def _from_log(
     log: Path,
     start: int | None,
+    asked: dict[str, Any],
     *,
     model: str | None,
     engine: str | None,
@@ -139,11 +142,12 @@ def _from_log(
 
     starts = read_log(log)
     chosen = _choose(starts, start, engine, log)
+    which = f"start {starts.index(chosen) + 1} of {len(starts)}" if len(starts) > 1 else ""
+    chosen = _completed(chosen, asked)
     reference = _model_of(chosen, log) if model is None else model
     device = load_gpu(gpu, extra_folder=folder) if gpu is not None else _gpu_in(chosen, folder)
     weights = None if weights_bytes is None else read_amount(weights_bytes, "--weights-bytes")
     found = calibrate(chosen, read_model(reference, offline=offline, profiles_folder=folder), device, weights)
-    which = f"start {starts.index(chosen) + 1} of {len(starts)}" if len(starts) > 1 else ""
     return _Learnt("calibrate", found, calibration_text(found, log.name), (log.name, which))
 
 
@@ -167,14 +171,34 @@ def _from_run(
     return _Learnt("measured", found, run_calibration_text(found, mix, measured.name), (measured.name, traffic))
 
 
+def _completed(start: "EngineStart", asked: dict[str, Any]) -> "EngineStart":
+    """``start`` with the settings asked for, which its log must leave out."""
+    from kvplan.engines.options import read_options
+
+    given = read_options(asked, {key: flag_of(key) for key in asked})
+    for name, value in given.items():
+        if getattr(start, name) not in (None, value):
+            raise InputError(
+                f"the log says {name} {getattr(start, name)}, not {value}",
+                hint=f"leave {flag_of(name)} out",
+                line=start.first_line,
+                key=name,
+            )
+    return replace(start, **given)
+
+
 def _model_of(start: "EngineStart", log: Path) -> str:
-    """The model that the log names, if it is a Hub id or a folder on this machine."""
+    """The model that the log names, if it is a Hub id, a folder on this machine, or one named like a bundled model."""
     from kvplan.calibration import model_id_in
+    from kvplan.profiles.loader import load_model_facts
 
     name = None if start.model is None else model_id_in(start.model)
     if name is None:
         raise InputError("the log does not say its model", hint="name it: --model org/name", file=str(log), key="model")
     if Path(name).is_absolute() and not Path(name).exists():
+        inside = "/".join(Path(name).parts[-2:])
+        if load_model_facts(inside) is not None:
+            return inside
         raise InputError(
             f"the log's model is a folder of the engine's machine: {name}",
             hint="name it: --model org/name, or the folder here",

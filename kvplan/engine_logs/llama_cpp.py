@@ -51,6 +51,8 @@ def _combine(seen: Observations) -> Observations:
             sums[target] = sums.get(target, 0) + item.value
         kept.append(replace(item, name=target, value=sums[target]))
     names = {item.name: item for item in kept}
+    if "kv_bytes" not in sums and "value_bytes" in sums:  # an excerpt without the "KV buffer size" lines
+        kept.append(replace(names["value_bytes"], name="kv_bytes", value=sums["key_bytes"] + sums["value_bytes"]))
     cells, key_type, value_type = (names.get(name) for name in ("cells_tokens", "key_dtype", "value_dtype"))
     if cells is not None:
         kept.append(replace(cells, name="kv_tokens"))

@@ -34,7 +34,16 @@ _SMALLEST = {
     "total_bytes",
     "concurrency",
 }
-_MEMORY = {"weight_bytes", "kv_bytes", "kv_part_bytes", "key_bytes", "kv_tokens", "blocks", "consumed_bytes"}
+_MEMORY = {
+    "weight_bytes",
+    "kv_bytes",
+    "kv_part_bytes",
+    "key_bytes",
+    "key_part_bytes",
+    "kv_tokens",
+    "blocks",
+    "consumed_bytes",
+}
 _FIELDS = {item.name for item in fields(EngineStart)}
 _LONGEST_ARGUMENTS = 400
 _PROGRESS = "%|"
@@ -96,6 +105,7 @@ class _Reading:
         self._finished: list[EngineStart] = []
         self._current: _Building | None = None
         self._arguments: tuple[Wording, list[str], LogLine] | None = None
+        self._early: list[Observation] = []
 
     def is_within_arguments(self) -> bool:
         """Whether the next line continues a list of arguments, whatever it contains."""
@@ -106,7 +116,10 @@ class _Reading:
         for line in lines:
             if not self._ends_arguments(line):
                 any(wording.trigger.search(line.text) and self._takes(wording, line) for wording in WORDINGS)
-        found = self._finished if self._current is None else [*self._finished, _finish(self._current)]
+        if self._current is not None:
+            self._take_early(self._current)
+            self._finished.append(_finish(self._current))
+        found = self._finished
         return [start for start in found if start.observations or start.refusals]
 
     def _ends_arguments(self, line: LogLine) -> bool:
@@ -119,8 +132,11 @@ class _Reading:
         if not line.text.startswith("}") and len(parts) <= _LONGEST_ARGUMENTS:
             return False
         self._arguments = None
-        if self._current is not None and self._current.wording is wording:
-            self._current.add(observe(wording.arguments, LogLine(number=first.number, text=" ".join(parts))))
+        found = tuple(observe(wording.arguments, LogLine(number=first.number, text=" ".join(parts))))
+        if self._may_be_early(wording, found):
+            self._early += found
+        elif self._current is not None and self._current.wording is wording:
+            self._current.add(found)
         return True
 
     def _takes(self, wording: Wording, line: LogLine) -> bool:
@@ -135,14 +151,32 @@ class _Reading:
                 found += tuple(observe(wording.arguments, line))
         if not (found or is_marker or refusal):
             return False
+        if not is_marker and refusal is None and self._may_be_early(wording, found):
+            self._early += found
+            return True
         start = self._start_of(wording, line, is_marker=is_marker, is_own=_is_own(found, refusal))
         if start is None:
             return False
+        self._take_early(start)
         start.add(found)
         if refusal is not None:
             start.refusals.append(refusal)
             start.last_line = line.number
         return True
+
+    def _may_be_early(self, wording: Wording, found: tuple[Observation, ...]) -> bool:
+        """Whether a line gives only settings, where no start or a complete one goes before it: they may be the next
+        start's, which vLLM's offline API announces only after them."""
+        current = self._current
+        is_between = current is None or (current.wording is wording and current.has_memory())
+        return is_between and {item.name for item in found} <= wording.early_settings
+
+    def _take_early(self, start: _Building) -> None:
+        """Settings printed before the marker of ``start``; those that no marker follows are the start's own too."""
+        if self._early and start.wording.early_settings:
+            start.first_line = min(start.first_line, self._early[0].line)
+            start.add(self._early)
+        self._early = []
 
     def _start_of(self, wording: Wording, line: LogLine, *, is_marker: bool, is_own: bool) -> _Building | None:
         """The start that the line belongs to, perhaps a new one; None where it may be any engine's, and inside another

@@ -12,6 +12,8 @@ from dataclasses import replace
 from kvplan.engine_logs.wording import Observations, Wording, pattern, patterns
 
 _GIB = r"-?[\d.]+"
+_LAST_V0_RELEASE = "0.7.3"
+"""The last release with the V0 engine by default, whose lines show it where a log does not print a release."""
 
 
 def _combine(seen: Observations) -> Observations:
@@ -31,6 +33,8 @@ def _combine(seen: Observations) -> Observations:
     peak, weights = values.get("peak_bytes"), values.get("weight_bytes")
     if isinstance(peak, int) and isinstance(weights, int) and "activation_bytes" not in values:
         combined.append(replace(last["peak_bytes"], name="activation_bytes", value=peak - weights))
+    if "version" not in values and "v0_release" in values:
+        combined.append(replace(last["v0_release"], name="version"))
     for name in ("kv_tokens", "concurrency"):
         printed = [(item.value, item) for item in seen if item.name == name and isinstance(item.value, int | float)]
         if len(printed) > 1:
@@ -58,6 +62,8 @@ WORDING = Wording(
         "Maximum concurrency",
         "weights took",
         "loading took",
+        "memory-utilization=",
+        "Starting to load model",
         "total_gpu_memory",
         "model weights take",
         "Memory profiling takes",
@@ -84,6 +90,26 @@ WORDING = Wording(
     ),
     marker=re.compile(r"LLM API server version|Initializing (?:an|a V\d) LLM engine|█  version \d"),
     argument_line=re.compile(r"LLM engine (?:\(v|with config)|non-default args|Namespace\("),
+    early_settings=frozenset(
+        {
+            "model",
+            "dtype",
+            "kv_dtype",
+            "quantization",
+            "tensor_parallel",
+            "pipeline_parallel",
+            "data_parallel",
+            "max_model_len",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "memory_utilization",
+            "enforce_eager",
+            "prefix_caching",
+            "async_scheduling",
+            "has_lora",
+            "asked_block_tokens",
+        }
+    ),
     arguments=patterns(
         r"'?\bmodel(?:_tag)?'?[=:] ?'(?P<model_text>[^']+)'",
         r"'?max_(?:model|seq)_len'?[=:] ?(?P<max_model_len_count>\d+)",
@@ -102,6 +128,8 @@ WORDING = Wording(
         r"'?async_scheduling'?[=:] ?(?P<async_scheduling_flag>True|False)",
         r"'?enable_lora'?[=:] ?(?P<has_lora_flag>True|False)",
         r"[ ({,]'?block_size'?[=:] ?(?P<asked_block_tokens>\d+)",
+        # The end of the last range is max_num_batched_tokens (0.13 and later; 0.22 and later print it nowhere else).
+        r"'compile_ranges_(?:split_points|endpoints)': \[(?:\d+, )*(?P<max_num_batched_tokens>\d+)\]",
     ),
     patterns=patterns(
         r"LLM engine \(v(?P<version_text>[^)\s]+)\)",
@@ -114,6 +142,7 @@ WORDING = Wording(
         r"device_name=(?P<gpu_text>(?:NVIDIA|AMD)_[A-Za-z0-9_-]+)",
         # Unsloth, which starts vLLM inside a training process; its GB is a GiB.
         r"(?P<gpu_text>(?:NVIDIA|Tesla|AMD) [\w -]+)\. Num GPUs = \d+\. Max memory: (?P<total_gib>[\d.]+) GB",
+        r"Starting to load model (?P<model_text>\S+?)\.\.\.",
         r"Using max model len (?P<max_model_len_count>\d+)",
         r"Chunked prefill is enabled with max_num_batched_tokens=(?P<max_num_batched_tokens>\d+)",
         pattern(r"Asynchronous scheduling is enabled", async_scheduling=True),
@@ -156,10 +185,12 @@ WORDING = Wording(
         rf"Estimated CUDA graph memory: (?P<graph_estimate_gib>{_GIB}) GiB total",
         rf"CUDA graph pool memory: (?P<graph_pool_gib>{_GIB}) GiB \(actual\), (?P<graph_estimate_gib>{_GIB}) GiB",
         pattern(r"CUDA graph memory profiling is enabled", graphs_inside=True),
+        r"--gpu-memory-utilization=(?P<memory_utilization_number>[\d.]+) is equivalent to",
         pattern(
             r"CUDA graph memory profiling is disabled|In v0\.19, CUDA graph memory profiling will be",
             graphs_inside=False,
         ),
+        pattern(r"# CPU blocks: |the rest of the memory reserved for KV Cache is", v0_release=_LAST_V0_RELEASE),
         r"# (?:GPU|CUDA|cuda|ROCM|rocm|NPU|npu|XPU|xpu) blocks: (?P<blocks>[\d,]+)",
         r"num_gpu_blocks is: (?P<blocks>\d+)",
         rf"Free memory on device (?:\S+ )?\((?P<free_before_gib>{_GIB})/(?P<total_gib>{_GIB}) GiB\) on startup is less",

@@ -40,7 +40,8 @@ class Wording:
     """One engine's log lines.
 
     Every line of interest contains one of ``triggers``. A ``marker`` begins a start. An ``argument_line`` lists the
-    settings that ``arguments`` read. ``combine`` turns partial figures (a device's buffer, K and V) into whole ones.
+    settings that ``arguments`` read. ``early_settings`` are figures that an engine may print before its marker.
+    ``combine`` turns partial figures (a device's buffer, K and V) into whole ones.
     """
 
     engine: str
@@ -50,6 +51,7 @@ class Wording:
     refusals: tuple[tuple[str, Pattern], ...]
     argument_line: re.Pattern[str] | None = None
     arguments: tuple[Pattern, ...] = ()
+    early_settings: frozenset[str] = frozenset()
     combine: Callable[[Observations], Observations] = tuple
 
     @cached_property
