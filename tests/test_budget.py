@@ -13,6 +13,7 @@ from kvplan.engines.devices import device_memories
 from kvplan.engines.lora import ExpertSlots, lora_bytes
 from kvplan.engines.vllm.budget import rank_budget, rank_terms, stage_budgets
 from kvplan.engines.vllm.budget_terms import (
+    capture_sizes,
     captured_graphs,
     communication_bytes,
     compile_bytes,
@@ -200,7 +201,7 @@ def test_which_runner_a_model_gets() -> None:
 
 def test_graphs_lie_inside_from_0_20() -> None:
     """86 graphs at 256 sequences: 0.10 + 86 × 0.0042 GiB; a log of 0.29 on an L40S prints an estimate of 0.46."""
-    assert captured_graphs(256) == 86
+    assert captured_graphs(capture_sizes(256), 256) == 86
     assert graph_bytes(86) / GIB == pytest.approx(0.46, abs=0.005)
     runner = {"is_second_runner": True}
     for changes, inside in (

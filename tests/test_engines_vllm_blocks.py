@@ -30,6 +30,7 @@ from kvplan.layers import (
     Layer,
     Mamba1State,
     Mamba2State,
+    NgramConvState,
     RecurrentLayer,
     ShortConvState,
 )
@@ -104,6 +105,7 @@ def test_8_bit_kv_before_ada_is_refused_where_no_kernel_reads_it(layer: Layer, c
         (GDN, HOPPER, 1),
         (GDN, AMPERE, 0),
         (GDN, BLACKWELL, 1),
+        (NgramConvState(channels=8, steps=2), AMPERE, 1),
         (Mamba1State(inner=8192, state=16, conv_kernel=4), HOPPER, 0),
         (ShortConvState(channels=2048, conv_kernel=3), HOPPER, 0),
         (KdaState(heads=32, dim=128, conv_kernel=4), HOPPER, 0),
@@ -119,6 +121,7 @@ def test_states_that_can_be_exported_cost_a_block(
 def test_only_flashinfers_delta_net_aligns_blocks() -> None:
     assert state_alignment([GDN], HOPPER) == 64
     assert state_alignment([GDN], AMPERE) == 1
+    assert state_alignment([GDN, NgramConvState(channels=8, steps=2)], HOPPER) == 64
     assert state_alignment([MAMBA2], HOPPER) == 1
 
 

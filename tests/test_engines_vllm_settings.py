@@ -8,9 +8,9 @@ import pytest
 from kvplan.engines import engine_of, parse_engine
 from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.engines.vllm.releases import release_findings
-from kvplan.engines.vllm.settings import resolve_settings
+from kvplan.engines.vllm.settings import check_supported, resolve_settings
 from kvplan.errors import InputError
-from kvplan.layers import CrossAttention, FullAttention, LatentAttention, Mamba1State, SlidingAttention
+from kvplan.layers import CrossAttention, FullAttention, LatentAttention, Mamba1State, NgramConvState, SlidingAttention
 from kvplan.model import Shape
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.sources import read_model
@@ -94,6 +94,24 @@ def test_v0_does_not_chunk_media_windows_adapters_and_drafts() -> None:
         [[SlidingAttention(kv_heads=8, head_dim=128, value_head_dim=128, window=4096)]] * 32, window=131072
     )
     assert resolve_settings(sliding, early).max_num_batched_tokens == 65536
+
+
+def test_throughput_mode_doubles_the_defaults_that_were_not_given() -> None:
+    """Source: ``EngineArgs`` of vLLM 0.17 and 0.33."""
+    fast = Deployment(gpu=L40S, performance_mode="throughput")
+    settings = resolve_settings(MODEL, fast)
+    assert (settings.max_num_seqs, settings.max_num_batched_tokens) == (512, 4096)
+    given = resolve_settings(MODEL, replace(fast, max_num_seqs=100))
+    assert (given.max_num_seqs, given.max_num_batched_tokens) == (100, 4096)
+    for wrong, engine in (("fast", "vllm"), ("throughput", "vllm@0.16")):
+        with pytest.raises(InputError, match="performance mode"):
+            check_supported(MODEL, Deployment(engine=parse_engine(engine), performance_mode=wrong))
+
+
+def test_n_gram_embeddings_take_one_stage() -> None:
+    """Source: vLLM 0.33, the config class of Qwen4-Exp."""
+    with pytest.raises(InputError, match="refuses pipeline parallelism"):
+        check_supported(model_of([[NgramConvState(channels=8, steps=2)]] * 2), Deployment(pipeline_parallel=2))
 
 
 def test_the_smallest_slice_decides_the_tier() -> None:

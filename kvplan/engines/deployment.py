@@ -96,16 +96,17 @@ class Deployment:
     max_model_len: Annotated[
         int | None, Option(type=TOKENS, short=("--context",), help="The engine's window, in tokens.")
     ] = None
-    max_num_seqs: Annotated[int | None, Option(type=COUNT, help="Sequences at once.")] = None
-    kv_dtype: Annotated[str, Option(type=KV_TYPE, help="auto, bfloat16, fp8, ... (its word).")] = "auto"
+    max_num_seqs: Annotated[int | None, Option(type=COUNT, help="Concurrent sequences.")] = None
+    kv_dtype: Annotated[str, Option(type=KV_TYPE, help="KV type: auto, bfloat16, fp8, ...")] = "auto"
     kv_memory_bytes: Annotated[
-        int | None, Option(type=AMOUNT_OR_NONE, group="memory", help="The KV pool of one GPU: no budget.")
+        int | None, Option(type=AMOUNT_OR_NONE, group="memory", help="KV pool of one GPU; skips the budget.")
     ] = None
     gpu_memory_bytes: Annotated[
-        tuple[int, ...] | None, Option(type=AMOUNTS, group="memory", help="As the driver says, for all or per rank.")
+        tuple[int, ...] | None,
+        Option(type=AMOUNTS, group="memory", help="As the driver reports: for all, or per rank."),
     ] = None
     other_processes_bytes: Annotated[
-        int, Option(type=AMOUNT_OR_NONE, group="memory", help="Held on each GPU by others.")
+        int, Option(type=AMOUNT_OR_NONE, group="memory", help="Held on each GPU by other processes.")
     ] = 0
     memory_utilization: Annotated[
         Fraction | MemoryPart | None,
@@ -120,7 +121,7 @@ class Deployment:
                 "kv_cache_free_gpu_memory_fraction",
                 "cuda_memory_fraction",
             ),
-            help="The engine's part: 0.9, 0.5free, 40GiB.",
+            help="The engine's share: 0.9, 0.5free or 40GiB.",
         ),
     ] = None
     weight_bytes: Annotated[
@@ -153,34 +154,33 @@ class Deployment:
             type=SWITCH,
             group="parallel",
             short=("--enable-expert-parallel",),
-            help="Whole experts on ranks.",
+            help="Whole experts per rank.",
         ),
     ] = False
     max_num_batched_tokens: Annotated[int | None, Option(type=TOKENS, help="Tokens of one step.")] = None
     async_scheduling: Annotated[bool | None, Option(rare=True, type=SWITCH, help="Two batches in flight.")] = None
-    prefix_caching: Annotated[bool | None, Option(rare=True, type=SWITCH, help="Keep the KV of finished prompts.")] = (
+    prefix_caching: Annotated[bool | None, Option(rare=True, type=SWITCH, help="Reuse the KV of earlier prompts.")] = (
         None
     )
-    chunked_prefill: Annotated[bool | None, Option(rare=True, type=SWITCH, help="Prompts in several steps.")] = None
-    hybrid_kv_cache_manager: Annotated[bool, Option(rare=True, type=SWITCH, help="Page windows and states apart.")] = (
-        True
-    )
-    block_size: Annotated[int | None, Option(rare=True, type=COUNT, help="Tokens of a block.")] = None
+    chunked_prefill: Annotated[bool | None, Option(rare=True, type=SWITCH, help="Split prompts over steps.")] = None
+    hybrid_kv_cache_manager: Annotated[
+        bool, Option(rare=True, type=SWITCH, help="Page windows and states separately.")
+    ] = True
+    performance_mode: Annotated[
+        str, Option(rare=True, type=WORD, help="vLLM's: balanced, interactivity or throughput.")
+    ] = "balanced"
+    block_size: Annotated[int | None, Option(rare=True, type=COUNT, help="Tokens per block.")] = None
     enforce_eager: Annotated[bool, Option(type=SWITCH, help="No CUDA graphs.")] = False
-    kv_offload_bytes: Annotated[int | None, Option(rare=True, type=AMOUNT, help="KV in the host's memory.")] = None
-    speculative_tokens: Annotated[int, Option(type=COUNT_OR_NONE, group="load", help="Tokens guessed ahead.")] = 0
+    kv_offload_bytes: Annotated[int | None, Option(rare=True, type=AMOUNT, help="KV offloaded to host memory.")] = None
+    speculative_tokens: Annotated[int, Option(type=COUNT_OR_NONE, group="load", help="Tokens to draft per step.")] = 0
     speculative_method: Annotated[
-        str | None, Option(type=WORD, group="load", help="How: ngram, mtp, draft_model or eagle.")
+        str | None, Option(type=WORD, group="load", help="ngram, mtp, draft_model or eagle.")
     ] = None
-    draft_model: Annotated[ModelSpec | None, Option(type=MODEL, group="load", help="The model that guesses ahead.")] = (
-        None
-    )
+    draft_model: Annotated[ModelSpec | None, Option(type=MODEL, group="load", help="The draft model.")] = None
     lora_slots: Annotated[
         int, Option(type=COUNT_OR_NONE, group="load", key="max_loras", help="LoRA adapters loaded at once.")
     ] = 0
-    lora_rank: Annotated[
-        int, Option(type=COUNT, group="load", key="max_lora_rank", help="The largest rank of an adapter.")
-    ] = 16
+    lora_rank: Annotated[int, Option(type=COUNT, group="load", key="max_lora_rank", help="Largest adapter rank.")] = 16
     media_limits: Annotated[
         tuple[MediaLimit, ...] | None,
         Option(
@@ -196,7 +196,9 @@ class Deployment:
     kv_unified: Annotated[
         bool | None, Option(rare=True, type=SWITCH, group="llama", help="One KV buffer for all slots.")
     ] = None
-    swa_full: Annotated[bool, Option(rare=True, type=SWITCH, group="llama", help="Windows at full size.")] = False
+    swa_full: Annotated[bool, Option(rare=True, type=SWITCH, group="llama", help="Full-size caches for windows.")] = (
+        False
+    )
     window_pool_ratio: Annotated[
         Fraction | None,
         Option(

@@ -105,7 +105,7 @@ def test_capture_sizes_rise_and_stay_below_their_ceiling(sequences: int, query_t
     sizes = capture_sizes(sequences, query_tokens)
     assert list(sizes) == sorted(set(sizes))
     assert sizes[-1] <= min(512, 2 * sequences * query_tokens)
-    assert len(sizes) <= captured_graphs(sequences, query_tokens) <= 2 * len(sizes)
+    assert len(sizes) <= captured_graphs(sizes, sequences * query_tokens) <= 2 * len(sizes)
 
 
 @given(

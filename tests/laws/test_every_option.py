@@ -52,6 +52,7 @@ ASKED: Mapping[str, Any] = {
     "prefix_caching": False,
     "chunked_prefill": False,
     "hybrid_kv_cache_manager": False,
+    "performance_mode": "throughput",
     "block_size": 64,
     "enforce_eager": True,
     "speculative_tokens": 2,

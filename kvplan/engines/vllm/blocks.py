@@ -19,11 +19,13 @@ from kvplan.layers import (
     FullAttention,
     GatedDeltaState,
     IndexKeys,
+    IndexTail,
     KdaState,
     KvTypes,
     LatentAttention,
     Layer,
     Mamba2State,
+    NgramConvState,
     RecurrentLayer,
     SlidingAttention,
 )
@@ -64,7 +66,7 @@ def kernel_block(layers: Sequence[Layer], kv: KvTypes, capability: tuple[int, in
             widths = {layer.latent_dim + layer.rope_dim for layer in kept if isinstance(layer, LatentAttention)}
             return _sparse_latent_block(capability, is_8_bit=is_fp8, widths=widths)
         return _latent_block(kv, capability)
-    if is_indexed:
+    if is_indexed and not any(isinstance(layer, IndexTail) for layer in kept):  # Qwen4-Exp's takes any multiple of 16
         return KernelBlock(preferred=128, multiple=128)  # MiniMax-M3: a page is one block of its sparse attention
     widest = max((layer.head_dim for layer in kept if isinstance(layer, (FullAttention, SlidingAttention))), default=0)
     if is_fp8 and capability == (9, 0) and widest == 512:
@@ -151,7 +153,7 @@ def checkpoint_blocks(
     if isinstance(layer, KdaState):
         is_flash = layer.bounded_gate and layer.dim == 128 and capability >= (9, 0)
         return int(is_flash and release >= _FIRST_KDA_EXPORT)
-    return 0
+    return int(isinstance(layer, NgramConvState))  # its class is new in 0.33
 
 
 def _exports_delta_states(layer: GatedDeltaState, capability: tuple[int, int], release: tuple[int, ...]) -> bool:
@@ -173,7 +175,8 @@ def state_alignment(
     Only gated delta net needs it, and only where every recurrent layer can export (vLLM 0.33,
     ``get_mamba_prefill_checkpoint_alignment``).
     """
-    if all(isinstance(each, GatedDeltaState) and _exports_delta_states(each, capability, release) for each in layers):
+    others = (layer for layer in layers if not isinstance(layer, NgramConvState))
+    if all(isinstance(each, GatedDeltaState) and _exports_delta_states(each, capability, release) for each in others):
         return FLASHINFER_GDN_ALIGNMENT
     return 1
 

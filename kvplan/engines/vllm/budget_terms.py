@@ -1,6 +1,7 @@
 """How large each term of a rank's budget is: what the start-up run holds at its peak, and what stays beside KV."""
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 from kvplan.engines.vllm import budget_constants as c
@@ -204,48 +205,47 @@ def graph_count(facts: RankFacts) -> int:
     if facts.enforce_eager:
         return 0
     ceiling = 1024 if facts.capability is not None and facts.capability[0] == 10 else 512
-    own = captured_graphs(facts.sequences, facts.query_tokens, ceiling=ceiling)
-    if not facts.is_drafter_captured:
-        return own
-    return own + drafter_graphs(facts.sequences, facts.query_tokens, ceiling=ceiling)
+    sizes = capture_sizes(facts.sequences, facts.query_tokens, ceiling=ceiling, every_size=facts.captures_every_size)
+    own = captured_graphs(sizes, facts.sequences * facts.query_tokens)
+    return own + drafter_graphs(sizes, facts.sequences, facts.query_tokens) if facts.is_drafter_captured else own
 
 
-def capture_sizes(sequences: int, query_tokens: int = 1, *, ceiling: int = 512) -> tuple[int, ...]:
+def capture_sizes(
+    sequences: int, query_tokens: int = 1, *, ceiling: int = 512, every_size: bool = False
+) -> tuple[int, ...]:
     """Batch sizes (in tokens) with a graph: 1, 2, 4, then steps of 8 to 256 and of 16 up to
-    min(2 × sequences × query tokens, ceiling). Source: vLLM 0.33, ``VllmConfig._set_cudagraph_sizes``.
+    min(2 × sequences × query tokens, ceiling); ``every_size``: all up to 32. Source: vLLM 0.33,
+    ``VllmConfig._set_cudagraph_sizes``.
 
     >>> capture_sizes(16)
     (1, 2, 4, 8, 16, 24, 32)
-    >>> len(capture_sizes(256))
-    51
+    >>> len(capture_sizes(256)), len(capture_sizes(256, every_size=True))
+    (51, 76)
     """
     largest = min(2 * sequences * query_tokens, ceiling)
-    sizes = [size for size in (1, 2, 4) if size <= largest]
-    sizes += range(8, min(largest + 1, 256), 8)
-    sizes += range(256, largest + 1, 16)
-    return tuple(sizes)
+    small = range(1, 33) if every_size else (1, 2, 4)
+    sizes = {size for size in small if size <= largest}
+    return tuple(sorted(sizes | {*range(8, min(largest + 1, 256), 8)} | {*range(256, largest + 1, 16)}))
 
 
-def captured_graphs(sequences: int, query_tokens: int = 1, *, ceiling: int = 512) -> int:
-    """One graph per size for mixed batches, and one per size up to ``sequences × query_tokens`` for decodes.
+def captured_graphs(sizes: Sequence[int], decode_tokens: int) -> int:
+    """One graph per size for mixed batches, and one per size up to ``decode_tokens`` = sequences × query tokens.
 
-    >>> captured_graphs(16), captured_graphs(256)
+    >>> captured_graphs(capture_sizes(16), 16), captured_graphs(capture_sizes(256), 256)
     (12, 86)
     """
-    sizes = capture_sizes(sequences, query_tokens, ceiling=ceiling)
-    return len(sizes) + sum(size <= sequences * query_tokens for size in sizes)
+    return len(sizes) + sum(size <= decode_tokens for size in sizes)
 
 
-def drafter_graphs(sequences: int, query_tokens: int, *, ceiling: int = 512) -> int:
+def drafter_graphs(sizes: Sequence[int], sequences: int, query_tokens: int) -> int:
     """Graphs of a captured drafter: its first token runs in steps like the model's own, the others in steps of one
     token per sequence. Source: vLLM 0.33, ``TargetDependentARSpeculator.init_cudagraph_manager``; GLM-5.1 on 8 GPUs
     printed 1.2 GiB of graphs alone and 2.2 to 2.4 with its drafter.
 
-    >>> captured_graphs(16, 4), drafter_graphs(16, 4)
+    >>> captured_graphs(capture_sizes(16, 4), 64), drafter_graphs(capture_sizes(16, 4), 16, 4)
     (30, 35)
     """
-    others = sum(size <= sequences for size in capture_sizes(sequences, query_tokens, ceiling=ceiling))
-    return captured_graphs(sequences, query_tokens, ceiling=ceiling) + others
+    return captured_graphs(sizes, sequences * query_tokens) + sum(size <= sequences for size in sizes)
 
 
 def graph_bytes(graphs: int) -> int:

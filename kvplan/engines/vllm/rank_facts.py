@@ -24,6 +24,7 @@ class RankFacts:
     NVLink joins the cards. ``recurrent_width``: values per token that this rank's recurrent layer works with.
     ``latent_context_width``: K and V values per token that this rank's MLA heads make of a latent, 0 without MLA.
     ``sparse_latent_width``: width of a sparse MLA's latent, else 0. ``runs_flashinfer``: its attention is the default.
+    ``captures_every_size``: small batches have a CUDA graph each (performance mode interactivity).
     ``is_drafter_captured``: the drafter has CUDA graphs of its own. ``weight_share_unsure``: relative uncertainty of
     the weights.
     """
@@ -55,6 +56,7 @@ class RankFacts:
     runs_sampler: bool = True
     encoder: EncoderShape | None = None
     enforce_eager: bool = False
+    captures_every_size: bool = False
     query_tokens: int = 1
     latent_context_width: int = 0
     sparse_latent_width: int = 0
@@ -104,6 +106,7 @@ def rank_facts(model: ModelSpec, deployment: Deployment, settings: Settings) -> 
         runs_sampler=not shape.is_pooling,
         encoder=shape.encoder or PLAIN_ENCODER if shape.has_vision else None,
         enforce_eager=deployment.enforce_eager,
+        captures_every_size=deployment.performance_mode == "interactivity",
         query_tokens=1 + deployment.speculative_tokens,
         latent_context_width=heads * _LATENT_HEAD_WIDTH if latent is not None and not sparse else 0,
         sparse_latent_width=latent.latent_dim + latent.rope_dim if latent is not None and sparse else 0,

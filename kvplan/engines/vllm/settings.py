@@ -10,7 +10,7 @@ from kvplan.engines.devices import capability_of, device_bytes, window_of
 from kvplan.engines.memory_share import utilization_of_total
 from kvplan.engines.vllm.releases import FIRST_V1, default_utilization, is_first_engine, release_of
 from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.layers import LatentAttention, RecurrentLayer, SlidingAttention
+from kvplan.layers import LatentAttention, NgramConvState, RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
 from kvplan.units import GIB
 
@@ -25,6 +25,8 @@ _FIRST_LONG_CHUNKS = (0, 6, 5)
 _V0_MEDIA_TOKENS = 5120
 """A step of V0 holds at least this many tokens for multimodal models (0.6.6 and 0.7.3,
 ``_MULTIMODAL_MODEL_MAX_NUM_BATCHED_TOKENS``)."""
+_MODES = ("balanced", "interactivity", "throughput")
+_FIRST_MODES = (0, 17)
 _FIRST_LARGE_TIER = (0, 28)
 _FIRST_ASYNC = (0, 14)
 _FIRST_CACHED_STATES = (0, 26)
@@ -84,6 +86,22 @@ def check_supported(model: ModelSpec, deployment: Deployment) -> None:
             hint=f"--max-lora-rank is one of {', '.join(map(str, _LORA_RANKS))}",
             key="lora_rank",
         )
+    if deployment.performance_mode not in _MODES:
+        raise InputError(
+            f"{deployment.performance_mode!r} is not a performance mode of vLLM",
+            hint=f"one of {', '.join(_MODES)}",
+            key="performance_mode",
+        )
+    if deployment.performance_mode != _MODES[0] and release_of(deployment) < _FIRST_MODES:
+        raise InputError(
+            "vLLM before 0.17 has no performance modes", hint="give --max-num-seqs instead", key="performance_mode"
+        )
+    if model.keeps(NgramConvState) and deployment.pipeline_parallel > 1:
+        raise InputError(
+            f"vLLM refuses pipeline parallelism for {model.id}: later stages do not get the tokens of its n-grams",
+            hint="--pipeline-parallel 1",
+            key="pipeline_parallel",
+        )
     if release_of(deployment)[:2] < _FIRST_LATENTS and model.keeps(LatentAttention):
         raise UnsupportedModelError(
             f"vLLM before 0.7 stores padded keys and values of every head of {model.id} in place of MLA's latents, "
@@ -117,7 +135,10 @@ def tier_of(deployment: Deployment) -> Tier:
 
 
 def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> int:
-    """The default tokens of a step, before the limits. V0: a whole prompt, or a chunk where prompts are chunked."""
+    """The default tokens of a step, before the limits; twice the tier's in throughput mode.
+
+    V0: a whole prompt, or a chunk where prompts are chunked.
+    """
     release = release_of(deployment)
     if is_first_engine(release):
         chunk = 2048 if release >= _FIRST_LONG_CHUNKS else 512
@@ -125,7 +146,12 @@ def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> in
         return max(tokens, _V0_MEDIA_TOKENS) if model.shape.has_vision else tokens
     item_tokens = _ONE_ITEM_TOKENS.get(model.architecture, 0) if model.shape.has_vision else 0
     whole_prompt = 0 if _chunks(model, deployment) else window
-    return max(tier_of(deployment).server_tokens, item_tokens, whole_prompt)
+    return max(tier_of(deployment).server_tokens * _doubling(deployment), item_tokens, whole_prompt)
+
+
+def _doubling(deployment: Deployment) -> int:
+    """2 in throughput mode, which doubles the defaults (vLLM 0.17 to 0.33, ``EngineArgs``), else 1."""
+    return 2 if deployment.performance_mode == "throughput" else 1
 
 
 def _chunks(model: ModelSpec, deployment: Deployment) -> bool:
@@ -158,7 +184,9 @@ def _default_sequences(model: ModelSpec, deployment: Deployment) -> int:
     own = _SEQUENCES_OF.get(model.architecture)
     if own is not None:
         return own
-    return 256 if is_first_engine(release_of(deployment)) else tier_of(deployment).max_num_seqs
+    if is_first_engine(release_of(deployment)):
+        return 256
+    return tier_of(deployment).max_num_seqs * _doubling(deployment)
 
 
 def is_whole_prompt(model: ModelSpec, deployment: Deployment, settings: Settings) -> bool:
