@@ -12,18 +12,18 @@ import typer
 from kvplan.cli.help import help_width, with_help
 
 COMMANDS: dict[str, str] = {
-    "model": "What one token and one sequence of a model cost.",
-    "fit": "Where a GPU's memory goes and how many worst-case requests fit.",
-    "simulate": "What happens when this traffic meets that pool.",
-    "recommend": "Which settings keep the promises, and what they cost.",
-    "check": "Do the limits of a traffic file hold? For CI.",
-    "compare": "Which GPU and parallelism is the smallest that carries it.",
-    "calibrate": "What an engine's start-up log teaches the plan.",
+    "model": "Price one token and one sequence of a model.",
+    "fit": "Show where a GPU's memory goes and how many worst-case requests fit.",
+    "simulate": "Play traffic against the KV pool, admission strategies side by side.",
+    "recommend": "Search for settings that keep the promises, and show their price.",
+    "check": "Check the limits of a traffic file, for CI.",
+    "compare": "Find the smallest GPU and parallelism that carries a load.",
+    "calibrate": "Compare an engine's start-up log with the plan, and correct the plan.",
     "trace": "Describe a recorded trace and write a traffic file from it.",
     "init": "Write a commented traffic file that runs as it stands.",
     "gateway": "Enforce the plan in front of a running engine.",
     "list": "Search the catalogues: GPUs, engines, models, clients, traffic.",
-    "explain": "One page on a topic.",
+    "explain": "Show one page on a topic.",
 }
 _MODULES = {"list": "list_profiles"}
 EVERYDAY: dict[str, str] = {
@@ -106,7 +106,7 @@ def _show_version(value: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Options before the command."""

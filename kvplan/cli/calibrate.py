@@ -43,10 +43,10 @@ def run(
         typer.Option("--run", metavar="REQUESTS", help="A measured run instead: CSV or JSONL; - for stdin."),
     ] = None,
     traffic: Annotated[
-        str | None, typer.Option("--traffic", metavar="TRAFFIC", help="With --run: the file of its deployment.")
+        str | None, typer.Option("--traffic", metavar="TRAFFIC", help="With --run: the traffic file of its deployment.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Where the log's name for it is no id.")
+        str | None, typer.Option("--model", metavar="MODEL", help="The model, if the log names no Hub id.")
     ] = None,
     engine: Annotated[
         str | None, typer.Option("--engine", metavar="NAME", help="Refuse a log of another engine.")
@@ -54,7 +54,7 @@ def run(
     gpu: options.Gpu = None,
     weights_bytes: options.WeightsBytes = None,
     start: Annotated[
-        int | None, typer.Option("--start", metavar="N", help="Which start of the log, from 1; the last.")
+        int | None, typer.Option("--start", metavar="N", help="Which start in the log, from 1; by default the last.")
     ] = None,
     set_keys: options.Set = None,
     output: options.Output = None,

@@ -21,7 +21,7 @@ def run(
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option("--baseline", metavar="PLAN.json", help="Compare with the JSON of an earlier plan."),
+        typer.Option("--baseline", metavar="PLAN.json", help="Compare with the JSON of an earlier answer."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="An unsure limit fails, too.")] = False,
     seeds: options.Seeds = None,
@@ -42,7 +42,7 @@ def run(
     offline: options.Offline = False,
     profiles: options.Profiles = None,
 ) -> int:
-    """Do the limits of this traffic file hold? Exit 0: yes; 1: one is broken.
+    """Check the limits of this traffic file. Exit 0: all hold; 1: one is broken.
 
     With --output the report goes to the file, and the text to stdout.
     """

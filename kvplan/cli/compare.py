@@ -21,7 +21,7 @@ EXAMPLE = "kvplan compare Qwen/Qwen3-32B --gpu h100 --gpu l40s --prompt 4000 --m
 
 def run(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="MODEL", help="Models; without one, the traffic file's.")
+        list[str] | None, typer.Argument(metavar="MODEL", help="Models; by default the traffic file's.")
     ] = None,
     gpu: Annotated[list[str] | None, typer.Option("--gpu", metavar="NAME", help="A kind of GPU; repeatable.")] = None,
     traffic: Annotated[
@@ -31,10 +31,11 @@ def run(
         int | None, typer.Option("--prompt", metavar="N", help="The load: requests of this shape.")
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", metavar="M", help="Their cap; without one, to the window's end.")
+        int | None,
+        typer.Option("--max-tokens", metavar="M", help="Their cap; by default to the window's end."),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", metavar="N", help="How many of them at once; 1.")
+        int | None, typer.Option("--concurrency", metavar="N", help="How many of them at once; by default 1.")
     ] = None,
     safety_fraction: options.SafetyFraction = None,
     tensor_parallel: Annotated[
@@ -48,14 +49,16 @@ def run(
     ] = "auto",
     max_model_len: Annotated[
         str | None,
-        typer.Option("--max-model-len", "--context", metavar="N,N", help="Windows; else what the load needs."),
+        typer.Option("--max-model-len", "--context", metavar="N,N", help="Windows; by default what the load needs."),
     ] = None,
     replicas: Annotated[
         str | None, typer.Option("--replicas", metavar="N,N", help="Engines behind one router.")
     ] = None,
     engine: options.Engine = "vllm",
     price: options.Price = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", metavar="N", help="Runs of the traffic, each.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", metavar="N", help="Runs of the traffic per candidate.")
+    ] = None,
     workers: options.Workers = None,
     cluster: options.Cluster = None,
     output: options.Output = None,
@@ -67,7 +70,7 @@ def run(
     offline: options.Offline = False,
     profiles: options.Profiles = None,
 ) -> int:
-    """Which GPU and parallelism is the smallest that carries it? Exit 1: none of them does."""
+    """Find the smallest GPU and parallelism that carries a load. Exit 1: none does."""
     from kvplan.check.measure import parse_prices
     from kvplan.compare import DEFAULT_SEEDS, compare
     from kvplan.engines import parse_engine

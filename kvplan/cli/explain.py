@@ -17,7 +17,7 @@ def run(
     offline: Offline = False,
     profiles: Profiles = None,
 ) -> int:
-    """One page on a topic."""
+    """Show one page on a topic."""
     from kvplan.explain import TOPICS, load_page
 
     show_report("explain", format, None if topic is None else load_page(topic), TOPICS)

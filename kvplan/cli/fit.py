@@ -35,13 +35,14 @@ def run(
         list[int] | None, typer.Option("--prompt", metavar="N", help="A request to reserve; repeatable.")
     ] = None,
     max_tokens: Annotated[
-        list[int] | None, typer.Option("--max-tokens", metavar="M", help="Its cap; without one, the window's rest.")
+        list[int] | None,
+        typer.Option("--max-tokens", metavar="M", help="Its cap; by default to the window's end."),
     ] = None,
     tokens: Annotated[
         str | None, grouped("load", "--tokens", metavar="N,N", help="Reserve requests of these lengths.")
     ] = None,
     default_max_tokens: Annotated[
-        int | None, grouped("load", "--default-max-tokens", metavar="N", help="The cap where a request has none.")
+        int | None, grouped("load", "--default-max-tokens", metavar="N", help="The cap of a request that has none.")
     ] = None,
     safety_fraction: options.SafetyFraction = None,
     calibration: options.Calibration = None,
@@ -52,7 +53,7 @@ def run(
     offline: options.Offline = False,
     profiles: options.Profiles = None,
 ) -> int:
-    """Where the GPU's memory goes and how many requests fit. Exit 1: it does not."""
+    """Show where the GPU's memory goes and how many requests fit. Exit 1: no fit."""
     from kvplan.calibration_file import load_calibration
     from kvplan.engines.option_types import read_share
     from kvplan.engines.options import read_options

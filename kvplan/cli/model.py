@@ -29,7 +29,7 @@ def run(
     offline: options.Offline = False,
     profiles: options.Profiles = None,
 ) -> int:
-    """What one token and one sequence of a model cost, layer kind by layer kind."""
+    """Price one token and one sequence of a model, by kind of layer."""
     from kvplan.engines.options import deployment_of, read_options
     from kvplan.pricing import price
     from kvplan.sources import read_model

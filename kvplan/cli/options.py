@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TextOrJson = Literal["text", "json"]
 
-Format = Annotated[TextOrJson, typer.Option("--format", show_default=False, help="Text for people, JSON for programs.")]
+Format = Annotated[TextOrJson, typer.Option("--format", show_default=False, help="For people or for programs.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Local files, cache and bundled facts only.")]
 Profiles = Annotated[
     Path | None, typer.Option("--profiles", metavar="DIR", help="Search this folder of profiles first.")
@@ -54,18 +54,20 @@ TrafficReference = Annotated[
 ]
 Seeds = Annotated[int | None, typer.Option("--seeds", metavar="N", help="Runs, each with its own seed.")]
 Seed = Annotated[int | None, grouped(RUNS, "--seed", metavar="N", help="The first seed.")]
-Scale = Annotated[float, typer.Option("--scale", metavar="X", show_default=False, help="Traffic times X.")]
-Workers = Annotated[int | None, grouped(RUNS, "--workers", metavar="N", help="Processes; without it, one a core.")]
+Scale = Annotated[float, typer.Option("--scale", metavar="X", show_default=False, help="Multiply the traffic by X.")]
+Workers = Annotated[int | None, grouped(RUNS, "--workers", metavar="N", help="Processes; by default one per core.")]
 Cluster = Annotated[
     str | None, grouped(RUNS, "--cluster", metavar="tcp://HOST:PORT", help="Play the runs on this Dask scheduler.")
 ]
 Price = Annotated[
-    list[str] | None, typer.Option("--price", metavar="GPU=AMOUNT", help="Of one GPU an hour; repeatable.")
+    list[str] | None, typer.Option("--price", metavar="GPU=AMOUNT", help="Price of one GPU per hour; repeatable.")
 ]
 DefaultMaxTokens = Annotated[
     int | None, typer.Option("--default-max-tokens", metavar="N", help="Output cap where the client sends none.")
 ]
-Concurrency = Annotated[int | None, grouped(FILE, "--concurrency", metavar="N", help="The cap of that strategy.")]
+Concurrency = Annotated[
+    int | None, grouped(FILE, "--concurrency", metavar="N", help="The limit of the strategy concurrency.")
+]
 Policy = Annotated[str | None, typer.Option("--policy", metavar="NAME", help="The strategy that check judges.")]
 Duration = Annotated[str | None, typer.Option("--duration", metavar="TIME", help="How long requests arrive: 30m.")]
 Model = Annotated[str | None, grouped(FILE, "--model", metavar="MODEL", help="Another model.")]

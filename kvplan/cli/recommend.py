@@ -29,17 +29,17 @@ def run(
         str | None, typer.Option("--max-refused", metavar="SHARE", help="Requests refused at least once: 1%.")
     ] = None,
     max_e2e_p99: Annotated[
-        str | None, typer.Option("--max-e2e-p99", metavar="TIME", help="From first attempt to last token: 30s.")
+        str | None, typer.Option("--max-e2e-p99", metavar="TIME", help="p99 from first attempt to last token: 30s.")
     ] = None,
     count_error: Annotated[
         str | None,
-        typer.Option("--count-error", metavar="SHARE", help="How far the door may count short: 5%."),
+        typer.Option("--count-error", metavar="SHARE", help="How far the front door may undercount tokens: 5%."),
     ] = None,
     observed: Annotated[
         Path | None,
-        typer.Option("--observed", metavar="METRICS.txt", help="A saved /metrics of engine or gateway."),
+        typer.Option("--observed", metavar="METRICS.txt", help="Saved /metrics of an engine or gateway."),
     ] = None,
-    write: Annotated[bool, typer.Option("--write", help="Put the answer into the traffic file's text.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write the answer into the traffic file's text.")] = False,
     output: options.Output = None,
     force: options.Force = False,
     seeds: options.Seeds = None,
@@ -56,7 +56,7 @@ def run(
     offline: options.Offline = False,
     profiles: options.Profiles = None,
 ) -> int:
-    """Which safety fraction, which max_tokens default, and what they cost. Exit 0: the constraints hold; 1: they can't.
+    """Search for the safety fraction and max_tokens default, and show their price. Exit 1: the constraints cannot hold.
 
     Constraints that are not given are the file's limits, else 1%.
     """

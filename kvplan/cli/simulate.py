@@ -30,7 +30,7 @@ def run(
     traffic: options.TrafficReference,
     asked: dict[str, Any],
     strategy: Annotated[
-        list[str] | None, typer.Option("--strategy", metavar="NAME", help="Only this one; repeatable.")
+        list[str] | None, typer.Option("--strategy", metavar="NAME", help="Only this strategy; repeatable.")
     ] = None,
     seeds: options.Seeds = None,
     seed: options.Seed = None,
@@ -45,7 +45,7 @@ def run(
     calibration: options.Calibration = None,
     set_keys: options.Set = None,
     requests: Annotated[
-        Path | None, typer.Option("--requests", metavar="FILE.csv", help="Write every request there.")
+        Path | None, typer.Option("--requests", metavar="FILE.csv", help="Write every request to this file.")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the pool and the refusals (.png, .svg, .pdf).")
@@ -56,12 +56,12 @@ def run(
     force: options.Force = False,
     format: Annotated[
         Literal["text", "json", "markdown"],
-        typer.Option("--format", show_default=False, help="For people, for programs, for a ticket."),
+        typer.Option("--format", show_default=False, help="For people, programs, or a ticket."),
     ] = "text",
     offline: options.Offline = False,
     profiles: options.Profiles = None,
 ) -> int:
-    """What happens when this traffic meets that pool: admission strategies side by side, and what to set."""
+    """Play this traffic against the KV pool: admission strategies side by side, and what to set."""
     from kvplan.admission import DEFAULT_STRATEGIES
     from kvplan.recommend import with_recommendation
     from kvplan.simulation.run import simulate
