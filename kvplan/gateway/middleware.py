@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from kvplan.gateway.admission import Admission, LedgerDownError, Price, price, refusal_for_good, used
 from kvplan.gateway.in_flight import STALL_S, IncompleteResponseError, InFlightRequest, InFlightRequests, read_usage
 from kvplan.gateway.request_body import (
+    LARGE_BODY_BYTES,
     MOST_VALUES,
     Body,
     BodyReader,
@@ -48,10 +49,6 @@ class Counter(Protocol):
         """Tokens of the prompt in the body ``fields`` sent to ``path``, or None; without ``may_wait``, now or never."""
         ...
 
-
-_LARGE_BODY_BYTES = 64 * 1024
-"""From this size on a body is parsed and priced in a thread: running streams then wait only for JSON's decoder, which
-does not release the interpreter lock (1 ms per MiB of text, 9 per MiB of token ids)."""
 
 _HUGE_BODY_BYTES = 4 * 2**20
 """From this size on bodies are parsed one after another and kept as bytes only: as objects they can be twenty times as
@@ -207,7 +204,7 @@ class AdmissionMiddleware:
 
     async def _off_loop(self, size: int, work: Callable[[], Result]) -> Result:
         """Do ``work`` on a body of ``size`` bytes: at once, in a thread, or in a thread after all others."""
-        if size < _LARGE_BODY_BYTES:
+        if size < LARGE_BODY_BYTES:
             return work()
         if size < _HUGE_BODY_BYTES:
             return await asyncio.to_thread(work)

@@ -1,0 +1,51 @@
+"""A request's body as JSON: what is refused unparsed, and what other threads get done while it is parsed."""
+
+import json
+import sys
+import threading
+import time
+
+import pytest
+
+from kvplan.gateway.request_body import LARGE_BODY_BYTES, parse_body, refuse_many_values
+from kvplan.gateway.responses import BadRequestError
+
+
+@pytest.mark.parametrize("number", ["7", "-0.5e3"])
+def test_other_threads_run_while_many_numbers_are_parsed(number: str) -> None:
+    """The decoder alone would hold the interpreter lock from the first number to the last."""
+    raw = f'{{"prompt": [{number}{f",{number}" * 200_000}]}}'.encode()
+    assert len(raw) > LARGE_BODY_BYTES
+    parsing = threading.Thread(target=parse_body, args=(raw,))
+    turns, interval_s = 0, sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        parsing.start()
+        while parsing.is_alive():
+            turns += 1
+            time.sleep(0)
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert turns > 100
+
+
+def test_a_large_body_is_parsed_as_a_small_one() -> None:
+    fields = {"a": [1, -2, 1.5, 1e9, True, None], "b": {"c": "d"}, "n": 3}
+    for padding in ("", "x" * LARGE_BODY_BYTES):
+        assert parse_body(json.dumps({**fields, "padding": padding}).encode()).fields == {**fields, "padding": padding}
+    with pytest.raises(BadRequestError):
+        parse_body(b'{"n": NaN, "padding": "' + b"x" * LARGE_BODY_BYTES + b'"}')
+    twice = parse_body(b'{"n": 1, "n": 2, "padding": "' + b"x" * LARGE_BODY_BYTES + b'"}')
+    assert (twice.fields["n"], twice.is_ambiguous) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("unit", "times", "is_refused"), [(b"0,", 800, False), (b"0,", 801, True), (b'"":0,', 101, True)]
+)
+def test_values_are_counted_by_their_commas_brackets_and_colons(unit: bytes, times: int, is_refused: bool) -> None:
+    raw = b" " * 800 + unit * times
+    if is_refused:
+        with pytest.raises(BadRequestError):
+            refuse_many_values(raw, 800)
+    else:
+        refuse_many_values(raw, 800)
