@@ -222,7 +222,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         (("3.35 TB/s", "3.35 TB"), 5, "bandwidth", "bandwidth: '3.35 TB' has no unit that is accepted here"),
         (("[me]", "me"), 7, "sources", "sources: 'me' is not a list"),
         (("hopper", "[1]"), 3, "family", "family: [1] is not text"),
-        (("hopper", "hopper\nfamily: ada"), 4, None, "not valid YAML: the key 'family' is given twice"),
+        (("hopper", "hopper\nfamily: ada"), 4, None, "not valid YAML: the key 'family' appears twice"),
         (("name: mine", "name: other"), None, "name", "name 'other' differs from the file's name"),
         (("name: mine\n", ""), None, "name", "the key 'name' is missing"),
         (("name: mine", "\tname: mine"), 1, None, "not valid YAML"),

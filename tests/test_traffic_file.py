@@ -156,7 +156,7 @@ limits:
         ("duration: 60s", "duration: 60", 2, "traffic.duration", "60 has no unit", "unit: 60s"),
         ("duration: 60s", "duration: 60 parsecs", 2, "traffic.duration", "not a duration", "250ms, 30s"),
         ("  duration: 60s\n", "", 1, "traffic", "the key 'duration' is missing", "30m"),
-        ("", "rate: 7/s", 6, CLASS + ".rate", "is given twice (first on line 5)", None),
+        ("", "rate: 7/s", 6, CLASS + ".rate", "appears twice (first on line 5)", None),
         ("", "client: no-such-client", 6, CLASS + ".client", "not a known client", ""),
         ("", "shared_prefix: {groups: 2}", 6, CLASS + ".shared_prefix.tokens", "is missing", None),
         ("", "shared_prefix: {tokens: 9, groups: 0}", 6, CLASS + ".shared_prefix.groups", "to 1", None),

@@ -104,7 +104,7 @@ def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyP
             key = str(key_node.value)
             inner = (*path, key)
             if key in found:
-                twice = f"the key {key!r} is given twice (first on line {lines[inner]})"
+                twice = f"the key {key!r} appears twice (first on line {lines[inner]})"
                 raise _wrong(twice, key_node, file, inner, hint="remove one of them")
             _place(lines, inner, key_node, file)
             found[key] = _construct(loader, value_node, inner, lines, file)
