@@ -155,7 +155,7 @@ _LAST_WINS = json.JSONDecoder(parse_constant=_refuse_constant)
 _STRICT_IN_THREAD = json.JSONDecoder(
     parse_constant=_refuse_constant, object_pairs_hook=_unique_keys, parse_int=_int, parse_float=_float
 )
-"""Reads each number in Python, at twice the cost: a million of them would stop running streams for 0.1 to 0.6 s."""
+"""Reads numbers in Python, 0.06 µs more each, or a million of them would stop running streams for 0.1 to 0.6 s."""
 
 
 def refuse_many_values(raw: bytes, most: int = MOST_VALUES) -> None:

@@ -79,7 +79,6 @@ FORWARDED_ROUTES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(PRICED_ROUTES, ("POST",)),
     "/v1/models": ("GET", "HEAD"),
     "/version": ("GET", "HEAD"),
-    "/health": ("GET", "HEAD"),
     "/tokenize": ("POST",),
     "/detokenize": ("POST",),
     "/v1/messages/count_tokens": ("POST",),
