@@ -557,6 +557,7 @@ def test_what_a_log_leaves_open_is_said() -> None:
         (quantised, "log-weights-are-quantised"),
         (start_of(TRT), "kv-type-inferred"),
         (replace(headless, kv_bytes=None), "release-inferred"),
+        (replace(start_of(vllm_log(ROW)), has_lora=True), "adapters-in-log"),
     ):
         said = [each.code for each in calibrate(start, model(), H100, weight_bytes=15 * GIB).findings]
         assert code in said

@@ -95,6 +95,12 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
             severity="warning",
             message="the engine ran with speculative decoding: its figures include a draft's weights and KV",
         )
+    if start.has_lora:
+        yield Finding(
+            code="adapters-in-log",
+            severity="warning",
+            message="the engine ran with LoRA adapters: its figures include their memory, the plan does not",
+        )
 
 
 def inferred_kv_type(logged: Deployment, planned: Deployment) -> Iterator[Finding]:

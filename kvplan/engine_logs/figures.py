@@ -1,11 +1,11 @@
-"""What a start-up log says: one ``EngineStart`` for each time an engine was started, each figure with its line."""
+"""What a start-up log says: one ``EngineStart`` per start of an engine, and the line of each figure."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """One figure as one line gave it. ``value`` is in bytes, tokens or plain counts, as ``name`` ends."""
+    """One figure as one line gave it. The end of ``name`` is the unit of ``value``: bytes, tokens, or a count."""
 
     name: str
     value: int | float | str | bool
@@ -16,7 +16,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """The engine's own "no": what it needed, what it had, and the longest window that it says would do."""
+    """The engine's own refusal to start: what it needed and had, and the longest window that it says would fit."""
 
     reason: str
     line: int
@@ -33,11 +33,11 @@ class Refusal:
 class EngineStart:
     """One start of one engine. Memory is that of one GPU: usage of the fullest rank, pools of the smallest.
 
-    Every figure is null where the log does not say. ``consumed_bytes`` is weights and non-torch memory in one (vLLM
-    from 0.28); ``graph_estimate_bytes`` is what was estimated before the capture, ``graph_bytes`` what it took;
-    ``asked_block_tokens`` is the block size that a setting named, ``block_tokens`` the one that came of it;
-    ``compute_bytes`` are llama.cpp's scratch buffers, ``layers_on_gpu`` those of its ``layers`` (the head is one) which
-    it does not leave on the host; ``state_slots`` the sequences that recurrent state was made for.
+    A figure that the log does not give is null. ``consumed_bytes`` is weights and non-torch memory together (vLLM from
+    0.28). ``graph_estimate_bytes`` was estimated before the capture, ``graph_bytes`` is what the capture took.
+    ``asked_block_tokens`` is the block size of a setting, ``block_tokens`` the one in use. ``compute_bytes`` are
+    llama.cpp's compute buffers, and ``layers_on_gpu`` those of its ``layers`` (counting the head) that are not left on
+    the host.
     """
 
     engine: str
@@ -46,10 +46,8 @@ class EngineStart:
     version: str | None = None
     model: str | None = None
     gpu: str | None = None
-    dtype: str | None = None
     kv_dtype: str | None = None
     quantization: str | None = None
-    ranks: int | None = None
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
     data_parallel: int | None = None
@@ -69,7 +67,6 @@ class EngineStart:
     requested_bytes: int | None = None
     free_before_bytes: int | None = None
     free_after_load_bytes: int | None = None
-    free_after_pool_bytes: int | None = None
     weight_bytes: int | None = None
     activation_bytes: int | None = None
     non_torch_bytes: int | None = None
@@ -89,13 +86,10 @@ class EngineStart:
     asked_block_tokens: int | None = None
     concurrency: float | None = None
     concurrency_tokens: int | None = None
-    state_slots: int | None = None
     layers: int | None = None
     layers_on_gpu: int | None = None
     slots: int | None = None
     kv_unified: bool | None = None
-    sampler: str | None = None
-    policy: str | None = None
     refusals: tuple[Refusal, ...] = ()
     observations: tuple[Observation, ...] = ()
 

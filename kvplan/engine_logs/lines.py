@@ -1,4 +1,4 @@
-"""A raw log file → clean numbered lines: streamed, whatever its size, its escape codes and its container's prefixes."""
+"""A raw log file → clean numbered lines: streamed, without escape codes and the prefixes of containers."""
 
 import gzip
 import json
@@ -37,36 +37,37 @@ _RANK_ZONE = 160
 
 
 class _Stream(Protocol):
-    """Anything that hands out bytes."""
+    """A source of bytes."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
-    """One line without escapes and prefixes; ``number`` counts from 1 as an editor would."""
+    """One line without escapes and prefixes; ``number`` counts from 1, as in an editor."""
 
     number: int
     text: str
 
     @property
     def rank(self) -> str | None:
-        """Which rank wrote the line, where its head says so."""
+        """The rank that wrote the line, where its head says so."""
         return find_rank(self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which lines are worth cleaning: those that may hold one of ``words``, and every line while ``all_now``."""
+    """The lines worth cleaning: those that may contain one of ``words``, and every line while ``all_now``."""
 
     words: Collection[bytes]
     all_now: Callable[[], bool]
 
     def places(self, block: bytes) -> Iterator[int]:
-        r"""The lines of ``block``, counted from 0, that may hold a word once they are clean.
+        r"""The lines of ``block``, counted from 0, that may contain a word once they are clean.
 
-        No word stands across an escape code, and JSON can hide one behind a \u alone. What stands in most lines is left
-        out of words and block alike, which hides no word and halves the search.
+        Escape codes are removed first, because a word may have one inside; JSON can hide a word only behind a \u.
+        Characters that most lines contain are removed from words and block alike, which loses no word and halves the
+        search.
         """
         text = _RAW_COLOURS.sub(b"", _RAW_ESCAPES.sub(b"", block)).translate(None, _COMMON)
         found = set()
@@ -83,10 +84,10 @@ class Wanted:
 
 
 def read_lines(path: Path, wanted: Wanted | None = None) -> Iterator[LogLine]:
-    """The clean lines of a file, one after the other, or those that are ``wanted``; gzip is unpacked.
+    """The clean lines of a file, or those that are ``wanted``; gzip is unpacked.
 
-    Memory stays at a few MiB: the file is read by chunks and a line beyond 64 KiB is cut. A carriage return ends
-    a line, so a progress bar becomes many short ones under one number.
+    Memory stays at a few MiB: the file is read in chunks, and a line is cut at 64 KiB. A carriage return ends a line,
+    so a progress bar becomes many short lines with one number.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a log", hint="name the file in it", file=str(path))
@@ -103,7 +104,7 @@ def read_lines(path: Path, wanted: Wanted | None = None) -> Iterator[LogLine]:
 
 
 def clean_lines(stream: _Stream, wanted: Wanted | None = None) -> Iterator[LogLine]:
-    """As ``read_lines``, from an open binary stream."""
+    """Like ``read_lines``, from an open binary stream."""
     number, rest = 1, b""
     while chunk := stream.read(_CHUNK_BYTES):
         block, newline, rest = (rest + chunk).rpartition(b"\n")
@@ -154,7 +155,7 @@ def clean_text(text: str) -> str:
 
 
 def _message(text: str) -> str:
-    """The text inside a JSON log line (docker's json-file, TGI's --json-output); ``text`` where it is none."""
+    """The text inside a JSON log line (docker's json-file, TGI's --json-output); any other ``text`` as it is."""
     try:
         record = json.loads(text, strict=False)
     except (ValueError, RecursionError):
@@ -169,7 +170,7 @@ def _message(text: str) -> str:
 
 
 def find_rank(text: str) -> str | None:
-    """Which rank (or worker process) wrote a line, where its head says so.
+    """The rank or worker process that wrote a line, where its head says so.
 
     >>> find_rank("(VllmWorker rank=1 pid=77) INFO Model loading took 1.0 GiB"), find_rank("[2026 DP1 TP3] Load weight")
     ('1', 'DP1 TP3')

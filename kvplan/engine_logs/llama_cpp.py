@@ -65,22 +65,8 @@ def _combine(seen: Observations) -> Observations:
 WORDING = Wording(
     engine="llama.cpp",
     triggers=(
-        "llama_",
-        "llama-",
-        "llm_load",
-        "load_tensors",
-        "load_model",
-        "print_info",
-        "KV self",
-        "buffer size",
-        "compute buffer",
-        "n_ctx",
-        "n_slots",
-        "VRAM: ",
-        "build:",
-        "build =",
-        "ggml_cuda",
-        "using device",
+        "llama_|llama-|llm_load|load_tensors|load_model|print_info|KV self|buffer size|compute buffer|n_ctx"
+        "|n_slots|VRAM: |build:|build =|ggml_cuda|using device"
     ),
     marker=re.compile(r"^(?:.*\b)?build(?:_info)?(?::| =) *b?\d+|load_model: loading model '|ggml_cuda_init: found"),
     patterns=patterns(
@@ -106,7 +92,6 @@ WORDING = Wording(
         rf"KV self size += +{_MIB} MiB, K \((?P<key_dtype_text>\w+)\): +(?P<key_part_mib>{_MIB}) MiB,"
         rf" V \((?P<value_dtype_text>\w+)\): +(?P<value_part_mib>{_MIB}) MiB",
         rf"RS buffer size = +(?P<state_part_mib>{_MIB}) MiB",
-        rf"R \(\w+\): +{_MIB} MiB, S \(\w+\)|(?P<state_slots_count>\d+) cells, +\d+ layers, +\d+ seqs +\d+ rs_seq",
         rf"^(?!.*(?:CPU|Host)).*compute buffer size (?:= |of )+ *(?P<compute_part_mib>{_MIB}) MiB",
         r"creating +SWA KV cache, size = (?P<window_pool_tokens>\d+) cells",
     ),

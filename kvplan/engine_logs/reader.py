@@ -19,7 +19,7 @@ WORDINGS: tuple[Wording, ...] = (
     tgi.WORDING,
 )
 
-TRIGGERS = frozenset(word.encode() for wording in WORDINGS for word in wording.triggers)
+TRIGGERS = frozenset(word.encode() for wording in WORDINGS for word in wording.words)
 """A line without any of them is not looked at."""
 
 # Of what several ranks print, pools and free memory are those of the smallest rank; usage is that of the fullest.
@@ -30,7 +30,6 @@ _SMALLEST = {
     "window_pool_tokens",
     "free_before_bytes",
     "free_after_load_bytes",
-    "free_after_pool_bytes",
     "total_bytes",
     "concurrency",
 }
@@ -222,9 +221,6 @@ def _finish(building: _Building) -> EngineStart:
         last = [item.value for item in ranks.values()]
         numbers = [value for value in last if isinstance(value, (int, float)) and not isinstance(value, bool)]
         values[name] = (min(numbers) if name in _SMALLEST else max(numbers)) if len(numbers) == len(last) else last[-1]
-    labels = {item.rank for item in seen if item.rank is not None}
-    if labels and "ranks" not in values:
-        values["ranks"] = len(labels)
     total, requested = values.get("total_bytes"), values.get("requested_bytes")
     if "memory_utilization" not in values and isinstance(total, int) and isinstance(requested, int) and total:
         values["memory_utilization"] = requested / total

@@ -38,18 +38,8 @@ def _combine(seen: Observations) -> Observations:
 WORDING = Wording(
     engine="sglang",
     triggers=(
-        "server_args=",
-        "avail mem",
-        "KV Cache is allocated",
-        "KV Cache VA",
-        "#tokens",
-        "max_total_num_tokens=",
-        "Mamba Cache",
-        "liding window memory",
-        "Not enough memory",
-        "Using KV cache dtype",
-        "SWA pool",
-        "sglang",
+        "server_args=|avail mem|KV Cache is allocated|KV Cache VA|#tokens|max_total_num_tokens=|Mamba Cache"
+        "|liding window memory|Not enough memory|Using KV cache dtype|SWA pool|sglang"
     ),
     marker=re.compile(r"server_args=ServerArgs\("),
     argument_line=re.compile(r"ServerArgs\("),
@@ -69,14 +59,12 @@ WORDING = Wording(
     ),
     patterns=patterns(
         rf"Load weight begin\..*?avail mem=(?P<free_before_gib>{_GB}) GB",
-        rf"Load weight end\..*?(?:dtype=torch\.(?P<dtype_text>\w+), )?avail mem=(?P<free_after_load_gib>{_GB}) GB"
+        rf"Load weight end\..*?avail mem=(?P<free_after_load_gib>{_GB}) GB"
         rf"(?:, mem usage=(?P<weight_gib>{_GB}) GB)?",
-        r"Load weight end\..*?dtype=torch\.(?P<dtype_text>\w+)",
         rf"KV Cache is allocated\..*?#tokens: (?P<kv_tokens>\d+)"
         rf"(?:, K size: (?P<key_gib>{_GB}) GB, V size: (?P<value_gib>{_GB}) GB|, KV size: (?P<kv_gib>{_GB}) GB)?",
         rf"KV Cache is allocated\. K size: (?P<key_gib>{_GB}) GB, V size: (?P<value_gib>{_GB}) GB",
-        rf"Memory pool end\. avail mem=(?P<free_after_pool_gib>{_GB}) GB",
-        rf"Mamba Cache is allocated\. max_mamba_cache_size: (?P<state_slots_count>\d+), "
+        rf"Mamba Cache is allocated\. max_mamba_cache_size: \d+, "
         rf"conv_state size: (?P<conv_gib>{_GB})GB, ssm_state size: (?P<ssm_gib>{_GB})GB",
         r"[Uu]se [Ss]liding window memory pool\. full_layer_tokens=(?P<full_pool_tokens>\d+), "
         r"swa_layer_tokens=(?P<window_pool_tokens>\d+)",

@@ -10,14 +10,7 @@ from kvplan.engine_logs.wording import Wording, pattern, patterns
 
 WORDING = Wording(
     engine="tensorrt-llm",
-    triggers=(
-        "TensorRT-LLM",
-        "TRT-LLM",
-        "tensorrt_llm",
-        "paged KV cache",
-        "KV cache primary pool",
-        "memory usage profiling",
-    ),
+    triggers="TensorRT-LLM|TRT-LLM|tensorrt_llm|paged KV cache|KV cache primary pool|memory usage profiling",
     marker=re.compile(r"TensorRT-LLM\]? (?:LLM API )?version:? \d|Engine version [\d.]+ found in the config file"),
     patterns=patterns(
         r"TensorRT-LLM\]? (?:LLM API )?version:? (?P<version_text>\d[\w.]*)",
@@ -43,8 +36,6 @@ WORDING = Wording(
         r"TRTGptModel maxSequenceLen: (?P<max_model_len_count>\d+)",
         r"max_seq_len=(?P<max_model_len_count>\d+), max_num_requests=(?P<max_num_seqs_count>\d+), "
         r"max_num_tokens=(?P<max_num_batched_tokens>\d+)",
-        r"Capacity Scheduler Policy: (?P<policy_text>\w+)",
-        r"Rank \d+ is using GPU|MPI size: (?P<ranks_count>\d+)",
     ),
     refusals=(
         (

@@ -9,14 +9,7 @@ from kvplan.engine_logs.wording import Wording, pattern, patterns
 
 WORDING = Wording(
     engine="tgi",
-    triggers=(
-        "text_generation",
-        "max batch total tokens",
-        "KV-cache blocks",
-        "Args {",
-        "Warming up",
-        "max_total_tokens",
-    ),
+    triggers="text_generation|max batch total tokens|KV-cache blocks|Args {|Warming up|max_total_tokens",
     marker=re.compile(r"text_generation_launcher: Args \{|^Args \{"),
     argument_line=re.compile(
         r"Args \{|^ +(?:model_id|num_shard|max_\w+|quantize|kv_cache_dtype|cuda_memory_fraction): "

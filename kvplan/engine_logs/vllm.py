@@ -45,55 +45,20 @@ def _combine(seen: Observations) -> Observations:
 WORDING = Wording(
     engine="vllm",
     triggers=(
-        "LLM API server",
-        "LLM engine (v",
-        "LLM engine with config",
-        "non-default args",
-        "Namespace(",
-        "KV cache size",
-        "KV cache memory",
-        "KV cache is",
-        "kv cache memory",
-        "GPU blocks",
-        "CUDA blocks",
-        "cuda blocks",
-        "num_gpu_blocks",
-        "cache blocks",
-        "Maximum concurrency",
-        "weights took",
-        "loading took",
-        "memory-utilization=",
-        "Starting to load model",
-        "total_gpu_memory",
-        "model weights take",
-        "Memory profiling takes",
-        "Memory profiling results",
-        "Graph capturing",
-        "CUDA graph",
-        "Free memory on device",
-        "device on startup",
-        "larger than",
-        "attention block size",
-        "Chunked prefill",
-        "max model len",
-        "top-k sampling",
-        "Asynchronous scheduling",
-        "CUDA out of memory",
-        "OutOfMemoryError",
-        "█  version",
-        "█  model ",
-        "Total non KV cache memory",
-        "device_name=",
-        "Actual usage",
-        "Num GPUs = ",
-        "rocm",
+        "LLM API server|LLM engine (v|LLM engine with config|non-default args|Namespace(|KV cache size"
+        "|KV cache memory|KV cache is|kv cache memory|GPU blocks|CUDA blocks|cuda blocks|num_gpu_blocks"
+        "|cache blocks|Maximum concurrency|weights took|loading took|memory-utilization="
+        "|Starting to load model|total_gpu_memory|model weights take|Memory profiling takes"
+        "|Memory profiling results|Graph capturing|CUDA graph|Free memory on device|device on startup"
+        "|larger than|attention block size|Chunked prefill|max model len|Asynchronous scheduling"
+        "|CUDA out of memory|OutOfMemoryError|█  version|█  model |Total non KV cache memory|device_name="
+        "|Actual usage|Num GPUs = |rocm"
     ),
     marker=re.compile(r"LLM API server version|Initializing (?:an|a V\d) LLM engine|█  version \d"),
     argument_line=re.compile(r"LLM engine (?:\(v|with config)|non-default args|Namespace\("),
     early_settings=frozenset(
         {
             "model",
-            "dtype",
             "kv_dtype",
             "quantization",
             "tensor_parallel",
@@ -121,7 +86,6 @@ WORDING = Wording(
         r"'?data_parallel_size'?[=:] ?(?P<data_parallel_count>\d+)",
         r"'?decode_context_parallel_size'?[=:] ?(?P<context_parallel_count>\d+)",
         r"'?kv_cache_dtype'?[=:] ?'?(?P<kv_dtype_text>[a-z0-9_]+)",
-        r"[ ({,]'?dtype'?[=:] ?'?(?:torch\.)?(?P<dtype_text>[a-z]+\d+)",
         r"[ ({,]'?quantization'?[=:] ?'?(?P<quantization_text>[A-Za-z0-9_-]+)",
         r"'?enforce_eager'?[=:] ?(?P<enforce_eager_flag>True|False)",
         r"'?enable_prefix_caching'?[=:] ?(?P<prefix_caching_flag>True|False)",
@@ -201,10 +165,6 @@ WORDING = Wording(
         r"Maximum concurrency for (?P<concurrency_tokens>[\d,]+) tokens per request: (?P<concurrency_number>[\d.]+)x",
         r"Setting attention block size to (?P<block_tokens>\d+) tokens",
         r"Multiplying the GPU KV cache size by the \w+_world_size (?P<context_parallel_count>\d+)",
-        pattern(r"Using FlashInfer for top-p & top-k sampling", sampler="flashinfer"),
-        pattern(
-            r"(?:Using|Falling back to the) PyTorch-native implementation of top-p & top-k sampling", sampler="pytorch"
-        ),
         pattern(r"speculative_config=SpeculativeConfig\(", has_speculation=True),
         r"SpeculativeConfig\(method='(?P<speculative_method_text>\w+)', model=[^,]+, "
         r"num_spec_tokens=(?P<speculative_tokens_count>\d+)\)",

@@ -39,13 +39,13 @@ def patterns(*texts: str | Pattern) -> tuple[Pattern, ...]:
 class Wording:
     """One engine's log lines.
 
-    Every line of interest contains one of ``triggers``. A ``marker`` begins a start. An ``argument_line`` lists the
-    settings that ``arguments`` read. ``early_settings`` are figures that an engine may print before its marker.
-    ``combine`` turns partial figures (a device's buffer, K and V) into whole ones.
+    Every line of interest contains one of ``triggers``, words with ``|`` between them. A ``marker`` begins a start. An
+    ``argument_line`` lists the settings that ``arguments`` read. ``early_settings`` are figures that an engine may
+    print before its marker. ``combine`` turns partial figures (a device's buffer, K and V) into whole ones.
     """
 
     engine: str
-    triggers: tuple[str, ...]
+    triggers: str
     marker: re.Pattern[str]
     patterns: tuple[Pattern, ...]
     refusals: tuple[tuple[str, Pattern], ...]
@@ -55,9 +55,14 @@ class Wording:
     combine: Callable[[Observations], Observations] = tuple
 
     @cached_property
+    def words(self) -> tuple[str, ...]:
+        """Each of ``triggers``."""
+        return tuple(self.triggers.split("|"))
+
+    @cached_property
     def trigger(self) -> re.Pattern[str]:
         """Any of ``triggers``."""
-        return re.compile("|".join(map(re.escape, self.triggers)))
+        return re.compile("|".join(map(re.escape, self.words)))
 
 
 def figure(name: str, text: str) -> tuple[str, int | float | str | bool] | None:
