@@ -13,12 +13,12 @@ from kvplan.cli.help import help_width, with_help
 
 COMMANDS: dict[str, str] = {
     "model": "Price one token and one sequence of a model.",
-    "fit": "Show where a GPU's memory goes and how many worst-case requests fit.",
-    "simulate": "Play traffic against the KV pool, admission strategies side by side.",
-    "recommend": "Search for settings that keep the promises, and show their price.",
+    "fit": "Show where memory goes and how many worst-case requests fit.",
+    "simulate": "Play traffic against the KV pool under admission strategies.",
+    "recommend": "Search for settings that keep the promises, with their price.",
     "check": "Check the limits of a traffic file, for CI.",
     "compare": "Find the smallest GPU and parallelism that carries a load.",
-    "calibrate": "Compare an engine's start-up log with the plan, and correct the plan.",
+    "calibrate": "Compare a start-up log with the plan, and correct the plan.",
     "trace": "Describe a recorded trace and write a traffic file from it.",
     "init": "Write a commented traffic file that runs as it stands.",
     "gateway": "Enforce the plan in front of a running engine.",

@@ -48,14 +48,15 @@ def binding_term(terms: Mapping[str, float], risk_free: float) -> str | None:
 
 def _binding(terms: Mapping[str, float], risk_free: float) -> str:
     """What takes most, in words."""
-    match binding_term(terms, risk_free):
-        case "budget_band_share":
-            settled = "; kvplan calibrate settles it from a start-up log" * (terms[BAND] > _SMALL_BAND)
-            return f"the pool may turn out {terms[BAND]:.1%} smaller than planned{settled}"
-        case "token_count_share":
-            return f"the front door may count up to {terms[COUNT]:.1%} fewer tokens than the engine"
-        case "look_ahead_share":
-            return f"draft tokens may take {terms[LOOK_AHEAD]:.1%} on top of a reservation"
+    settled = "; kvplan calibrate settles it from a start-up log" if terms[BAND] > _SMALL_BAND else ""
+    words = {
+        BAND: f"the pool may turn out {terms[BAND]:.1%} smaller than planned{settled}",
+        COUNT: f"the front door may count up to {terms[COUNT]:.1%} fewer tokens than the engine",
+        LOOK_AHEAD: f"draft tokens may take {terms[LOOK_AHEAD]:.1%} on top of a reservation",
+    }
+    term = binding_term(terms, risk_free)
+    if term is not None:
+        return words[term]
     if risk_free < 1.0:
         return f"above {risk_free:.2f} this policy preempts on this traffic"
     return "nothing is held back: the pool was measured, and the ledger counts the engine's own blocks"
