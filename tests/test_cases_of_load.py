@@ -108,7 +108,7 @@ def test_a_retry_loop_inside_a_retry_loop() -> None:
     rules, timeouts_s = client_table(("langchain-retry > openai-python", "openai-python"))
     assert [attempts(rule) for rule in rules] == [9, 3]
     assert timeouts_s == (inner.timeout_s, inner.timeout_s)
-    assert "9 attempts of one request" in retry_page()
+    assert "9 attempts at one request" in retry_page()
 
 
 def test_a_loop_that_ends_early_is_begun_again() -> None:
