@@ -22,6 +22,7 @@ SETTINGS = (
     "async_scheduling",
     "prefix_caching",
     "enforce_eager",
+    "performance_mode",
     "kv_unified",
     "kv_dtype",
     "cache_type_k",

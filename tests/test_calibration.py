@@ -161,26 +161,7 @@ def test_sglang_tensorrt_and_llama_cpp_are_reproduced() -> None:
         calibrate(start_of(SGLANG), small)
     trt = calibrate(start_of(TRT), model(), weight_bytes=15 * GIB)
     assert trt.calibrated.plan.blocks == 8219
-    hybrid = {
-        "model_type": "qwen3_5_moe_text",
-        "num_hidden_layers": 40,
-        "full_attention_interval": 4,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "head_dim": 256,
-        "hidden_size": 2048,
-        "linear_num_key_heads": 16,
-        "linear_key_head_dim": 128,
-        "linear_num_value_heads": 32,
-        "linear_value_head_dim": 128,
-        "linear_conv_kernel_dim": 4,
-        "vocab_size": 248320,
-        "max_position_embeddings": 262144,
-        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
-    }
-    llama = calibrate(
-        start_of(LLAMA), read_config(hybrid, model_id="q", source=Source(name="test")), weight_bytes=34 * GIB
-    )
+    llama = calibrate(start_of(LLAMA), read_model("Qwen/Qwen3.6-35B-A3B"), weight_bytes=34 * GIB)
     names = {term.name: term.difference_bytes for term in llama.terms}
     assert names["recurrent_state"] == 0
     assert llama.planned.plan.kv_bytes == 640 * 2**20
@@ -228,6 +209,7 @@ def written(found: Calibration, folder: Path) -> Path:
 def test_the_file_makes_a_plan_reproduce_the_log(tmp_path: Path) -> None:
     found = calibrate(start_of(vllm_log(ROW)), model(), H100)
     learnt = load_calibration(written(found, tmp_path))
+    assert (learnt.engine, learnt.corrections) == (found.deployment.engine, found.corrections)
     deployment = apply_calibration(Deployment(gpu=H100), learnt, "org/eight-b")
     assert fit(model(), deployment).pool_tokens == 420_896
     # with another share the corrections stay, so the pool moves by the share alone

@@ -721,9 +721,10 @@ def test_settings_before_the_first_marker_belong_to_the_start() -> None:
         # 0.17.1 and later, and 0.13 to 0.17.0: the end of the last range
         ("'compile_ranges_endpoints': [512, 2048], 'x': [1]", {"max_num_batched_tokens": 2048}),
         ("'compile_ranges_split_points': [8192]", {"max_num_batched_tokens": 8192}),
+        ("'x': 1}, 'performance_mode': 'throughput'", {"performance_mode": "throughput"}),
     ],
 )
-def test_a_step_s_tokens_are_the_end_of_the_last_compiled_range(line: str, figures: dict[str, object]) -> None:
+def test_settings_of_the_engine_s_config(line: str, figures: dict[str, object]) -> None:
     engine = (
         f"INFO core.py:1] Initializing a V1 LLM engine (v0.22.1) with config: model='m', compilation_config={{{line}}}"
     )

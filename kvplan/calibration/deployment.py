@@ -58,6 +58,7 @@ def deployment_of(start: EngineStart, gpu: GpuProfile | None = None, weight_byte
         async_scheduling=start.async_scheduling,
         prefix_caching=start.prefix_caching,
         enforce_eager=bool(start.enforce_eager),
+        performance_mode=start.performance_mode or "balanced",
         weight_bytes=weight_bytes,
         block_size=start.asked_block_tokens if start.engine == "vllm" else start.block_tokens,
     )

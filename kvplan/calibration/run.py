@@ -9,9 +9,9 @@ from pathlib import Path
 
 from kvplan.calibration_file import PARALLELISM, CalibrationFile, file_text, load_calibration, settings_of
 from kvplan.errors import InputError, unreadable
+from kvplan.simulation.backend import build_backend
 from kvplan.simulation.efficiency import EfficiencyFit, fit_efficiency
-from kvplan.simulation.measured import MeasuredRun
-from kvplan.simulation.plant import build_plant
+from kvplan.simulation.measured_run import MeasuredRun
 from kvplan.traffic.spec import Traffic
 
 _HEADER = """\
@@ -57,7 +57,7 @@ def calibrate_run(
                 key=key,
             )
     plain = replace(traffic, deployment=replace(traffic.deployment, service=None))
-    return fit_efficiency(run, build_plant(plain, offline=offline, profiles_folder=profiles_folder))
+    return fit_efficiency(run, build_backend(plain, offline=offline, profiles_folder=profiles_folder))
 
 
 def run_calibration_text(found: EfficiencyFit, traffic: Traffic, source: str) -> str:
@@ -67,9 +67,9 @@ def run_calibration_text(found: EfficiencyFit, traffic: Traffic, source: str) ->
     if wanted.calibration is None:
         kept = CalibrationFile(
             engine=wanted.engine,
-            model=(found.plant.model.id if found.plant.model is not None else traffic.model) or "",
+            model=(found.backend.model.id if found.backend.model is not None else traffic.model) or "",
             **{name: getattr(wanted, name) for name in PARALLELISM},
-            gpu=found.plant.gpu,
+            gpu=found.backend.gpu,
         )
     else:
         kept = load_calibration(Path(wanted.calibration))
@@ -77,7 +77,7 @@ def run_calibration_text(found: EfficiencyFit, traffic: Traffic, source: str) ->
     learnt = replace(
         kept, source=said, settings={**kept.settings, **settings_of(wanted)}, efficiency_share=found.efficiency
     )
-    constants = "".join(f"#   {name}: {value:.4g}\n" for name, value in vars(found.plant.service.step).items())
+    constants = "".join(f"#   {name}: {value:.4g}\n" for name, value in vars(found.backend.service.step).items())
     return (
         file_text(learnt, _HEADER)
         + f"# One step of this run, as deployment.service in a traffic file would say it:\n{constants}"

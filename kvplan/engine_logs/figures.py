@@ -57,6 +57,7 @@ class EngineStart:
     max_num_batched_tokens: int | None = None
     memory_utilization: float | None = None
     enforce_eager: bool | None = None
+    performance_mode: str | None = None
     prefix_caching: bool | None = None
     async_scheduling: bool | None = None
     has_speculation: bool = False
