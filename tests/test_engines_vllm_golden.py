@@ -17,9 +17,7 @@ from kvplan.layers import (
     CompressedKv,
     CompressedWindow,
     CompressorState,
-    IndexTail,
     LightningState,
-    NgramConvState,
     RgLruState,
     RwkvState,
     SharedKv,
@@ -29,14 +27,7 @@ from kvplan.units import GIB
 from tests.models import KINDS, layer_of, model_of
 
 ROWS = json.loads((Path(__file__).parent / "golden" / "pool_vllm_0_33.json").read_text(encoding="utf-8"))["rows"]
-WITHOUT_A_ROW = {
-    IndexTail.kind,
-    LightningState.kind,
-    NgramConvState.kind,
-    RgLruState.kind,
-    RwkvState.kind,
-    SharedKv.kind,
-}
+WITHOUT_A_ROW = {LightningState.kind, RgLruState.kind, RwkvState.kind, SharedKv.kind}
 """Kinds that vLLM 0.33 has no class for (MiniMax-Text's left with 0.23), that keep nothing, or that are refused."""
 
 

@@ -4,7 +4,7 @@ Layers are read by feature; what is not understood is refused.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from kvplan.errors import InputError, unreadable
 from kvplan.files import require_file
 from kvplan.gguf.header import WHOLE_FILE_HINT, GgufHeader, Keys, LongArray, Reader, read_header
 from kvplan.gguf.layers import KEEPS_NO_KV, read_layers
-from kvplan.gguf.tensors import weight_parts
+from kvplan.gguf.tensors import stored_bytes, weight_parts
 from kvplan.model import ModelSpec, Shape, Source, Weights
 
 __all__ = ["Reader", "read_gguf", "read_gguf_metadata"]
@@ -26,43 +26,30 @@ def read_gguf(
     *,
     model_id: str | None = None,
     source: Source | None = None,
-    size_bytes: int | None = None,
-    weight_bytes: int | None = None,
 ) -> ModelSpec:
     """The model in a GGUF file: a path, or a function that reads a range of bytes (``read(offset, length)``).
 
-    ``size_bytes`` is the file's size where the caller knows it; ``weight_bytes`` replaces the sum over the tensors (for
-    a model split over several files, of which the first has the keys). Shards beside a local path are added up.
-    Raises InputError for a damaged file or one of another format.
+    Shards beside a local path are added up. Raises InputError for a damaged file or one of another format.
     """
     if isinstance(file, Path):
         name = model_id or file.name
         headers = [_read_local(path) for path in (file, *_other_shards(file))]
     else:
         name = model_id or "model.gguf"
-        headers = [read_header(file, file=name, size_bytes=size_bytes)]
+        headers = [read_header(file, file=name)]
+    model = read_gguf_metadata(headers[0].metadata, model_id=name, source=source or Source(name=f"header of {name}"))
     shards = headers[0].metadata.get("split.count", 1)
-    is_partial = isinstance(shards, int) and shards > len(headers)
-    model = read_gguf_metadata(
-        headers[0].metadata,
-        model_id=name,
-        source=source or Source(name=f"header of {name}"),
-        parameters=None if is_partial else sum(header.parameters for header in headers) or None,
-        stored_bytes=weight_bytes or (None if is_partial else _stored_bytes(headers)),
-    )
-    if not is_partial:
-        tensors = (tensor for header in headers for tensor in header.tensors)
-        model = replace(model, weights=replace(model.weights, parts=weight_parts(tensors, len(model.layers))))
-    if is_partial and weight_bytes is None:
+    if isinstance(shards, int) and shards > len(headers):
         note = f"one of {shards} files: the weights of the others are not counted"
-        model = replace(model, notes=(*model.notes, note))
-    return model
-
-
-def _stored_bytes(headers: Sequence[GgufHeader]) -> int | None:
-    """Bytes of all tensors; None where there are none, or one has an unknown type."""
-    sizes = [header.stored_bytes for header in headers]
-    return None if None in sizes else sum(size for size in sizes if size is not None) or None
+        return replace(model, notes=(*model.notes, note))
+    tensors = tuple(tensor for header in headers for tensor in header.tensors)
+    weights = replace(
+        model.weights,
+        parameters=sum(tensor.elements for tensor in tensors) or None,
+        stored_bytes=stored_bytes(tensors),
+        parts=weight_parts(tensors, len(model.layers)),
+    )
+    return replace(model, weights=weights)
 
 
 def _read_local(path: Path) -> GgufHeader:
@@ -108,10 +95,8 @@ def read_gguf_metadata(
     *,
     model_id: str = "model.gguf",
     source: Source | None = None,
-    parameters: int | None = None,
-    stored_bytes: int | None = None,
 ) -> ModelSpec:
-    """The model that a GGUF file's keys describe. ``stored_bytes`` is the size of its tensors.
+    """The model that a GGUF file's keys describe, without its tensors.
 
     ``block_count`` includes MTP layers; the main context keeps nothing for them, so they are left out.
     Raises InputError for a missing or malformed key, UnsupportedModelError for a cache that is not modelled.
@@ -119,7 +104,7 @@ def read_gguf_metadata(
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
         raise InputError(
-            f"{model_id} does not say general.architecture",
+            f"{model_id} has no key general.architecture",
             hint=WHOLE_FILE_HINT,
             file=model_id,
             key="general.architecture",
@@ -142,7 +127,7 @@ def read_gguf_metadata(
         query_heads=tuple(sorted({number for number in heads if number})),
         dtype="float16",
         shape=_shape(keys, count),
-        weights=Weights(parameters=parameters, stored_bytes=stored_bytes, quantization=_quantization(metadata)),
+        weights=Weights(quantization=_quantization(metadata)),
         notes=notes,
     )
 

@@ -53,24 +53,12 @@ class LongArray:
 class GgufHeader:
     """Keys and tensors of one GGUF file. ``data_offset_bytes`` is where the tensors' data begins."""
 
-    version: int
     metadata: dict[str, object]
     tensors: tuple[Tensor, ...]
     data_offset_bytes: int
 
     @property
-    def parameters(self) -> int:
-        """Elements of all tensors."""
-        return sum(tensor.elements for tensor in self.tensors)
-
-    @property
-    def stored_bytes(self) -> int | None:
-        """Bytes of all tensors, or None where one has a type that is not known."""
-        sizes = [tensor.bytes for tensor in self.tensors]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
-
-    @property
-    def file_bytes(self) -> int | None:
+    def file_bytes(self) -> int:
         """Bytes that the whole file must have: the data's start plus the furthest end of a tensor."""
         ends = [tensor.offset_bytes + tensor.bytes for tensor in self.tensors if tensor.bytes is not None]
         return self.data_offset_bytes + max(ends, default=0)
@@ -87,6 +75,11 @@ class Keys:
     def unsupported(self, message: str, *, key: str) -> UnsupportedModelError:
         """The error for a cache that is not modelled."""
         return UnsupportedModelError(f"{self.file}: {message}", hint=_CONFIG_HINT, file=self.file, key=key)
+
+    def missing(self, name: str) -> InputError:
+        """The error for a needed key that the file does not have."""
+        key = f"{self.architecture}.{name}"
+        return InputError(f"{self.file} has no key {key}", hint=WHOLE_FILE_HINT, file=self.file, key=key)
 
     def wrong(self, key: str, value: object, wanted: str) -> InputError:
         """The error for a key whose value is not ``wanted``."""
@@ -111,8 +104,7 @@ class Keys:
         """As ``number``, but the key must be there."""
         value = self.number(name)
         if value is None:
-            key = f"{self.architecture}.{name}"
-            raise InputError(f"{self.file} does not say {key}", hint=WHOLE_FILE_HINT, file=self.file, key=key)
+            raise self.missing(name)
         return value
 
     def per_layer(self, name: str, layers: int) -> tuple[int, ...] | None:
@@ -200,7 +192,7 @@ def read_header(read: Reader, *, file: str, size_bytes: int | None = None) -> Gg
     InputError naming ``file``.
     """
     cursor = _Cursor(read, file, size_bytes)
-    version = _version(cursor)
+    _check_version(cursor)
     tensor_count = cursor.count("<Q", "tensors", _MOST_TENSORS)
     key_count = cursor.count("<Q", "keys", _MOST_KEYS)
     metadata: dict[str, object] = {}
@@ -214,18 +206,17 @@ def read_header(read: Reader, *, file: str, size_bytes: int | None = None) -> Gg
     if not isinstance(alignment, int) or alignment <= 0:
         raise cursor.fail(f"general.alignment is {alignment!r}", key="general.alignment")
     data_offset = -(-cursor.position // alignment) * alignment
-    header = GgufHeader(version=version, metadata=metadata, tensors=tensors, data_offset_bytes=data_offset)
-    needed = header.file_bytes
-    if tensors and size_bytes is not None and needed is not None and size_bytes < needed:
+    header = GgufHeader(metadata=metadata, tensors=tensors, data_offset_bytes=data_offset)
+    if tensors and size_bytes is not None and size_bytes < header.file_bytes:
         raise cursor.fail(
-            f"its tensors end at byte {needed:,}, the file at {size_bytes:,}",
+            f"its tensors end at byte {header.file_bytes:,}, the file at {size_bytes:,}",
             hint="download it again: the transfer was cut",
         )
     return header
 
 
-def _version(cursor: _Cursor) -> int:
-    """The format's version, 2 or 3; InputError for a file of another format, version or byte order."""
+def _check_version(cursor: _Cursor) -> None:
+    """Steps over the magic and the version, 2 or 3; InputError for another format, version or byte order."""
     magic = cursor.take(4)
     if magic != b"GGUF":
         raise cursor.fail(
@@ -242,7 +233,6 @@ def _version(cursor: _Cursor) -> int:
         )
     if version not in (2, 3):
         raise cursor.fail(f"its version {version} is not known (2 and 3 are)")
-    return version
 
 
 def _value(cursor: _Cursor, type_number: int, key: str) -> object:

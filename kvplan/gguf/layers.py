@@ -86,7 +86,7 @@ def read_layers(keys: Keys, count: int) -> tuple[tuple[tuple[Layer, ...], ...], 
     heads = keys.per_layer("attention.head_count", count)
     kv_heads = keys.per_layer("attention.head_count_kv", count) or heads
     if kv_heads is None and keys.architecture not in PURELY_RECURRENT:
-        keys.needed("attention.head_count_kv")
+        raise keys.missing("attention.head_count_kv")
     kv_heads = kv_heads or (0,) * count
     recurrent = recurrent_layers(keys, count, kv_heads)
     state = (
@@ -102,10 +102,10 @@ def read_layers(keys: Keys, count: int) -> tuple[tuple[tuple[Layer, ...], ...], 
             if index >= shared_from:
                 kept = (SharedKv(read=kept[0] if kept else None),)
         layers.append((*kept, *state) if recurrent[index] else kept)
-    unsaid = None
+    missing = None
     if any(recurrent) and not state:
-        unsaid = f"the file has no {keys.architecture}.ssm keys: the state of {sum(recurrent)} layers is not counted"
-    return tuple(layers), tuple(note for note in (ignored, unsaid) if note)
+        missing = f"the file has no {keys.architecture}.ssm keys: the state of {sum(recurrent)} layers is not counted"
+    return tuple(layers), tuple(note for note in (ignored, missing) if note)
 
 
 def _shared_from(keys: Keys, count: int) -> int:
@@ -133,12 +133,12 @@ def _attention(
     if keys.number("attention.indexer.key_length"):
         message = f"{keys.architecture} has an indexer without MLA, which is not modelled"
         raise keys.unsupported(message, key=f"{keys.architecture}.attention.indexer.key_length")
-    heads_kept = {"kv_heads": kv_heads, "head_dim": key_length, "value_head_dim": value_length}
+    full = FullAttention(kv_heads=kv_heads, head_dim=key_length, value_head_dim=value_length)
     if window is None:
-        return (FullAttention(**heads_kept),)
+        return (full,)
     if keys.architecture == "llama4":
-        return (ChunkedAttention(**heads_kept, chunk=window),)
-    return (SlidingAttention(**heads_kept, window=window),)
+        return (ChunkedAttention(**vars(full), chunk=window),)
+    return (SlidingAttention(**vars(full), window=window),)
 
 
 def _index_keys(keys: Keys, index: int) -> tuple[Layer, ...]:
@@ -162,7 +162,7 @@ def _head_lengths(keys: Keys, heads: tuple[int, ...] | None, *, is_window: bool)
         queries = next((number for number in heads or () if number), 0)
         width = keys.needed("embedding_length")
         if not queries:
-            keys.needed("attention.key_length")
+            raise keys.missing("attention.key_length" if key_length is None else "attention.value_length")
         key_length = key_length if key_length is not None else width // queries
         value_length = value_length if value_length is not None else width // queries
     return key_length, value_length

@@ -5,7 +5,7 @@ A block of elements takes a fixed number of bytes, its scales included. Source: 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -67,20 +67,22 @@ class Tensor:
 
     @property
     def bytes(self) -> int | None:
-        """Bytes in the file, or None where the type is not known."""
-        return _stored_bytes(self.elements, self.type_number)
+        """Bytes in the file, whole blocks of the type; None for an unknown type.
+
+        >>> Tensor(name="w", shape=(4096, 4096), type_number=8, offset_bytes=0).bytes
+        17825792
+        """
+        if self.type_number not in TENSOR_TYPES:
+            return None
+        _, block_elements, block_bytes = TENSOR_TYPES[self.type_number]
+        return -(-self.elements // block_elements) * block_bytes
 
 
-def _stored_bytes(elements: int, type_number: int) -> int | None:
-    """Bytes of a tensor of ``elements`` elements: whole blocks of its type; None for an unknown type.
-
-    >>> _stored_bytes(4096 * 4096, 8), _stored_bytes(1, 99)
-    (17825792, None)
-    """
-    if type_number not in TENSOR_TYPES:
-        return None
-    _, block_elements, block_bytes = TENSOR_TYPES[type_number]
-    return -(-elements // block_elements) * block_bytes
+def stored_bytes(tensors: Sequence[Tensor]) -> int | None:
+    """Bytes of all tensors; None where there are none, or one has an unknown type."""
+    sizes = [tensor.bytes for tensor in tensors]
+    known = [size for size in sizes if size is not None]
+    return sum(known) or None if len(known) == len(sizes) else None
 
 
 _OUTSIDE = {

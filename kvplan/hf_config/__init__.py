@@ -114,7 +114,7 @@ def _model_config(config: Mapping[str, object], source: Source) -> ModelConfig:
 
 
 def _notes(model: ModelConfig) -> tuple[str, ...]:
-    """What a reader of the plan should know and no other field says."""
+    """What the user should know and no other field states."""
     notes = []
     served = served_context(model.text)
     if served is not None:
@@ -140,20 +140,19 @@ def _require_shape(text: Fields) -> None:
             missing["KV heads"] = KV_HEAD_NAMES
         keys = ", ".join(f"{what} ({names[0]})" for what, names in missing.items())
         raise UnsupportedModelError(
-            f"the config does not say what a planner needs; missing: {keys}",
+            f"the config does not state the sizes that a plan needs; missing: {keys}",
             hint="give the model's own config.json; kvplan assumes no default size",
             key=next(iter(missing.values()))[0],
         )
 
 
 def _require_causal(outer: Fields, family: str, *, is_nested: bool) -> None:
-    """Refuses a decoder that embeds by looking both ways, which keeps no KV cache.
+    """Refuses a decoder with bidirectional attention (an embedding model), which keeps no KV cache.
 
     PaliGemma, which says the same of its prompt, keeps one. Source: vLLM 0.33, ``Gemma3TextModelConfig``.
     """
     both_ways = "use_bidirectional_attention" if family == "gemma3_text" and not is_nested else None
     for name, value in ((both_ways, True), ("is_causal", False)):
         if name and outer.value(name) is value:
-            raise outer.refused(
-                name, "a model that looks both ways keeps no KV cache, so there is none to plan", hint=ENCODER_HINT
-            )
+            why = "a model with bidirectional attention keeps no KV cache, so there is none to plan"
+            raise outer.refused(name, why, hint=ENCODER_HINT)

@@ -267,7 +267,7 @@ def read_zamba2(model: ModelConfig) -> LayerStack:
     if width % query:
         raise text.contradicts("num_attention_heads", f"it does not divide the attention width {width}")
     if any(index >= model.layers for index in ids):
-        raise text.contradicts("hybrid_layer_ids", f"it names layers beyond the {model.layers} that there are")
+        raise text.contradicts("hybrid_layer_ids", f"it names layers beyond the last of {model.layers}")
     cache, state = full_heads(query, width // query), zamba2_state(model)
     return tuple((cache, state) if index in ids else (state,) for index in range(model.layers))
 

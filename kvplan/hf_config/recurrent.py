@@ -96,7 +96,7 @@ def _mamba2(model: ModelConfig, text: Fields, names: tuple[str, str, str, str, s
             raise text.missing(width_name)
         width = inner // heads
     if inner is not None and inner != heads * width:
-        raise text.contradicts(width_name, f"{heads} heads of {width} do not make the inner width {inner}")
+        raise text.contradicts(width_name, f"{heads} heads of {width} do not add up to the inner width {inner}")
     return _typed(
         model,
         Mamba2State(

@@ -59,7 +59,7 @@ def test_a_header_with_a_wrong_count(place: int, number: int) -> None:
     """Lengths and counts are what a hostile file lies about: no memory is taken for what the file cannot hold."""
     content = WHOLE[:place] + struct.pack("<Q", number) + WHOLE[place + 8 :]
     try:
-        read_gguf(_reader(content), size_bytes=len(content))
+        read_gguf(_reader(content))
     except KvplanError:
         return
 
