@@ -286,6 +286,7 @@ def test_the_band_is_the_root_of_the_summed_squares() -> None:
         ({"encoder": None}, {"encoder": TOWER}),
         ({"unified_memory": False}, {"unified_memory": True}),
         ({}, {"runs_flashinfer": True}),
+        ({"release": (0, 25), "recurrent_width": 131_072}, {"release": (0, 26), "recurrent_width": 131_072}),
         (
             {"tensor_parallel": 8, "capability": (10, 0), "is_linked": True},
             {"tensor_parallel": 8, "capability": (12, 0)},

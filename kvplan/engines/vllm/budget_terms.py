@@ -273,12 +273,19 @@ def band_bytes(facts: RankFacts) -> int:
         (c.GRAPH_SHARE_EXPERTS if shares_experts else c.GRAPH_SHARE) * graph_bytes(graph_count(facts))
         if graphs_inside(facts)
         else 0,
+        _delta_transient_bytes(facts),
         c.WORKSPACE_SHARE * flashinfer_bytes(facts),
         (c.COMMUNICATION_SHARE if facts.is_linked else c.COMMUNICATION_SHARE_UNLINKED) * communication_bytes(facts),
         _non_torch_band(facts),
         facts.weight_share_unsure * facts.weight_bytes,
     )
     return math.isqrt(sum(int(part) ** 2 for part in parts))
+
+
+def _delta_transient_bytes(facts: RankFacts) -> int:
+    """What the estimate of graphs may count of a gated delta net's step."""
+    counts = graphs_inside(facts) and not facts.is_second_runner and facts.release >= c.FIRST_DELTA_TRANSIENT
+    return facts.batched_tokens * facts.recurrent_width if counts else 0
 
 
 def _non_torch_band(facts: RankFacts) -> int:
