@@ -19,7 +19,7 @@ from kvplan.pricing import ModelPrice, price
 from kvplan.profiles.loader import load_client, load_gpu
 from kvplan.recommend import recommend, with_recommendation
 from kvplan.simulation.results import Simulation
-from kvplan.simulation.run import simulate
+from kvplan.simulation.simulate import simulate
 from kvplan.sources import read_model
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.spec import Traffic

@@ -11,8 +11,8 @@ import pytest
 from kvplan.calibration.run import settings_beside
 from kvplan.calibration_file import load_calibration
 from kvplan.cli import main
-from kvplan.simulation.plant import build_plant
-from kvplan.simulation.service import BAND_SHARE, CALIBRATED_BAND_SHARE
+from kvplan.simulation.backend import build_backend
+from kvplan.simulation.step_time import BAND_SHARE, CALIBRATED_BAND_SHARE
 from kvplan.traffic.load import load_traffic
 
 TRAFFIC = """\
@@ -67,9 +67,9 @@ def test_a_run_may_come_through_standard_input(run_file: Path) -> None:
 
 def test_a_plan_takes_its_step_from_the_calibration(run_file: Path) -> None:
     known, traffic = str(run_file.with_name("known.yaml")), run_file.with_name("traffic.yaml")
-    plain = build_plant(load_traffic(traffic), offline=True).service
-    same = build_plant(load_traffic(traffic, overrides={"calibration": known}), offline=True).service
-    other = build_plant(load_traffic(traffic, overrides={"calibration": known, "gpu": "h200"}), offline=True).service
+    plain = build_backend(load_traffic(traffic), offline=True).service
+    same = build_backend(load_traffic(traffic, overrides={"calibration": known}), offline=True).service
+    other = build_backend(load_traffic(traffic, overrides={"calibration": known, "gpu": "h200"}), offline=True).service
     assert plain.efficiency is not None
     assert same.step.base_s == pytest.approx(plain.step.base_s * plain.efficiency / 0.5)
     assert (same.efficiency, same.band_share) == (0.5, CALIBRATED_BAND_SHARE)

@@ -15,12 +15,12 @@ from kvplan.errors import InputError
 from kvplan.explain import load_page
 from kvplan.profiles.loader import load_client
 from kvplan.recommend.advice import engine_metrics
-from kvplan.simulation.clients import client_rule, client_table
-from kvplan.simulation.engine import run_kernel
-from kvplan.simulation.kernel.clients import back_off_s
-from kvplan.simulation.memory import Memory
-from kvplan.simulation.memory import client_table as table_of
-from kvplan.simulation.run import simulate
+from kvplan.simulation.front_door import client_rule, client_table
+from kvplan.simulation.kernel.arrays import Arrays
+from kvplan.simulation.kernel.arrays import client_rules as table_of
+from kvplan.simulation.kernel.front_door import back_off_s
+from kvplan.simulation.kernel.run import run_kernel
+from kvplan.simulation.simulate import simulate
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, RetryAfter, Router
 from kvplan.traffic.load import load_traffic
 from kvplan.traffic.spec import StepCost
@@ -155,7 +155,7 @@ def test_retries_that_end_before_a_model_is_loaded() -> None:
 
     Source: github.com/earendil-works/pi/pull/1886
     """
-    memory = Memory(compiled=False)
+    memory = Arrays(compiled=False)
     plain, openai = (
         table_of([rule], memory)[0]
         for rule in (

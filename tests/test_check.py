@@ -16,6 +16,7 @@ from kvplan.errors import InputError
 from kvplan.report.check_json import json as json_text
 from kvplan.report.check_text import message
 from kvplan.report.fit_json import json as fit_json
+from kvplan.simulation.tasks import RunOptions
 from kvplan.traffic.file.schema import LIMIT_NAMES
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.spec import Limit, Traffic
@@ -47,7 +48,8 @@ def _traffic(limits: str, text: str = POOL) -> Traffic:
 def test_a_fit_and_a_check_of_the_same_plan_name_the_same_terms(engine: str, tmp_path: Path) -> None:
     """Whether an engine books its graphs inside its share (vLLM since 0.11), beside it, or with the activations."""
     planned = measure(
-        _traffic("preemptions: {max: 0}", PLANNED.replace("gpu:", f"engine: {engine}, gpu:")), seeds=1, offline=True
+        _traffic("preemptions: {max: 0}", PLANNED.replace("gpu:", f"engine: {engine}, gpu:")),
+        RunOptions(seeds=1, offline=True),
     )
     assert planned.fit is not None
     path = tmp_path / "fit.json"
@@ -62,7 +64,7 @@ def test_a_fit_and_a_check_of_the_same_plan_name_the_same_terms(engine: str, tmp
 @pytest.fixture(scope="module")
 def measured() -> Measured:
     """The small pool, played once for all."""
-    return measure(_traffic("preemptions: {max: 0}"), seeds=3, workers=1)
+    return measure(_traffic("preemptions: {max: 0}"), RunOptions(seeds=3, workers=1))
 
 
 def _value(found: LimitResult) -> float:
@@ -268,7 +270,7 @@ def test_a_change_is_told_key_by_key_and_figure_by_figure(measured: Measured) ->
 
 def test_nothing_changed_is_nothing_told(measured: Measured) -> None:
     """The same file twice: common random numbers leave no difference at all."""
-    again = measure(measured.traffic, seeds=3, workers=1)
+    again = measure(measured.traffic, RunOptions(seeds=3, workers=1))
     assert settings(measured.traffic, again.traffic) == ()
     assert all(one.before == one.after for one in changes(figures(measured), figures(again)))
 

@@ -260,7 +260,7 @@ def test_the_demo_ends_on_ctrl_c_with_its_conclusion() -> None:
 
 
 PLANNER = (
-    "import kvplan.api, kvplan.cli.app, kvplan.simulation.run, kvplan.recommend, kvplan.capacity",
+    "import kvplan.api, kvplan.cli.app, kvplan.simulation.simulate, kvplan.recommend, kvplan.capacity",
     "from kvplan.cli import main; main(['fit', 'meta-llama/Llama-3.1-8B-Instruct', '--gpu', 'h100', '--offline'])",
     "from kvplan.cli import main; main(['gateway', '--help'])",
     "import kvplan.gateway",

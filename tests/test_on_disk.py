@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from kvplan.errors import InputError
+from kvplan.simulation.figures import Times, quantiles
 from kvplan.simulation.results import Figures, Quantiles, Simulation
-from kvplan.simulation.run import simulate
-from kvplan.simulation.statistics import Times, quantiles
+from kvplan.simulation.simulate import simulate
 from kvplan.traffic import on_disk
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import _trace

@@ -12,7 +12,7 @@ from kvplan.recommend.caps import broken, candidates, keeps, knee, per_class
 from kvplan.recommend.results import CapPoint, Constraints, Played
 from kvplan.recommend.safety import largest_safe_fraction, look_ahead_share
 from kvplan.recommend.sensitivity import variations
-from kvplan.simulation.plant import build_plant
+from kvplan.simulation.backend import build_backend
 from kvplan.traffic.distributions import Choices, Lognormal
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.sample import sample
@@ -246,15 +246,15 @@ def test_a_class_without_end_gets_the_overall_cap() -> None:
 
 
 def test_the_terms_of_the_fraction() -> None:
-    plant = build_plant(mix())
-    assert safety_fraction(plant, count_error_share=0.05)[0] == 0.95
-    fraction, terms, binds = safety_fraction(plant, count_error_share=0.05, look_ahead_share=0.1, band_share=0.02)
+    backend = build_backend(mix())
+    assert safety_fraction(backend, count_error_share=0.05)[0] == 0.95
+    fraction, terms, binds = safety_fraction(backend, count_error_share=0.05, look_ahead_share=0.1, band_share=0.02)
     assert fraction == 0.83  # 0.9 × 0.98 × 0.95 = 0.8379
     assert terms == {"look_ahead_share": 0.1, "budget_band_share": 0.02, "token_count_share": 0.05}
     assert binds.startswith("draft tokens")
-    assert safety_fraction(plant, risk_free=0.6)[2].startswith("above 0.60 ")
-    assert look_ahead_share(plant, 0, 9.0) == 0.0
-    assert look_ahead_share(plant, 3, 9.0) == 0.1  # 3 drafts take a tenth block
+    assert safety_fraction(backend, risk_free=0.6)[2].startswith("above 0.60 ")
+    assert look_ahead_share(backend, 0, 9.0) == 0.0
+    assert look_ahead_share(backend, 3, 9.0) == 0.1  # 3 drafts take a tenth block
     assert largest_safe_fraction(lambda fraction: fraction <= 0.04) == 0.0
 
 
@@ -263,7 +263,7 @@ def test_scaling_names_the_engine_s_own_gauges() -> None:
     assert engine_metrics("vllm@0.10").kv_usage == "vllm:kv_cache_usage_perc"
     assert engine_metrics("vllm@0.9.2").kv_usage == "vllm:gpu_cache_usage_perc"
     assert engine_metrics("sglang").waiting == "sglang:num_queue_reqs"
-    rules = scaling_rules(replace(build_plant(mix()), replicas=4), 0.9, played())
+    rules = scaling_rules(replace(build_backend(mix()), replicas=4), 0.9, played())
     thresholds = [(rule.metric.partition(" ")[0], rule.direction, rule.threshold) for rule in rules]
     assert thresholds == [
         ("kvplan_ledger_reserved", "out", 0.8),

@@ -11,7 +11,7 @@ from kvplan.recommend import recommend
 from kvplan.recommend.observed import observe
 from kvplan.recommend.prometheus import read_metrics
 from kvplan.recommend.results import Constraints, ObservedUse, SafetyAnswer
-from kvplan.simulation.plant import Plant, build_plant
+from kvplan.simulation.backend import Backend, build_backend
 from tests.test_recommend import mix
 
 # The names and the shape of vLLM's own exposition; the figures are made up: 100 requests of 1,000 + 200 tokens whose
@@ -52,14 +52,14 @@ def answer(**terms: float) -> SafetyAnswer:
     )
 
 
-def plant() -> Plant:
-    return replace(build_plant(mix()), kv_bytes=1000, kv_bytes_low=900)
+def backend() -> Backend:
+    return replace(build_backend(mix()), kv_bytes=1000, kv_bytes_low=900)
 
 
 def observed(tmp_path: Path, text: str, *, sequences: int = 9) -> ObservedUse:
     path = tmp_path / "metrics.txt"
     path.write_text(text, encoding="utf-8")
-    return observe(path, plant=plant(), safety=answer(), limits=Constraints(), worst_case_sequences=sequences)
+    return observe(path, backend=backend(), safety=answer(), limits=Constraints(), worst_case_sequences=sequences)
 
 
 def test_the_format_is_read(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 from kvplan.admission import DrainEstimate, retry_after_s
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.errors import InputError
-from kvplan.simulation import compiled as numba_kernel
-from kvplan.simulation.engine import run_kernel
-from kvplan.simulation.kernel import advance, clients, door
+from kvplan.simulation.kernel import advance, front_door
+from kvplan.simulation.kernel import compiled as numba_kernel
+from kvplan.simulation.kernel.run import run_kernel
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, RetryAfter, Run, Watch
 from kvplan.traffic.spec import StepCost
 from tests.tables.scheduler import lines, open_door, plain_requests, text
@@ -268,7 +268,7 @@ DEAF = [5.0, 0.0, 0.0, inf, 0.0, 2.0, 60.0, 0.0, 0.0, 0.0]
     ],
 )
 def test_back_off(rule: list[float], tries: int, told_s: float, expected_s: float) -> None:
-    assert clients.back_off_s(tries, rule, told_s, 0.5) == pytest.approx(expected_s)
+    assert front_door.back_off_s(tries, rule, told_s, 0.5) == pytest.approx(expected_s)
 
 
 def test_retry_after_is_the_ledger_s_estimate() -> None:
@@ -283,9 +283,9 @@ def test_retry_after_is_the_ledger_s_estimate() -> None:
         for lacking in (0, 5, 500, 10_000):
             wait_s = drain.wait_s(missing=lacking, weight=charge, reserved=doors[0], now_s=now_s)
             told_s = retry_after_s(wait_s, jitter_share=wait.jitter_share, draw=0.3, longest_s=60.0)
-            assert door.header_s(lacking, charge, doors[0], now_s, 0.3, since, waits) == told_s
+            assert front_door.retry_after_s(lacking, charge, doors[0], now_s, 0.3, since, waits) == told_s
         drain.released(charge, held_s=now_s / 3, reserved=doors[0])
-        door.release(0, now_s, now_s / 3, doors, since, ([charge], [], []), watch)
+        front_door.release(0, now_s, now_s / 3, doors, since, ([charge], [], []), watch)
 
 
 def test_a_refused_client_waits_and_comes_again() -> None:
@@ -302,7 +302,8 @@ def test_a_refused_client_waits_and_comes_again() -> None:
 def test_the_compiled_source_is_the_kernel_s() -> None:
     source = numba_kernel.joined_source()
     assert "kvplan.simulation" not in source
-    for name in ("advance", "form_batch", "play", "remember", "clock", *numba_kernel._PARTS, *numba_kernel._COUNTED):
+    names = ("advance", "form_batch", "clock", *numba_kernel._INLINED, *numba_kernel._WITH_REFERENCE_COUNTING)
+    for name in names:
         assert f"\ndef {name}(" in source
     compile(source, "kernel", "exec")
 
@@ -312,7 +313,7 @@ def test_a_compilation_is_announced(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     said: list[str] = []
     assert not numba_kernel.is_kept()
-    numba_kernel.compiled_play(said.append)
+    numba_kernel.compiled_event_loop(said.append)
     assert len(said) == 1
     assert "compiling" in said[0]
     assert list((tmp_path / "kvplan").glob("kernel_*.py"))

@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 
 from kvplan.errors import InputError
+from kvplan.simulation.backend import Backend, build_backend
 from kvplan.simulation.efficiency import fit_efficiency, play
-from kvplan.simulation.measured import MeasuredRun, read_measured_run
-from kvplan.simulation.plant import Plant, build_plant
-from kvplan.simulation.service import at_efficiency
+from kvplan.simulation.measured_run import MeasuredRun, read_measured_run
+from kvplan.simulation.step_time import at_efficiency
 from kvplan.traffic.load import parse_traffic
 from tests.tables.runs import RUNS, Run, calibrated
 
 HEADER = "arrival_s,prompt_tokens,output_tokens,first_token_s,finish_s\n"
 
 
-def planned(deployment: str, model: str = "meta-llama/Llama-3.1-8B-Instruct") -> Plant:
+def planned(deployment: str, model: str = "meta-llama/Llama-3.1-8B-Instruct") -> Backend:
     text = f"model: {model}\ndeployment: {{{deployment}}}\n"
     text += "traffic: {duration: 9s, classes: [{name: a, rate: 1/s, prompt_tokens: 9, output_tokens: 9}]}\n"
-    return build_plant(parse_traffic(text, file="run.yaml"), offline=True)
+    return build_backend(parse_traffic(text, file="run.yaml"), offline=True)
 
 
-def served(plant: Plant, efficiency: float, count: int = 120) -> MeasuredRun:
+def served(backend: Backend, efficiency: float, count: int = 120) -> MeasuredRun:
     """A run that the simulation itself served at a known efficiency."""
     rng = np.random.default_rng(3)
     empty = MeasuredRun(
@@ -34,7 +34,7 @@ def served(plant: Plant, efficiency: float, count: int = 120) -> MeasuredRun:
         first_token_s=np.zeros(count),
         finish_s=np.zeros(count),
     )
-    rows = play(empty, replace(plant, service=at_efficiency(plant.service, efficiency)))
+    rows = play(empty, replace(backend, service=at_efficiency(backend.service, efficiency)))
     return replace(empty, first_token_s=rows.first_token_s, finish_s=rows.finish_s)
 
 
@@ -50,8 +50,8 @@ def served(plant: Plant, efficiency: float, count: int = 120) -> MeasuredRun:
 )
 @pytest.mark.parametrize("efficiency", [0.31, 0.61, 1.2])
 def test_the_efficiency_of_a_simulated_run_is_found_again(deployment: str, model: str, efficiency: float) -> None:
-    plant = planned(deployment, model)
-    found = fit_efficiency(served(plant, efficiency), plant)
+    backend = planned(deployment, model)
+    found = fit_efficiency(served(backend, efficiency), backend)
     assert found.efficiency == pytest.approx(efficiency, rel=2e-3)
     assert abs(found.rest.e2e.error_share) < 3e-3
     assert (found.requests, found.fitted.requests, found.rest.requests) == (120, 40, 80)
@@ -59,8 +59,8 @@ def test_the_efficiency_of_a_simulated_run_is_found_again(deployment: str, model
 
 
 def test_the_band_lies_on_both_sides_of_the_rooflines_own_answer() -> None:
-    plant = planned("gpu: h100, max_model_len: 32768, max_num_seqs: 64")
-    found = fit_efficiency(served(plant, 0.7), plant)
+    backend = planned("gpu: h100, max_model_len: 32768, max_num_seqs: 64")
+    found = fit_efficiency(served(backend, 0.7), backend)
     parts = (found.unfitted, found.unfitted_slow, found.unfitted_fast)
     middle, slow, fast = (part.e2e.predicted.mean_s for part in parts)
     assert fast < middle < slow
@@ -75,16 +75,16 @@ def test_another_cap_on_sequences_is_seen() -> None:
 
 
 def test_a_run_of_another_unit_or_size_is_refused() -> None:
-    plant = planned("gpu: h100, max_model_len: 32768")
-    run = served(plant, 0.7)
+    backend = planned("gpu: h100, max_model_len: 32768")
+    run = served(backend, 0.7)
     with pytest.raises(InputError, match="slower than 2%"):
-        fit_efficiency(replace(run, **{name: getattr(run, name) * 1000 for name in ("finish_s",)}), plant)
+        fit_efficiency(replace(run, **{name: getattr(run, name) * 1000 for name in ("finish_s",)}), backend)
     with pytest.raises(InputError, match="faster than 150%"):
-        fit_efficiency(replace(run, finish_s=run.first_token_s), plant)
+        fit_efficiency(replace(run, finish_s=run.first_token_s), backend)
     with pytest.raises(InputError, match="do not fit the window of 1,024"):
         fit_efficiency(run, planned("gpu: h100, max_model_len: 1024"))
     with pytest.raises(InputError, match="in the run: 12, too few"):
-        fit_efficiency(served(plant, 0.7, count=12), plant)
+        fit_efficiency(served(backend, 0.7, count=12), backend)
 
 
 def test_our_own_requests_file_is_a_measured_run(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kvplan.simulation.recovery import recovery
-from kvplan.simulation.run import simulate
+from kvplan.simulation.simulate import simulate
 from kvplan.simulation.types import RequestRows, Requests
 from kvplan.traffic.load import parse_traffic
 from tests.tables.scheduler import plain_requests

@@ -11,16 +11,22 @@ from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.recommend import safety_fraction, with_recommendation
 from kvplan.recommend.caps import mean_truncated
-from kvplan.simulation.bounds import judged_strategy, round_caps, sustainable_per_s
-from kvplan.simulation.clients import client_rule, client_table
-from kvplan.simulation.doors import caps, charged_blocks, door, requests_for
-from kvplan.simulation.plant import DoesNotStartError, Plant, build_plant
-from kvplan.simulation.request_lines import REQUEST_COLUMNS, request_lines
+from kvplan.report.requests_csv import REQUEST_COLUMNS, request_lines
+from kvplan.simulation.aggregate import mean_interval, student_t
+from kvplan.simulation.backend import Backend, DoesNotStartError, build_backend
+from kvplan.simulation.bounds import round_caps, sustainable_per_s
+from kvplan.simulation.front_door import (
+    apply_strategy,
+    charged_blocks,
+    client_rule,
+    client_table,
+    effective_caps,
+    judged_strategy,
+    requests_for,
+)
 from kvplan.simulation.results import Simulation
-from kvplan.simulation.roofline import roofline
-from kvplan.simulation.run import is_random, simulate
-from kvplan.simulation.service import EFFICIENCY
-from kvplan.simulation.statistics import mean_interval, student_t
+from kvplan.simulation.simulate import is_random, simulate
+from kvplan.simulation.step_time import EFFICIENCY, roofline
 from kvplan.simulation.types import ClientRule
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.sample import sample
@@ -175,12 +181,16 @@ def test_worst_case_reservations_per_cap_choice() -> None:
     ("text", "key", "message"),
     [
         ("traffic: {}", "deployment", "neither a GPU nor a KV pool"),
-        ("deployment: {gpu: h100}", "model", "names no model"),
-        ("deployment: {kv_pool: {blocks: 100, block_tokens: 16}}", "deployment.max_model_len", "window is not known"),
+        ("deployment: {gpu: h100}", "model", "neither a model nor a kv_pool"),
+        (
+            "deployment: {kv_pool: {blocks: 100, block_tokens: 16}}",
+            "deployment.max_model_len",
+            "context window is unknown",
+        ),
         (
             "deployment: {kv_pool: {blocks: 100, block_tokens: 16}, max_model_len: 512}",
             "deployment.service",
-            "time of an engine step is not known",
+            "time of an engine step is unknown",
         ),
         (
             "deployment: {kv_pool: {blocks: 10, block_tokens: 16}, max_model_len: 512}",
@@ -263,20 +273,22 @@ def test_array_charges_equal_the_engine_s() -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_array_doors_equal_the_gateway_s_functions(name: str) -> None:
     traffic = parse(BUSY)
-    plant = replace(build_plant(traffic), layout=replace(LAYOUT, in_flight_tokens=10))
+    backend = replace(build_backend(traffic), layout=replace(LAYOUT, in_flight_tokens=10))
     arrivals = sample(traffic, 5)
-    opened = door(STRATEGIES[name], plant, traffic.admission, traffic.deployment, 48)
+    applied = apply_strategy(STRATEGIES[name], backend, traffic.admission, traffic.deployment, 48)
     expected = (120, 50)
-    asked = requests_for(arrivals, opened, plant, seed=5, client_timeouts_s=(1.0, 2.0), expected_output_tokens=expected)
+    asked = requests_for(
+        arrivals, applied, backend, seed=5, client_timeouts_s=(1.0, 2.0), expected_output_tokens=expected
+    )
     for row in range(len(arrivals)):
         prompt, sent = int(arrivals.prompt_tokens[row]), int(arrivals.max_tokens[row])
-        cap = max(effective_cap(prompt, sent or None, 1024, opened.default_max_tokens), 1)
+        cap = max(effective_cap(prompt, sent or None, 1024, applied.default_max_tokens), 1)
         usual = min(expected[arrivals.class_index[row]], cap)
         ask = Ask(prompt_tokens=prompt, cap_tokens=cap, expected_output_tokens=usual)
-        weight = charge(STRATEGIES[name], ask, plant.layout.request_blocks)
+        weight = charge(STRATEGIES[name], ask, backend.layout.request_blocks)
         assert (asked.cap_tokens[row], asked.charge[row]) == (cap, weight)
-        assert asked.refused_for_good[row] == (prompt >= 1024 or weight > opened.capacity)
-    assert caps(np.array([0, 5]), np.array([1000, 1022]), 1024, None).tolist() == [24, 2]
+        assert asked.refused_for_good[row] == (prompt >= 1024 or weight > applied.capacity)
+    assert effective_caps(np.array([0, 5]), np.array([1000, 1022]), 1024, None).tolist() == [24, 2]
 
 
 def test_client_profiles_become_rules() -> None:
@@ -300,13 +312,13 @@ traffic: {duration: 5s, classes: [{name: a, rate: 1/s, prompt_tokens: 1, output_
 """
 
 
-def llama() -> Plant:
-    return build_plant(parse(LLAMA), offline=True)
+def llama() -> Backend:
+    return build_backend(parse(LLAMA), offline=True)
 
 
 def test_the_roofline_is_bytes_over_bandwidth_and_flops_over_peak() -> None:
-    plant = llama()
-    step, efficiency = plant.service.step, plant.service.efficiency
+    backend = llama()
+    step, efficiency = backend.service.step, backend.service.efficiency
     assert efficiency is not None
     # Llama-3.1-8B on an H100 SXM (3,350 GB/s, 989.5 TFLOP/s bf16): 8,030,261,248 parameters, of which the embedding
     # (128,256 × 4,096) is not read; KV of a token 2 × 32 × 8 × 128 × 2 B; between its products a token's states take
@@ -318,18 +330,18 @@ def test_the_roofline_is_bytes_over_bandwidth_and_flops_over_peak() -> None:
     assert step.prefill_token_s == pytest.approx((read + passing_s) / efficiency, rel=1e-3)
     assert step.decode_sequence_s == pytest.approx((written + passing_s) / efficiency, rel=1e-3)
     assert step.kv_token_s == pytest.approx(131072 / 3350e9 / efficiency, rel=1e-3)
-    assert plant.service.band_share == 0.25
+    assert backend.service.band_share == 0.25
 
 
 def test_a_hybrid_s_default_of_sequences_is_what_its_states_allow() -> None:
     """VLLM's default of 1,024 on an H100 would not start there; asked for, it is refused."""
     text = "model: Qwen/Qwen3.5-27B\ndeployment: {gpu: h100, max_model_len: 8192MORE}\n"
     text += "traffic: {duration: 9s, classes: [{name: a, rate: 1/s, prompt_tokens: 9, output_tokens: 9}]}\n"
-    plant = build_plant(parse_traffic(text.replace("MORE", ""), file="t.yaml"), offline=True)
-    assert plant.settings.max_num_seqs == plant.blocks < 1024
-    assert any("as many as there are blocks for recurrent states" in note for note in plant.notes)
+    backend = build_backend(parse_traffic(text.replace("MORE", ""), file="t.yaml"), offline=True)
+    assert backend.settings.max_num_seqs == backend.blocks < 1024
+    assert any("the number of blocks for recurrent states" in note for note in backend.notes)
     with pytest.raises(DoesNotStartError, match=r"above the .* blocks that hold recurrent state"):
-        build_plant(parse_traffic(text.replace("MORE", ", max_num_seqs: 1024"), file="t.yaml"), offline=True)
+        build_backend(parse_traffic(text.replace("MORE", ", max_num_seqs: 1024"), file="t.yaml"), offline=True)
 
 
 def test_a_pool_that_was_asked_for_has_no_band() -> None:
@@ -338,7 +350,7 @@ def test_a_pool_that_was_asked_for_has_no_band() -> None:
     text = "model: meta-llama/Llama-3.1-8B-Instruct\ndeployment: {gpu: h100, engine: ENGINE, max_model_len: 8192}\n"
     text += "traffic: {duration: 9s, classes: [{name: a, rate: 1/s, prompt_tokens: 9, output_tokens: 9}]}\n"
     left, asked = (
-        build_plant(parse_traffic(text.replace("ENGINE", engine), file="t.yaml"), offline=True)
+        build_backend(parse_traffic(text.replace("ENGINE", engine), file="t.yaml"), offline=True)
         for engine in ("vllm", "llama.cpp")
     )
     assert left.band_share > 0
@@ -347,13 +359,13 @@ def test_a_pool_that_was_asked_for_has_no_band() -> None:
 
 
 def test_safety_fraction_is_the_pool_less_its_band() -> None:
-    plant = replace(llama(), kv_bytes=1000, kv_bytes_low=964)
-    fraction, terms, binds = safety_fraction(plant)
+    backend = replace(llama(), kv_bytes=1000, kv_bytes_low=964)
+    fraction, terms, binds = safety_fraction(backend)
     assert fraction == 0.96
     assert terms["budget_band_share"] == pytest.approx(0.036)
-    assert "band" in binds
-    assert safety_fraction(replace(plant, kv_bytes_low=1000))[0] == 1.0
-    assert safety_fraction(plant, count_error_share=0.1)[0] == 0.86  # floor of 0.964 × 0.9 = 0.8676
+    assert "3.6% smaller than planned" in binds
+    assert safety_fraction(replace(backend, kv_bytes_low=1000))[0] == 1.0
+    assert safety_fraction(backend, count_error_share=0.1)[0] == 0.86  # floor of 0.964 × 0.9 = 0.8676
 
 
 def test_the_recommended_cap_is_the_least_that_keeps_to_the_bound() -> None:
@@ -373,7 +385,7 @@ def test_the_recommended_cap_is_the_least_that_keeps_to_the_bound() -> None:
         assert mean_truncated(drawn, smaller) > 0.01
     assert answer.safety_fraction == 1.0
     assert [one.name for one in answer.per_class] == ["short"]
-    assert answer.reason.endswith("of all answers, and the only one played: kvplan recommend plays others too")
+    assert answer.reason.endswith("cuts off at most 1% of all answers; kvplan recommend compares caps")
 
 
 def test_a_recommendation_keeps_the_bounds_of_the_file_and_says_that_its_cap_was_given() -> None:
@@ -387,10 +399,29 @@ def test_a_recommendation_keeps_the_bounds_of_the_file_and_says_that_its_cap_was
         reasons.append(found.recommendation.reason)
     assert "more than 0%" in reasons[0]
     assert "more than" not in reasons[1]
-    assert all(
-        reason.endswith("It was given, and the only one played: kvplan recommend plays others too")
-        for reason in reasons
-    )
+    assert all(reason.endswith("It comes from the traffic file; kvplan recommend compares caps") for reason in reasons)
+
+
+@pytest.mark.parametrize("limit", [0.005, 0.2])
+def test_the_played_cap_keeps_to_the_limit_of_the_file(limit: float) -> None:
+    """Where the file limits truncated answers, that limit stands for the usual 1 %, and the reason names it."""
+    traffic = parse(BUSY + f"limits: {{truncated_share: {{max: {limit}}}}}\n")
+    found = with_recommendation(simulate(traffic, strategies=["worst_case_default_cap"], seeds=2))
+    cap, caps = found.inputs.default_max_tokens, round_caps(1024)
+    drawn = [sample(traffic, seed) for seed in (5, 6)]
+    assert mean_truncated(drawn, cap) <= limit
+    assert cap == caps[0] or mean_truncated(drawn, caps[caps.index(cap) - 1]) > limit
+    source = f"the smallest round cap that cuts off at most {100 * limit:g}% of all answers, the file's limits."
+    assert found.inputs.default_max_tokens_source.startswith(source)
+    assert found.recommendation is not None
+    assert source in found.recommendation.reason
+
+
+def test_a_limit_that_no_round_cap_keeps_leaves_the_whole_window() -> None:
+    text = BUSY.replace("{lognormal: {p50: 30, p95: 120}}", "900").replace("output_tokens: 50", "output_tokens: 900")
+    found = simulate(parse(text + "limits: {truncated_share: {max: 0}}\n"), strategies=["none"], seeds=1).inputs
+    assert found.default_max_tokens == 1024
+    assert found.default_max_tokens_source.startswith("the whole window: every smaller round cap cuts off more than 0%")
 
 
 def test_a_short_run_s_cap_is_judged_by_all_of_its_seeds() -> None:
@@ -421,14 +452,14 @@ def test_the_closed_form_bound_of_equal_requests() -> None:
     entry = "{name: a, rate: 1/s, prompt_tokens: 100, output_tokens: 60, max_tokens: {value: 60}}"
     text = POOL + f"traffic: {{duration: 50s, classes: [{entry}]}}\n"
     traffic = parse(text)
-    plant = build_plant(traffic)
-    opened = door(STRATEGIES["worst_case"], plant, traffic.admission, traffic.deployment, 60)
+    backend = build_backend(traffic)
+    applied = apply_strategy(STRATEGIES["worst_case"], backend, traffic.admission, traffic.deployment, 60)
     asked = requests_for(
-        sample(traffic, 0), opened, plant, seed=0, client_timeouts_s=(float("inf"),), expected_output_tokens=(60,)
+        sample(traffic, 0), applied, backend, seed=0, client_timeouts_s=(float("inf"),), expected_output_tokens=(60,)
     )
     # work = 100 × (0.001 + 0.00001 / 2) + 60 × (0.0005 + 0.00001 × 130) = 0.2085 s; the ledger of 100 blocks holds ten
     # of 10 blocks over 60 steps, max_num_seqs only 8: base × 60 / 8 = 0.075 s
-    found, binds = sustainable_per_s(asked, opened, plant)
+    found, binds = sustainable_per_s(asked, applied, backend)
     assert found == pytest.approx(1 / (0.2085 + 0.075), rel=1e-9)
     assert binds == "the GPU's speed"
 
@@ -440,46 +471,48 @@ def test_intervals_are_student_s() -> None:
 
 def test_an_efficiency_scales_the_whole_step() -> None:
     traffic = parse(LLAMA)
-    plant = build_plant(traffic, offline=True)
-    assert plant.model is not None
+    backend = build_backend(traffic, offline=True)
+    assert backend.model is not None
     from kvplan.capacity import fit
     from kvplan.simulation.deployment import plan_deployment
 
     deployment = plan_deployment(traffic.deployment)
     assert deployment.gpu is not None
     half = roofline(
-        plant.model, deployment, deployment.gpu, fit(plant.model, deployment).plan, efficiency=EFFICIENCY / 2
+        backend.model, deployment, deployment.gpu, fit(backend.model, deployment).plan, efficiency=EFFICIENCY / 2
     )
-    assert half.step.base_s == pytest.approx(2 * plant.service.step.base_s)
-    assert half.step.kv_token_s == pytest.approx(2 * plant.service.step.kv_token_s)
+    assert half.step.base_s == pytest.approx(2 * backend.service.step.base_s)
+    assert half.step.kv_token_s == pytest.approx(2 * backend.service.step.kv_token_s)
 
 
 def test_another_engine_s_scheduler_is_said_to_be_assumed() -> None:
-    assert not any("scheduled as vLLM" in note for note in build_plant(parse(BUSY)).notes)
-    other = build_plant(parse(BUSY.replace("deployment:\n", "deployment:\n  engine: sglang\n")))
-    assert "requests are scheduled as vLLM does: of sglang only pool and pages are known" in other.notes
+    assert not any("scheduled as by vLLM" in note for note in build_backend(parse(BUSY)).notes)
+    other = build_backend(parse(BUSY.replace("deployment:\n", "deployment:\n  engine: sglang\n")))
+    assert "requests are scheduled as by vLLM: only the pool and its pages are sglang's own" in other.notes
 
 
 def test_what_is_priced_but_not_played_is_said() -> None:
     text = BUSY.replace("deployment:", "model: meta-llama/Llama-3.1-8B-Instruct\ndeployment:\n  pipeline_parallel: 2")
-    notes = build_plant(parse(text.replace(", block_tokens: 16", "")), offline=True).notes
-    assert any(note.startswith("the 2 pipeline stages are played as one: vLLM keeps a smaller batch") for note in notes)
-    assert not any("stages" in note for note in build_plant(parse(BUSY)).notes)
+    notes = build_backend(parse(text.replace(", block_tokens: 16", "")), offline=True).notes
+    assert any(
+        note.startswith("the 2 pipeline stages are simulated as one: vLLM keeps a smaller batch") for note in notes
+    )
+    assert not any("stages" in note for note in build_backend(parse(BUSY)).notes)
 
 
 def test_speculation_is_priced_and_not_played() -> None:
     """Llama-3.2-1B guesses for 3.1-8B: its bf16 weights (1,235,814,400 × 2 B) and its KV leave the pool smaller."""
     draft = "speculative_tokens: 3, draft_model: meta-llama/Llama-3.2-1B-Instruct, gpu: h100"
     alone, guessed = (
-        build_plant(parse(LLAMA.replace("gpu: h100", text)), offline=True) for text in ("gpu: h100", draft)
+        build_backend(parse(LLAMA.replace("gpu: h100", text)), offline=True) for text in ("gpu: h100", draft)
     )
     assert alone.kv_bytes is not None
     assert guessed.kv_bytes is not None
     assert alone.kv_bytes - guessed.kv_bytes >= 1_235_814_400 * 2
-    assert any(note.startswith("tokens guessed ahead are priced, not played") for note in guessed.notes)
+    assert any(note.startswith("speculative decoding is priced but not simulated") for note in guessed.notes)
     assert guessed.service.step == alone.service.step
     measured = parse(BUSY.replace("deployment:", "deployment:\n  speculative_tokens: 3"))
-    assert build_plant(measured).blocks == build_plant(parse(BUSY)).blocks
+    assert build_backend(measured).blocks == build_backend(parse(BUSY)).blocks
 
 
 @pytest.mark.parametrize(
@@ -489,9 +522,9 @@ def test_speculation_is_priced_and_not_played() -> None:
 def test_a_plan_that_cannot_tell_is_not_played(key: str, option: str) -> None:
     text = LLAMA.replace("gpu: h100", f"gpu: h100, engine: tensorrt-llm, {option}")
     with pytest.raises(UnsupportedModelError, match="cannot tell") as caught:
-        build_plant(parse(text), offline=True)
+        build_backend(parse(text), offline=True)
     assert caught.value.key == f"deployment.{key}"
-    assert f"take {key.replace('_', '-')} out" in (caught.value.hint or "")
+    assert f"remove {key.replace('_', '-')} from the file" in (caught.value.hint or "")
 
 
 def test_slots_that_find_no_memory_do_not_start() -> None:
@@ -499,6 +532,6 @@ def test_slots_that_find_no_memory_do_not_start() -> None:
     weights; one of them would fit."""
     text = LLAMA.replace("gpu: h100, max_model_len: 32768", "gpu: 4090, engine: llama.cpp, max_model_len: WINDOW")
     shorter = parse(text.replace("WINDOW", "32768"))
-    assert build_plant(shorter, offline=True).settings.max_model_len == 32768
+    assert build_backend(shorter, offline=True).settings.max_model_len == 32768
     with pytest.raises(DoesNotStartError, match="would not start"):
-        build_plant(parse(text.replace("WINDOW", "131072, max_num_seqs: 4")), offline=True)
+        build_backend(parse(text.replace("WINDOW", "131072, max_num_seqs: 4")), offline=True)

@@ -8,9 +8,7 @@ from kvplan.capacity import fit
 from kvplan.engines.base import Deployment
 from kvplan.model import ModelSpec
 from kvplan.profiles.loader import load_gpu
-from kvplan.simulation.parameters import expert_parameters
-from kvplan.simulation.roofline import link_bytes_per_s, roofline
-from kvplan.simulation.service import Service, at_efficiency
+from kvplan.simulation.step_time import Service, at_efficiency, expert_parameters, link_bytes_per_s, roofline
 from kvplan.sources import read_model
 
 DENSE = "meta-llama/Llama-3.1-8B-Instruct"

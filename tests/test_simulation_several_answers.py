@@ -10,12 +10,12 @@ import pytest
 from kvplan.admission import STRATEGIES
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.errors import InputError
-from kvplan.simulation.answers import fan_out, gathered
+from kvplan.simulation.backend import build_backend
 from kvplan.simulation.bounds import sustainable_per_s
-from kvplan.simulation.doors import door, requests_for
-from kvplan.simulation.engine import run_kernel
-from kvplan.simulation.plant import build_plant
-from kvplan.simulation.run import simulate
+from kvplan.simulation.front_door import apply_strategy, requests_for
+from kvplan.simulation.kernel.run import run_kernel
+from kvplan.simulation.parallel_sampling import fan_out, merge_sequences
+from kvplan.simulation.simulate import simulate
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Watch
 from kvplan.traffic.distributions import Choices, Constant
 from kvplan.traffic.load import parse_traffic
@@ -75,7 +75,7 @@ def test_one_reservation_until_the_last_answer() -> None:
         watch=Watch(),
         compiled=False,
     )
-    rows = gathered(run.rows, played.parent)
+    rows = merge_sequences(run.rows, played.parent)
     assert run.totals.reserved_peak == 12
     assert rows.outcome.tolist() == [Outcome.COMPLETED] * 2
     assert rows.output_tokens.tolist() == [120, 5]
@@ -123,15 +123,15 @@ def test_the_sustainable_rate_counts_a_prompt_once_a_request() -> None:
     found = {}
     for caching in ("true", "false"):
         traffic = parse_traffic(text.replace("deployment:", f"deployment:\n  prefix_caching: {caching}"), file="t.yaml")
-        plant = build_plant(traffic)
-        opened = door(STRATEGIES["none"], plant, traffic.admission, traffic.deployment, 64)
+        backend = build_backend(traffic)
+        applied = apply_strategy(STRATEGIES["none"], backend, traffic.admission, traffic.deployment, 64)
         arrivals = sample(traffic, 5)
         assert arrivals.answers is not None
         assert arrivals.answer_tokens is not None
         asked = requests_for(
-            arrivals, opened, plant, seed=5, client_timeouts_s=[float("inf")], expected_output_tokens=(1,)
+            arrivals, applied, backend, seed=5, client_timeouts_s=[float("inf")], expected_output_tokens=(1,)
         )
-        found[caching] = sustainable_per_s(fan_out(asked, arrivals.answers, arrivals.answer_tokens), opened, plant)
+        found[caching] = sustainable_per_s(fan_out(asked, arrivals.answers, arrivals.answer_tokens), applied, backend)
     assert found["true"][0] == pytest.approx(1 / (2.0 + 3 * 0.016))
     assert found["false"][0] == pytest.approx(1 / 8.0)
 
@@ -206,11 +206,11 @@ def test_charges_multiply() -> None:
         charges = []
         for n in (1, 4):
             traffic = parse_traffic(MIX.format(n=n), file="t.yaml")
-            plant = build_plant(traffic)
-            opened = door(strategy, plant, traffic.admission, traffic.deployment, 64)
+            backend = build_backend(traffic)
+            applied = apply_strategy(strategy, backend, traffic.admission, traffic.deployment, 64)
             arrivals = sample(traffic, 5)
             asked = requests_for(
-                arrivals, opened, plant, seed=5, client_timeouts_s=[float("inf")], expected_output_tokens=(60, 20)
+                arrivals, applied, backend, seed=5, client_timeouts_s=[float("inf")], expected_output_tokens=(60, 20)
             )
             charges.append(asked.charge)
         chat = sample(traffic, 5).class_index == 0

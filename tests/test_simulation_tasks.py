@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from kvplan.errors import InputError
-from kvplan.simulation import compiled as numba_kernel
-from kvplan.simulation import engine, playing, tasks
-from kvplan.simulation.kernel import play as kernel_play
-from kvplan.simulation.memory import Memory
-from kvplan.simulation.run import simulate
+from kvplan.simulation import tasks
+from kvplan.simulation.kernel import compiled as numba_kernel
+from kvplan.simulation.kernel import run as kernel_run
+from kvplan.simulation.kernel.arrays import Arrays
+from kvplan.simulation.kernel.event_loop import event_loop
+from kvplan.simulation.simulate import simulate
 from kvplan.simulation.tasks import Task, TaskResult
 from kvplan.traffic.load import parse_traffic
 
@@ -81,9 +82,9 @@ def test_a_run_whose_first_requests_take_long_says_so(monkeypatch: pytest.Monkey
     """The number of its requests does not tell: an overload, in which each is preempted again and again. A clock that
     goes forward a hundred seconds whenever it is read stands for the time that this takes."""
     clock = itertools.count(0.0, 100.0)
-    monkeypatch.setattr(engine, "_PILOT_ROWS", 300)
+    monkeypatch.setattr(kernel_run, "_PILOT_ROWS", 300)
     monkeypatch.setattr(time, "process_time", lambda: next(clock))
-    monkeypatch.setattr(engine, "compiling_pays", lambda _: False)
+    monkeypatch.setattr(kernel_run, "compiling_pays", lambda _: False)
     events: list[str] = []
     traffic = parse_traffic(TRAFFIC, file="t.yaml")
     simulate(traffic, strategies=["none"], seeds=1, say=events.append)
@@ -95,7 +96,7 @@ def test_a_run_whose_first_requests_take_long_says_so(monkeypatch: pytest.Monkey
 def test_how_long_the_kernel_loads_is_not_taken_for_its_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes forward a hundred seconds with the first piece, and not at all after it."""
     clock = itertools.chain([0.0], itertools.repeat(100.0))
-    monkeypatch.setattr(engine, "_PILOT_ROWS", 300)
+    monkeypatch.setattr(kernel_run, "_PILOT_ROWS", 300)
     monkeypatch.setattr(time, "process_time", lambda: next(clock))
     events: list[str] = []
     traffic = parse_traffic(TRAFFIC, file="t.yaml")
@@ -107,16 +108,16 @@ def test_a_run_whose_first_requests_take_long_is_compiled(monkeypatch: pytest.Mo
     """From the start, with the same answer."""
     traffic = parse_traffic(TRAFFIC, file="t.yaml")
     plain = simulate(traffic, strategies=["none"], seeds=1, compiled=False)
-    monkeypatch.setattr(engine, "_PILOT_ROWS", 300)
-    monkeypatch.setattr(engine, "compiling_pays", lambda _: True)
+    monkeypatch.setattr(kernel_run, "_PILOT_ROWS", 300)
+    monkeypatch.setattr(kernel_run, "compiling_pays", lambda _: True)
     asked: list[object] = []
 
-    def compiled_play(say: object) -> object:
+    def compiled_event_loop(say: object) -> object:
         asked.append(say)
-        return kernel_play.play
+        return event_loop
 
-    monkeypatch.setattr(numba_kernel, "compiled_play", compiled_play)
-    monkeypatch.setattr(playing, "Memory", lambda *, compiled: Memory(compiled=False))
+    monkeypatch.setattr(numba_kernel, "compiled_event_loop", compiled_event_loop)
+    monkeypatch.setattr(kernel_run, "Arrays", lambda *, compiled: Arrays(compiled=False))
     again = simulate(traffic, strategies=["none"], seeds=1)
     assert len(asked) == 1
     assert again.strategies[0].seeds == plain.strategies[0].seeds

@@ -14,6 +14,7 @@ import pytest
 
 from kvplan.check.measure import measure
 from kvplan.errors import InputError
+from kvplan.simulation.tasks import RunOptions
 from kvplan.sweep import cluster_executor, sweep
 from kvplan.traffic.load import parse_traffic
 from tests.small_pool import small_pool
@@ -145,8 +146,8 @@ def test_a_cluster_loses_a_worker_and_nothing_else(cluster: tuple[str, list[subp
     assert workers[0].wait(10) == -signal.SIGKILL
     traffic = parse_traffic(TRAFFIC, file="traffic.yaml")
     with cluster_executor(address) as executor:
-        far = measure(traffic, seeds=4, executor=executor)
-    near = measure(traffic, seeds=4, workers=1)
+        far = measure(traffic, RunOptions(seeds=4, executor=executor))
+    near = measure(traffic, RunOptions(seeds=4, workers=1))
     assert far.simulation is not None
     assert near.simulation is not None
     figures = [[seed.figures for seed in found.strategies[0].seeds] for found in (far.simulation, near.simulation)]

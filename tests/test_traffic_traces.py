@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kvplan.errors import InputError
-from kvplan.simulation.plant import build_plant
+from kvplan.simulation.backend import build_backend
 from kvplan.traffic.arrival_processes import OnOff, arrival_times
 from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.load import load_traffic, parse_traffic
@@ -361,7 +361,7 @@ def test_the_written_file_runs_whatever_the_lengths_and_the_name(tmp_path: Path)
         text = traffic_text(describe_trace(path), name='odd: "#1"')
         found = parse_traffic(text, file=str(tmp_path / "mix.yaml"))
         assert (found.model, found.deployment.max_model_len, found.classes[0].name) == (model, window, 'odd: "#1"')
-        assert build_plant(found, offline=True).settings.max_model_len == window
+        assert build_backend(found, offline=True).settings.max_model_len == window
         assert ("refused for good" in text) == (longest > window)
 
 

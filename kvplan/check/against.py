@@ -32,7 +32,7 @@ def figures(measured: Measured) -> dict[str, float | None]:
 def _window(measured: Measured) -> int | None:
     if measured.fit is not None:
         return measured.fit.max_model_len
-    return None if measured.simulation is None else measured.simulation.plant.settings.max_model_len
+    return None if measured.simulation is None else measured.simulation.backend.settings.max_model_len
 
 
 def changes(before: Mapping[str, float | None], after: Mapping[str, float | None]) -> tuple[Change, ...]:

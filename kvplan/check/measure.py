@@ -1,51 +1,36 @@
 """A traffic file planned and played: what ``check`` judges and ``compare`` compares. An engine that does not start is
 an answer, too."""
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict, Unpack
 
 from kvplan.capacity import DOES_NOT_FIT, Fit, fit
 from kvplan.check.results import Measured
 from kvplan.engines.base import Deployment
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
-from kvplan.simulation.bounds import judged_strategy
+from kvplan.simulation.backend import DoesNotStartError
 from kvplan.simulation.deployment import plan_deployment
-from kvplan.simulation.plant import DoesNotStartError
-from kvplan.simulation.run import simulate
-from kvplan.simulation.workers import Progress
+from kvplan.simulation.front_door import judged_strategy
+from kvplan.simulation.simulate import run_simulation
+from kvplan.simulation.tasks import RunOptions
 from kvplan.traffic.spec import Traffic
 from kvplan.units import format_bytes
 
 
-class Playing(TypedDict, total=False):
-    """How a file is looked up and played: arguments of ``simulate``."""
-
-    seeds: int | None
-    seed: int | None
-    workers: int | None
-    executor: Executor | None
-    offline: bool
-    profiles_folder: str | Path | None
-    progress: Progress | None
-    say: Callable[[str], None] | None
-
-
 def measure(
     traffic: Traffic,
+    options: RunOptions,
     *,
     model: ModelSpec | None = None,
     prices_per_hour: Mapping[str, float] | None = None,
-    **playing: Unpack[Playing],
 ) -> Measured:
     """The file's plan, and its traffic played under the policy that the file names.
 
     ``model`` replaces the one that the file names. ``prices_per_hour`` are of one GPU, by the profile's name, and win
     over the profile's own.
     """
-    offline, profiles_folder = playing.get("offline", False), playing.get("profiles_folder")
+    offline, profiles_folder = options.offline, options.profiles_folder
     if model is None and traffic.model is not None:
         from kvplan.sources import read_model
 
@@ -58,7 +43,7 @@ def measure(
     simulation, trouble = None, _trouble(planned)
     if trouble is None:
         try:
-            simulation = simulate(traffic, model=model, strategies=(judged_strategy(traffic).name,), **playing)
+            simulation = run_simulation(traffic, options, model=model, strategies=(judged_strategy(traffic).name,))
         except DoesNotStartError as error:
             trouble = error.message
     return Measured(

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Literal
 
 from kvplan.check.results import Bound, Measured, Reading
-from kvplan.simulation.results import Figures, SeedResult, Simulation, StrategyResult
-from kvplan.simulation.run import is_random
-from kvplan.simulation.statistics import SHARES, mean_interval
+from kvplan.simulation.aggregate import mean_interval
+from kvplan.simulation.results import SHARES, Figures, SeedResult, Simulation, StrategyResult
+from kvplan.simulation.simulate import is_random
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +126,12 @@ def _plan_figure(measured: Measured, _: str | None, *, name: str) -> Reading:
             "concurrency_at_max_model_len": float(measured.fit.concurrency),
         }
     elif measured.simulation is not None:
-        plant = measured.simulation.plant
-        concurrency = plant.blocks / plant.layout.request_blocks(plant.settings.max_model_len)
+        backend = measured.simulation.backend
+        concurrency = backend.blocks / backend.layout.request_blocks(backend.settings.max_model_len)
         values = {
-            "kv_pool_bytes": plant.kv_bytes,
-            "kv_pool_tokens": int(concurrency * plant.settings.max_model_len),
-            "longest_window_tokens": plant.longest_window_tokens,
+            "kv_pool_bytes": backend.kv_bytes,
+            "kv_pool_tokens": int(concurrency * backend.settings.max_model_len),
+            "longest_window_tokens": backend.longest_window_tokens,
             "concurrency_at_max_model_len": concurrency,
         }
     else:

@@ -156,7 +156,7 @@ def _from_run(
 ) -> _Learnt:
     """The efficiency that fits a measured run."""
     from kvplan.calibration.run import calibrate_run, run_calibration_text, settings_beside
-    from kvplan.simulation.measured import read_measured_run
+    from kvplan.simulation.measured_run import read_measured_run
     from kvplan.traffic.load import load_traffic, parse_traffic
 
     if traffic is not None:

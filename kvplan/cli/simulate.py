@@ -64,7 +64,7 @@ def run(
     """Play this traffic against the KV pool: admission strategies side by side, and what to set."""
     from kvplan.admission import DEFAULT_STRATEGIES
     from kvplan.recommend import with_recommendation
-    from kvplan.simulation.run import simulate
+    from kvplan.simulation.simulate import simulate
 
     folder = options.profiles_folder(profiles)
     _check_files(requests, plot, report, force=force)
@@ -98,9 +98,10 @@ def run(
     caps: Sequence[CapPoint] = ()
     if plot is not None or report is not None:
         from kvplan.recommend.caps import cap_curve
+        from kvplan.simulation.tasks import RunOptions
 
         with progress_bar("curves") as step:
-            caps = cap_curve(result, workers=workers, profiles_folder=folder, progress=step, say=talk)
+            caps = cap_curve(result, RunOptions(workers=workers, profiles_folder=folder, progress=step, say=talk))
     if requests is not None:
         from kvplan.report.requests_csv import lines
 
@@ -146,7 +147,7 @@ def _budgeted(result: "Simulation", *, offline: bool, profiles_folder: Path | No
     from kvplan.capacity import fit
     from kvplan.simulation.deployment import plan_deployment
 
-    wanted, model = result.traffic.deployment, result.plant.model
+    wanted, model = result.traffic.deployment, result.backend.model
     if model is None or wanted.kv_pool is not None:
         return None
     return fit(model, plan_deployment(wanted, offline=offline, profiles_folder=profiles_folder, model_id=model.id))

@@ -17,6 +17,7 @@ from kvplan.engines.base import Deployment, EngineVersion
 from kvplan.errors import InputError, KvplanError, UnsupportedModelError
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
+from kvplan.simulation.tasks import RunOptions
 from kvplan.simulation.workers import Progress
 from kvplan.sweep import sweep
 from kvplan.traffic.spec import MOST_REPLICAS, Limit, PlannedDeployment, Traffic
@@ -175,11 +176,9 @@ def _answer(
         if isinstance(load, Traffic):
             measured = measure(
                 replace(load, deployment=_deployed(load, choice)),
+                RunOptions(seeds=seeds, workers=1, profiles_folder=profiles_folder),
                 model=choice.model,
-                seeds=seeds,
-                workers=1,
                 prices_per_hour=prices_per_hour,
-                profiles_folder=profiles_folder,
             )
             found = _under_traffic(choice, measured)
         else:

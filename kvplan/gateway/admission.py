@@ -23,7 +23,7 @@ from kvplan.gateway.responses import Refusal
 from kvplan.gateway.routes import Demand
 
 if TYPE_CHECKING:
-    from kvplan.simulation.plant import Plant
+    from kvplan.simulation.backend import Backend
     from kvplan.traffic.spec import Traffic
 
 _USUAL_QUANTILE = 0.95
@@ -66,7 +66,9 @@ class GatewayPlan:
         return f"{strategy.name} {promises}"
 
 
-def gateway_plan(traffic: "Traffic", plant: "Plant", *, media_tokens: Mapping[str, int] | None = None) -> GatewayPlan:
+def gateway_plan(
+    traffic: "Traffic", backend: "Backend", *, media_tokens: Mapping[str, int] | None = None
+) -> GatewayPlan:
     """What ``traffic.admission`` lets one gateway promise for one engine, with the pool and charge of the simulation.
 
     The usual answer that ``quantile`` charges is the largest p95 of the file's classes, since a request does not say
@@ -76,15 +78,15 @@ def gateway_plan(traffic: "Traffic", plant: "Plant", *, media_tokens: Mapping[st
     strategy = STRATEGIES[admission.policy]
     capacity = _NO_LIMIT
     if strategy.counts == "blocks":
-        capacity = plant.promised_blocks(admission.safety_fraction)
+        capacity = backend.promised_blocks(admission.safety_fraction)
     elif strategy.counts == "requests":
-        capacity = admission.concurrency or plant.settings.max_num_seqs
+        capacity = admission.concurrency or backend.settings.max_num_seqs
     answers = [group.output_tokens for group in traffic.classes if group.output_tokens is not None]
     return GatewayPlan(
         promise=Promise(
-            window_tokens=plant.settings.max_model_len,
+            window_tokens=backend.settings.max_model_len,
             capacity=capacity,
-            request_blocks=plant.layout.request_blocks,
+            request_blocks=backend.layout.request_blocks,
             strategy=strategy,
             default_max_tokens=admission.default_max_tokens,
             expected_output_tokens=max((lengths.quantile(_USUAL_QUANTILE) for lengths in answers), default=0),
@@ -92,8 +94,8 @@ def gateway_plan(traffic: "Traffic", plant: "Plant", *, media_tokens: Mapping[st
             retry_after_jitter_share=admission.retry_after.jitter_share,
             media_tokens=dict(media_tokens or {}),
         ),
-        blocks=plant.blocks,
-        block_tokens=plant.layout.block_tokens,
+        blocks=backend.blocks,
+        block_tokens=backend.layout.block_tokens,
     )
 
 

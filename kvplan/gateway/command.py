@@ -13,7 +13,7 @@ from kvplan.gateway.app import Gateway, GatewayOptions
 from kvplan.gateway.engine_queries import check_pool, fetch_reported_pool
 from kvplan.gateway.server import listen, loop_factory, serve
 from kvplan.gateway.shared_ledger import LEAST_LEASE_S, SharedLedger
-from kvplan.simulation.plant import build_plant
+from kvplan.simulation.backend import build_backend
 from kvplan.traffic.load import load_traffic
 
 Say = Callable[[str], None]
@@ -23,8 +23,8 @@ def run(options: GatewayOptions, say: Say) -> int:
     """Plan, check, and serve until told to stop."""
     _check(options)
     traffic = load_traffic(options.traffic, profiles_folder=options.profiles_folder, overrides=options.overrides)
-    plant = build_plant(traffic, offline=options.offline, profiles_folder=options.profiles_folder)
-    plan = gateway_plan(traffic, plant, media_tokens=options.media_tokens)
+    backend = build_backend(traffic, offline=options.offline, profiles_folder=options.profiles_folder)
+    plan = gateway_plan(traffic, backend, media_tokens=options.media_tokens)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(options, plan, say))
     return 0

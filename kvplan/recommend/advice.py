@@ -9,9 +9,9 @@ from kvplan.engines import engine_of, parse_engine
 from kvplan.engines.engine import EngineMetrics
 from kvplan.recommend.player import Setting
 from kvplan.recommend.results import EngineAdvice, Played, Price, RetryAdvice, ScalingRule
+from kvplan.simulation.backend import Backend
 from kvplan.simulation.bounds import quantile_of
-from kvplan.simulation.doors import charged_blocks, requests_for
-from kvplan.simulation.plant import Plant
+from kvplan.simulation.front_door import charged_blocks, requests_for
 from kvplan.simulation.results import StrategyResult
 from kvplan.simulation.types import ClientRule, Integers
 from kvplan.traffic.arrivals import Arrivals
@@ -34,20 +34,20 @@ def engine_advice(setting: Setting, charged: Integers, result: StrategyResult) -
     largest of the usual powers of two whose full step (base + tokens × prefill) takes at most ``LONGEST_STEP_S``.
     ``charged`` are the blocks of each request; ``result`` brings the samples of one seed.
     """
-    plant, samples = setting.plant, result.samples
+    backend, samples = setting.backend, result.samples
     inside = 0 if samples is None or not len(samples.running) else int((samples.running + samples.waiting).max())
-    each = -(-inside // plant.replicas)
-    step, now = plant.service.step, plant.settings.max_num_batched_tokens
+    each = -(-inside // backend.replicas)
+    step, now = backend.service.step, backend.settings.max_num_batched_tokens
 
     def full_step_s(tokens: int) -> float:
         return step.base_s + tokens * step.prefill_token_s
 
     fitting = [tokens for tokens in _TOKEN_CHOICES if full_step_s(tokens) <= LONGEST_STEP_S]
     tokens = max(fitting, default=_TOKEN_CHOICES[0])
-    full = 1.25 * setting.opened().capacity / max(mean(charged), 1.0)
+    full = 1.25 * setting.applied().capacity / max(mean(charged), 1.0)
     return EngineAdvice(
         max_num_seqs=max(8, -(-max(math.ceil(full), each * _SEQS_HEADROOM) // 8) * 8),
-        max_num_seqs_now=plant.settings.max_num_seqs,
+        max_num_seqs_now=backend.settings.max_num_seqs,
         running_peak=each,
         max_num_batched_tokens=tokens,
         max_num_batched_tokens_now=now,
@@ -60,8 +60,8 @@ def charges(setting: Setting, arrivals: Arrivals) -> Integers:
     """The blocks that the ledger charges each request that can be served."""
     asked = requests_for(
         arrivals,
-        setting.opened(),
-        setting.plant,
+        setting.applied(),
+        setting.backend,
         seed=setting.first_seed,
         client_timeouts_s=[math.inf] * len(arrivals.clients),
         expected_output_tokens=[1] * len(arrivals.classes),
@@ -83,9 +83,9 @@ def retry_advice(
     By Little's law the mean hold, weighted by blocks, is h = mean reserved blocks / (requests/s × mean charge); a full
     ledger of C blocks gives back C / h blocks a second. Typical: the mean charge; long: the p95.
     """
-    capacity = setting.opened().capacity * setting.plant.replicas
+    capacity = setting.applied().capacity * setting.backend.replicas
     usual = mean(charged)
-    reserved = (answer.kv_reserved_mean_share or 0.0) * setting.plant.usable * setting.plant.replicas
+    reserved = (answer.kv_reserved_mean_share or 0.0) * setting.backend.usable * setting.backend.replicas
     arriving = answer.offered_per_s * usual
     hold_s = reserved / arriving if arriving > 0 else 0.0
     per_s = capacity / hold_s if hold_s > 0 else math.inf
@@ -118,8 +118,8 @@ def price(
     and half its answer, weighted by how long it stays). Idle when full: what the ledger keeps back and what
     reservations do not use, 1 − used / reserved × fraction.
     """
-    plant, window = setting.plant, setting.plant.settings.max_model_len
-    capacity = setting.opened().capacity
+    backend, window = setting.backend, setting.backend.settings.max_model_len
+    capacity = setting.applied().capacity
     largest = quantile_of(charged, setting.traffic.reservation_quantile)
     held: list[float] = []
     stays: list[float] = []
@@ -129,14 +129,14 @@ def price(
         cap = np.where(one.max_tokens[served] > 0, one.max_tokens[served], setting.cap)
         output = np.minimum(one.output_tokens[served], np.minimum(cap, window - prompt))
         middle = np.maximum(prompt + output // 2, 1)
-        held.append(float((charged_blocks(plant.layout, middle) * output).sum()))
+        held.append(float((charged_blocks(backend.layout, middle) * output).sum()))
         stays.append(float(output.sum()))
     mean_blocks = sum(held) / sum(stays) if sum(stays) else 0.0
     reserved = answer.kv_reserved_mean_share
     used_of_reserved = answer.kv_used_mean_share / reserved if reserved else None
     return Price(
-        worst_case_sequences=capacity // max(largest, 1) * plant.replicas,
-        expected_sequences=plant.usable * plant.replicas / mean_blocks if mean_blocks else 0.0,
+        worst_case_sequences=capacity // max(largest, 1) * backend.replicas,
+        expected_sequences=backend.usable * backend.replicas / mean_blocks if mean_blocks else 0.0,
         pool_idle_share=1.0 - answer.kv_used_mean_share,
         pool_idle_when_full_share=None if used_of_reserved is None else 1.0 - used_of_reserved * setting.fraction,
         answer=answer,
@@ -151,14 +151,14 @@ def engine_metrics(engine: str) -> EngineMetrics:
     return engine_of(version.name).metrics(version.release)
 
 
-def scaling_rules(plant: Plant, fraction: float, answer: Played) -> tuple[ScalingRule, ...]:
+def scaling_rules(backend: Backend, fraction: float, answer: Played) -> tuple[ScalingRule, ...]:
     """Thresholds for scaling replicas behind a worst-case front door.
 
     Its ledger fills before the engine does, so it is the first signal: out at 80 % reserved; in where n − 1 of n
     replicas would still be below that. The engine's KV gauge then reads used / reserved × fraction × 0.80, so a rule
     that waits for 0.9 never fires. A request that waits inside the engine has been admitted and should not wait at all.
     """
-    names, fleet = engine_metrics(plant.engine), max(plant.replicas, 2)
+    names, fleet = engine_metrics(backend.engine), max(backend.replicas, 2)
     reserved = answer.kv_reserved_mean_share
     gauge = answer.kv_used_mean_share / reserved * fraction * _LEDGER_FULL_SHARE if reserved else None
     fewer = _LEDGER_FULL_SHARE * (fleet - 1) / fleet

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ import numpy as np
 from kvplan.errors import InputError
 from kvplan.recommend.player import SAFE_POLICY, TRIAL_SEEDS, Player, Setting
 from kvplan.recommend.results import CapPoint, Constraints, FailedConstraint, Played
-from kvplan.simulation.bounds import judged_strategy, round_caps
+from kvplan.simulation.bounds import round_caps
+from kvplan.simulation.front_door import judged_strategy
 from kvplan.simulation.results import ClassRecommendation, Simulation
-from kvplan.simulation.workers import Progress
+from kvplan.simulation.tasks import RunOptions
 from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.distributions import Choice, Choices, Constant
 from kvplan.traffic.sample import sample
@@ -206,33 +206,26 @@ def cap_points(
     ]
 
 
-def cap_curve(
-    simulation: Simulation,
-    *,
-    workers: int | None = None,
-    profiles_folder: str | Path | None = None,
-    progress: Progress | None = None,
-    say: Callable[[str], None] | None = None,
-) -> tuple[CapPoint, ...]:
+def cap_curve(simulation: Simulation, options: RunOptions) -> tuple[CapPoint, ...]:
     """The judged strategy at each default cap worth a look, on the simulation's own first seeds.
 
     A strategy that fills in no cap is replaced by ``worst_case_default_cap``. Empty where every client sends a cap of
     its own, because a default changes nothing there.
     """
     limits = Constraints()
-    inputs, traffic, plant = simulation.inputs, simulation.traffic, simulation.plant
+    inputs, traffic, backend = simulation.inputs, simulation.traffic, simulation.backend
     drawn = sample(traffic, inputs.seed, scale=inputs.scale)
-    caps = candidates([drawn], plant.settings.max_model_len, limits)
+    caps = candidates([drawn], backend.settings.max_model_len, limits)
     if not caps:
         return ()
     seeds = min(inputs.seeds, TRIAL_SEEDS) if len(drawn) * len(caps) * TRIAL_SEEDS <= _MOST_REQUESTS else 1
     drawings = [drawn, *(sample(traffic, inputs.seed + turn, scale=inputs.scale) for turn in range(1, seeds))]
     judged = judged_strategy(traffic)
-    player = Player(workers=workers, profiles_folder=profiles_folder, progress=progress, say=say)
+    player = Player(options)
     settings = [
         Setting(
             traffic=traffic,
-            plant=plant,
+            backend=backend,
             strategy=judged.name if judged.fills_default_cap else SAFE_POLICY,
             cap=cap,
             fraction=inputs.safety_fraction,

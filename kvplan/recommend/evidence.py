@@ -19,11 +19,11 @@ from kvplan.recommend.player import PRICE_SEEDS, SAFE_POLICY, Player, Setting, p
 from kvplan.recommend.results import Advice, CapPoint, Constraints, ObservedUse, SafetyAnswer
 from kvplan.recommend.safety import played_fractions
 from kvplan.recommend.sensitivity import sensitivity
-from kvplan.simulation.bounds import judged_strategy, reservations, unset_share
-from kvplan.simulation.clients import client_table
-from kvplan.simulation.gather import describe_inputs
+from kvplan.simulation.assumptions import describe_inputs
+from kvplan.simulation.bounds import reservations, unset_share
+from kvplan.simulation.front_door import client_table, judged_strategy
 from kvplan.simulation.results import StrategyResult
-from kvplan.simulation.run import WARMUP_SHARE
+from kvplan.simulation.simulate import warmup_s
 from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.sample import sample
 
@@ -46,7 +46,7 @@ def advise(
 ) -> Advice:
     """The whole answer. ``drawings`` are the traffic of every seed; ``sources`` say where each limit comes from."""
     answer, chosen, figures = replace(found.answer, takes_samples=False), found.chosen, played(found.final)
-    traffic, plant, window = answer.traffic, answer.plant, answer.plant.settings.max_model_len
+    traffic, backend, window = answer.traffic, answer.backend, answer.backend.settings.max_model_len
     feasible = chosen.feasible and keeps(figures, chosen.truncated_share, limits)
     classes, unbounded = per_class(drawings, window, limits, answer.cap)
     few, next_seed = min(answer.seeds, PRICE_SEEDS), answer.first_seed + answer.seeds
@@ -60,11 +60,11 @@ def advise(
     )
     fresh_drawings = [sample(traffic, next_seed + turn, scale=answer.scale) for turn in range(answer.seeds)]
     unset, charged = unset_share(drawings), charges(answer, drawings[0])
-    clients, _ = client_table(drawings[0].clients, profiles_folder=player.profiles_folder)
+    clients, _ = client_table(drawings[0].clients, profiles_folder=player.options.profiles_folder)
     settled = replace(traffic.admission, safety_fraction=answer.fraction, default_max_tokens=answer.cap)
     return Advice(
         traffic=traffic,
-        plant=plant,
+        backend=backend,
         policy=answer.strategy,
         seed=answer.first_seed,
         seeds=answer.seeds,
@@ -90,12 +90,12 @@ def advise(
         check_truncated_share=mean_truncated(fresh_drawings, answer.cap),
         check_seed=next_seed,
         sensitivity=sensitivity(answer, has_default=unset > 0, limits=limits, player=player, window_tokens=window),
-        reservations=reservations(replace(traffic, admission=settled), drawings[0], plant, answer.cap),
+        reservations=reservations(replace(traffic, admission=settled), drawings[0], backend, answer.cap),
         price=price(answer, drawings, charged, answer=figures, none=none, worst_case=plain),
         engine=engine_advice(answer, charged, found.final),
         retry=retry_advice(answer, charged, figures, clients, traffic.admission.retry_after.jitter_share),
         fleet=fleet(answer, points=found.points, kept=feasible, drawings=drawings, limits=limits, player=player),
-        scaling=scaling_rules(plant, answer.fraction, figures),
+        scaling=scaling_rules(backend, answer.fraction, figures),
         observed=found.observed,
         runs=player.runs,  # after the last of them
         assumptions=_assumptions(answer, drawings[0]),
@@ -106,13 +106,13 @@ def _assumptions(answer: Setting, arrivals: Arrivals) -> tuple[str, ...]:
     traffic = answer.traffic
     inputs = describe_inputs(
         traffic,
-        answer.plant,
+        answer.backend,
         arrivals,
         names=(answer.strategy,),
         seed=answer.first_seed,
         seeds=answer.seeds,
         scale=answer.scale,
-        warmup_s=0.0 if traffic.duration_s is None else WARMUP_SHARE * traffic.duration_s,
+        warmup_s=warmup_s(traffic),
         default_cap=answer.cap,
         default_cap_source="recommended",
     )

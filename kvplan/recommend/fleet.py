@@ -31,7 +31,7 @@ def fleet(
     If a cap keeps them, the present number or fewer. If none does, the smallest cap within the truncation limit is
     taken, and replicas are added from the closed-form bound on until the rest holds too.
     """
-    now, cap = answer.plant.replicas, answer.cap
+    now, cap = answer.backend.replicas, answer.cap
     if not kept:
         enough = [point.default_max_tokens for point in points if point.truncated_share <= limits.max_truncated_share]
         if points and not enough:
@@ -43,8 +43,8 @@ def fleet(
     truncated = mean_truncated(drawings, cap)
 
     def tried(count: int) -> tuple[Played, bool]:
-        plant = replace(answer.plant, replicas=count)
-        (found,) = player.figures([replace(answer, plant=plant, cap=cap, seeds=min(TRIAL_SEEDS, answer.seeds))])
+        backend = replace(answer.backend, replicas=count)
+        (found,) = player.figures([replace(answer, backend=backend, cap=cap, seeds=min(TRIAL_SEEDS, answer.seeds))])
         return found, keeps(found, truncated, limits)
 
     if kept:

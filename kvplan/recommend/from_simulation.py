@@ -27,13 +27,13 @@ def with_recommendation(
     ``count_error_share``: how far a front door that counts prompt tokens itself may be below the engine; 0 when the
     engine counts.
     """
-    inputs, window = simulation.inputs, simulation.plant.settings.max_model_len
+    inputs, window = simulation.inputs, simulation.backend.settings.max_model_len
     limits, _ = constraints(
         simulation.traffic, {"truncated_share": max_truncated_share, "refused_share": max_refused_share}
     )
     first = sample(simulation.traffic, inputs.seed, scale=inputs.scale)
     drawings = enough(simulation.traffic, first, seed=inputs.seed, seeds=inputs.seeds, scale=inputs.scale)
-    fraction, terms, binds = safety_fraction(simulation.plant, count_error_share=count_error_share)
+    fraction, terms, binds = safety_fraction(simulation.backend, count_error_share=count_error_share)
     filled = next((one for one in simulation.strategies if one.default_max_tokens is not None), None)
     refused, cap = None if filled is None else filled.shares["refused_share"], inputs.default_max_tokens
     answer = Recommendation(

@@ -9,14 +9,14 @@ from kvplan.errors import InputError
 from kvplan.recommend.prometheus import Histogram, Metrics, read_metrics
 from kvplan.recommend.results import Constraints, ObservedUse, SafetyAnswer
 from kvplan.recommend.safety import BAND, COUNT, LOOK_AHEAD, binding_term, safety_fraction
-from kvplan.simulation.plant import Plant
+from kvplan.simulation.backend import Backend
 
 _DEVIATIONS = 3.0
 """One moment in 740 is above, were the requests independent and many."""
 
 
 def observe(
-    path: Path, *, plant: Plant, safety: SafetyAnswer, limits: Constraints, worst_case_sequences: int
+    path: Path, *, backend: Backend, safety: SafetyAnswer, limits: Constraints, worst_case_sequences: int
 ) -> ObservedUse:
     """The figures of a scrape and the updated fraction.
 
@@ -29,11 +29,11 @@ def observe(
     prompt = metrics.histogram("vllm:request_prompt_tokens") or _of_sglang(metrics, "prompt_tokens")
     output = metrics.histogram("vllm:request_generation_tokens") or _of_sglang(metrics, "generation_tokens")
     reserved, used, reserved_source = _reserved_and_used(metrics, prompt, output)
-    shares, blocks, taken = metrics.histogram("kvplan_used_share"), _blocks(metrics, plant), safety.terms
+    shares, blocks, taken = metrics.histogram("kvplan_used_share"), _blocks(metrics, backend), safety.terms
     # Of the planned pool; where the engine has more, nothing is missing.
-    band = None if blocks is None else max(0.0, 1.0 - usable_blocks(plant.layout, blocks) / plant.usable)
+    band = None if blocks is None else max(0.0, 1.0 - usable_blocks(backend.layout, blocks) / backend.usable)
     fraction, terms, binds = safety_fraction(
-        plant,
+        backend,
         count_error_share=taken[COUNT],
         look_ahead_share=taken[LOOK_AHEAD],
         risk_free=safety.risk_free_fraction,
@@ -107,13 +107,13 @@ def _requests(metrics: Metrics, prompt: Histogram | None, output: Histogram | No
     return known.count if known is not None else metrics.total("kvplan_admitted") or 0.0
 
 
-def _blocks(metrics: Metrics, plant: Plant) -> int | None:
+def _blocks(metrics: Metrics, backend: Backend) -> int | None:
     """The engine's number of blocks: vLLM's setting, or SGLang's tokens over the block size."""
     text = metrics.label("vllm:cache_config_info", "num_gpu_blocks")
     if text is not None and text.isdecimal():
         return int(text)
     tokens = metrics.highest("sglang:max_total_num_tokens")
-    return int(tokens) // plant.layout.block_tokens if tokens and isfinite(tokens) else None
+    return int(tokens) // backend.layout.block_tokens if tokens and isfinite(tokens) else None
 
 
 def _overbooking(fraction: float, used_share: float | None, shares: Histogram | None, sequences: int) -> float | None:

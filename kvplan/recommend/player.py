@@ -1,21 +1,17 @@
 """Plays settings: the same requests and random numbers meet every one of them, so that they differ by nothing else."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from kvplan.admission import STRATEGIES
 from kvplan.recommend.results import Played
+from kvplan.simulation.aggregate import over_seeds
+from kvplan.simulation.backend import Backend
 from kvplan.simulation.bounds import expected_outputs
-from kvplan.simulation.clients import client_table
-from kvplan.simulation.doors import Door, door
-from kvplan.simulation.gather import gather
-from kvplan.simulation.plant import Plant
+from kvplan.simulation.front_door import AppliedStrategy, apply_strategy, client_table
 from kvplan.simulation.results import StrategyResult
-from kvplan.simulation.run import WARMUP_SHARE, run_groups
-from kvplan.simulation.tasks import Task
-from kvplan.simulation.workers import Progress
+from kvplan.simulation.simulate import warmup_s
+from kvplan.simulation.tasks import RunOptions, Task, run_groups
 from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.sample import sample
 from kvplan.traffic.spec import Traffic
@@ -32,13 +28,13 @@ TRIAL_SEEDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One thing to play: a traffic on a plant behind a front door, on seeds ``first_seed``, + 1, ….
+    """One thing to play: a traffic on a backend behind a front door, on seeds ``first_seed``, + 1, ….
 
-    ``engine_plant`` is the plant that really stands there, where it is not the one that was planned.
+    ``engine_backend`` is the backend that really stands there, where it is not the one that was planned.
     """
 
     traffic: Traffic
-    plant: Plant
+    backend: Backend
     strategy: str
     cap: int
     fraction: float
@@ -46,16 +42,16 @@ class Setting:
     seeds: int
     scale: float = 1.0
     fills_default_cap: bool = True
-    engine_plant: Plant | None = None
+    engine_backend: Backend | None = None
     takes_samples: bool = False
 
-    def opened(self) -> Door:
+    def applied(self) -> AppliedStrategy:
         """The front door of this setting."""
         strategy = STRATEGIES[self.strategy]
         if self.fills_default_cap and strategy.counts == "blocks":
             strategy = replace(strategy, fills_default_cap=True)
         admission = replace(self.traffic.admission, safety_fraction=self.fraction)
-        return door(strategy, self.plant, admission, self.traffic.deployment, self.cap)
+        return apply_strategy(strategy, self.backend, admission, self.traffic.deployment, self.cap)
 
 
 class Player:
@@ -63,19 +59,11 @@ class Player:
 
     def __init__(
         self,
+        options: RunOptions,
         *,
-        workers: int | None = None,
-        executor: Executor | None = None,
-        profiles_folder: str | Path | None = None,
-        progress: Progress | None = None,
-        say: Callable[[str], None] | None = None,
         planned: int = 0,
     ) -> None:
-        self.workers = workers
-        self.executor = executor
-        self.profiles_folder = profiles_folder
-        self.progress = progress
-        self.say = say
+        self.options = options
         self.planned = planned
         self.runs = 0
 
@@ -85,19 +73,16 @@ class Player:
         before, self.runs = self.runs, self.runs + sum(len(tasks) for tasks, _, _ in groups)
 
         def step(done: int, _total: int) -> None:
-            if self.progress is not None:
-                self.progress(before + done, max(self.planned, self.runs))
+            if self.options.progress is not None:
+                self.options.progress(before + done, max(self.planned, self.runs))
 
         played = run_groups(
             [tasks for tasks, _, _ in groups],
             requests=max((len(first) for _, first, _ in groups), default=0),
-            workers=self.workers,
-            executor=self.executor,
-            progress=step,
-            say=self.say,
+            options=replace(self.options, progress=step),
         )
         return [
-            gather(tasks[0].opened, runs, first.classes, watched_s=watched_s)
+            over_seeds(tasks[0].applied, runs, first.classes, watched_s=watched_s)
             for (tasks, first, watched_s), runs in zip(groups, played, strict=True)
         ]
 
@@ -106,19 +91,18 @@ class Player:
         return [played(result) for result in self.play(settings)]
 
     def _tasks(self, setting: Setting) -> tuple[list[Task], Arrivals, float]:
-        traffic, opened = setting.traffic, setting.opened()
+        traffic, applied = setting.traffic, setting.applied()
         first = sample(traffic, setting.first_seed, scale=setting.scale)
-        clients, timeouts_s = client_table(first.clients, profiles_folder=self.profiles_folder)
-        warmup_s = 0.0 if traffic.duration_s is None else WARMUP_SHARE * traffic.duration_s
+        clients, timeouts_s = client_table(first.clients, profiles_folder=self.options.profiles_folder)
         expected = expected_outputs(traffic, first)
         tasks = [
             Task(
                 traffic=traffic,
-                plant=setting.engine_plant or setting.plant,
-                opened=opened,
+                backend=setting.engine_backend or setting.backend,
+                applied=applied,
                 seed=setting.first_seed + turn,
                 scale=setting.scale,
-                warmup_s=warmup_s,
+                warmup_s=warmup_s(traffic),
                 clients=clients,
                 client_timeouts_s=timeouts_s,
                 expected_output_tokens=expected,
@@ -128,7 +112,7 @@ class Player:
             )
             for turn in range(setting.seeds)
         ]
-        return tasks, first, (traffic.duration_s or first.duration_s) - warmup_s
+        return tasks, first, (traffic.duration_s or first.duration_s) - warmup_s(traffic)
 
 
 def played(result: StrategyResult) -> Played:

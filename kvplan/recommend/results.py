@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvplan.simulation.plant import Plant
+from kvplan.simulation.backend import Backend
 from kvplan.simulation.results import ClassRecommendation, ReservationRow
 from kvplan.traffic.spec import Traffic
 
@@ -198,7 +198,7 @@ class Advice:
     """
 
     traffic: Traffic
-    plant: Plant
+    backend: Backend
     policy: str
     seed: int
     seeds: int

@@ -6,7 +6,7 @@ from dataclasses import replace
 from kvplan.recommend.advice import charges, mean
 from kvplan.recommend.player import CURVE_SEEDS, Player, Setting
 from kvplan.recommend.results import FractionPoint, SafetyAnswer
-from kvplan.simulation.plant import Plant
+from kvplan.simulation.backend import Backend
 from kvplan.simulation.results import StrategyResult
 from kvplan.traffic.arrivals import Arrivals
 
@@ -18,7 +18,7 @@ LOOK_AHEAD, BAND, COUNT = "look_ahead_share", "budget_band_share", "token_count_
 
 
 def safety_fraction(
-    plant: Plant,
+    backend: Backend,
     *,
     count_error_share: float = 0.0,
     look_ahead_share: float = 0.0,
@@ -32,7 +32,7 @@ def safety_fraction(
     cap is stored. The look-ahead is that of draft tokens. The band is how far the pool may be below the plan, 0 for a
     measured or calibrated pool.
     """
-    band = plant.band_share if band_share is None else band_share
+    band = backend.band_share if band_share is None else band_share
     terms = {LOOK_AHEAD: look_ahead_share, BAND: band, COUNT: count_error_share}
     product = risk_free
     for taken in terms.values():
@@ -62,14 +62,14 @@ def _binding(terms: Mapping[str, float], risk_free: float) -> str:
     return "nothing is held back: the pool was measured, and the ledger counts the engine's own blocks"
 
 
-def look_ahead_share(plant: Plant, speculative_tokens: int, mean_charge_blocks: float) -> float:
+def look_ahead_share(backend: Backend, speculative_tokens: int, mean_charge_blocks: float) -> float:
     """Blocks that draft tokens may take beyond prompt + cap, over the blocks of an average reservation.
 
     ceil(drafts / block) / mean charge: an engine that speculates sets slots aside for drafts past the last token.
     """
     if not speculative_tokens or mean_charge_blocks <= 0:
         return 0.0
-    extra = -(-speculative_tokens // plant.layout.block_tokens)
+    extra = -(-speculative_tokens // backend.layout.block_tokens)
     return extra / (mean_charge_blocks + extra)
 
 
@@ -112,9 +112,9 @@ def risk_free_answer(start: Setting, arrivals: Arrivals, player: Player, count_e
 
     risk_free = largest_safe_fraction(is_safe)
     drafts = start.traffic.deployment.speculative_tokens
-    ahead = look_ahead_share(start.plant, drafts, mean(charges(start, arrivals)))
+    ahead = look_ahead_share(start.backend, drafts, mean(charges(start, arrivals)))
     fraction, terms, binds = safety_fraction(
-        start.plant, count_error_share=count_error_share, look_ahead_share=ahead, risk_free=risk_free
+        start.backend, count_error_share=count_error_share, look_ahead_share=ahead, risk_free=risk_free
     )
     if risk_free == 1.0:
         reason = f"the whole planned pool promised: no preemption in {start.seeds} seeds"
@@ -145,10 +145,11 @@ def settle(answer: Setting, player: Player) -> tuple[Setting, StrategyResult]:
 def played_fractions(answer: Setting, player: Player, blocks: int | None) -> tuple[FractionPoint, ...]:
     """Other fractions, played on an engine with its observed ``blocks``, or with the pool at the low end of its
     band."""
-    low = _low_plant(answer.plant, blocks)
+    low = _low_backend(answer.backend, blocks)
     tried = sorted({*_FRACTIONS, answer.fraction})
     settings = [
-        replace(answer, fraction=fraction, engine_plant=low, seeds=min(answer.seeds, CURVE_SEEDS)) for fraction in tried
+        replace(answer, fraction=fraction, engine_backend=low, seeds=min(answer.seeds, CURVE_SEEDS))
+        for fraction in tried
     ]
     return tuple(
         FractionPoint(safety_fraction=fraction, played=figures)
@@ -156,9 +157,13 @@ def played_fractions(answer: Setting, player: Player, blocks: int | None) -> tup
     )
 
 
-def _low_plant(plant: Plant, blocks: int | None) -> Plant:
-    """The plant with the smallest pool that its band allows, or the one that was observed; at least what one request
+def _low_backend(backend: Backend, blocks: int | None) -> Backend:
+    """The backend with the smallest pool that its band allows, or the one that was observed; at least what one request
     of the whole window takes."""
-    low = blocks if blocks is not None else plant.layout.reserved_blocks + int(plant.usable * (1.0 - plant.band_share))
-    least = plant.layout.reserved_blocks + plant.layout.request_blocks(plant.settings.max_model_len)
-    return replace(plant, blocks=max(low, least))
+    low = (
+        blocks
+        if blocks is not None
+        else backend.layout.reserved_blocks + int(backend.usable * (1.0 - backend.band_share))
+    )
+    least = backend.layout.reserved_blocks + backend.layout.request_blocks(backend.settings.max_model_len)
+    return replace(backend, blocks=max(low, least))

@@ -16,9 +16,11 @@ from kvplan.recommend.observed import observe
 from kvplan.recommend.player import CURVE_SEEDS, SAFE_POLICY, Player, Setting
 from kvplan.recommend.results import Advice, CapPoint, Constraints, ObservedUse, SafetyAnswer
 from kvplan.recommend.safety import lowered, risk_free_answer, settle
-from kvplan.simulation.bounds import judged_strategy, provisional_cap
-from kvplan.simulation.plant import build_plant
-from kvplan.simulation.run import seed_numbers
+from kvplan.simulation.backend import build_backend
+from kvplan.simulation.bounds import provisional_cap
+from kvplan.simulation.front_door import judged_strategy
+from kvplan.simulation.simulate import seed_numbers
+from kvplan.simulation.tasks import RunOptions
 from kvplan.simulation.workers import Progress
 from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.sample import sample
@@ -61,25 +63,29 @@ def recommend(
         raise InputError(
             f"a counting error of {count_error_share:g} is no share below 1", hint="--count-error 5%", key="count_error"
         )
-    first_seed, count = seed_numbers(traffic, seeds=seeds, seed=seed, scale=scale)
-    plant = build_plant(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
-    drawings = [sample(traffic, first_seed + turn, scale=scale) for turn in range(count)]
-    if not all(len(one) for one in drawings):
-        raise InputError("no request arrives in a run", hint="raise the rate or the duration", file=traffic.file)
-    player = Player(
+    options = RunOptions(
+        seeds=seeds,
+        seed=seed,
+        scale=scale,
         workers=workers,
         executor=executor,
+        offline=offline,
         profiles_folder=profiles_folder,
         progress=progress,
         say=say,
-        planned=_EXPECTED_RUNS + 3 * count,
     )
+    first_seed, count = seed_numbers(traffic, options)
+    backend = build_backend(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
+    drawings = [sample(traffic, first_seed + turn, scale=scale) for turn in range(count)]
+    if not all(len(one) for one in drawings):
+        raise InputError("no request arrives in a run", hint="raise the rate or the duration", file=traffic.file)
+    player = Player(options, planned=_EXPECTED_RUNS + 3 * count)
     judged = judged_strategy(traffic).name
     start = Setting(
         traffic=traffic,
-        plant=plant,
+        backend=backend,
         strategy=judged if STRATEGIES[judged].counts == "blocks" and judged != "worst_case" else SAFE_POLICY,
-        cap=provisional_cap(drawings, plant, max_truncated_share=limits.max_truncated_share),
+        cap=provisional_cap(drawings, backend, max_truncated_share=limits.max_truncated_share),
         fraction=1.0,
         first_seed=first_seed,
         seeds=count,
@@ -105,15 +111,15 @@ def recommend(
 
 def _observed(path: Path, start: Setting, arrivals: Arrivals, safety: SafetyAnswer, limits: Constraints) -> ObservedUse:
     """What a scrape says, for as many average requests as the ledger holds."""
-    fits = start.opened().capacity // max(int(mean(charges(start, arrivals))), 1)
-    return observe(path, plant=start.plant, safety=safety, limits=limits, worst_case_sequences=fits)
+    fits = start.applied().capacity // max(int(mean(charges(start, arrivals))), 1)
+    return observe(path, backend=start.backend, safety=safety, limits=limits, worst_case_sequences=fits)
 
 
 def _search_caps(
     start: Setting, drawings: Sequence[Arrivals], limits: Constraints, player: Player
 ) -> tuple[tuple[CapPoint, ...], CapPoint]:
     """Both curves on a few seeds, then on all seeds around the knee until the knee itself has been played on all."""
-    window = start.plant.settings.max_model_len
+    window = start.backend.settings.max_model_len
     caps = candidates(drawings, window, limits) or [window]
     truncated = {cap: mean_truncated(drawings, cap) for cap in caps}
 

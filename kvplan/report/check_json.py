@@ -10,7 +10,7 @@ def json(check: Check) -> str:
     """The document. ``figures`` is what ``--baseline`` reads."""
     simulation = check.measured.simulation
     fit = check.measured.fit
-    model = simulation.plant.model if simulation is not None else None if fit is None else fit.model
+    model = simulation.backend.model if simulation is not None else None if fit is None else fit.model
     return document(
         "check",
         {

@@ -12,7 +12,7 @@ from kvplan.report.numbers import count
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, paragraph
 from kvplan.simulation.efficiency import Compared, EfficiencyFit
 from kvplan.simulation.efficiency import Part as RunPart
-from kvplan.simulation.service import BAND_SHARE, EFFICIENCY
+from kvplan.simulation.step_time import BAND_SHARE, EFFICIENCY
 
 GOOD_SHARE = 0.05
 """Up to this error of a mean a calibration is called good."""
@@ -25,8 +25,8 @@ _WEAK = (
 
 def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str | None, command: str) -> Iterator[Part]:
     """``traffic`` is the file that was given, ``written`` the calibration file, ``command`` what the user ran."""
-    plant, rest = found.plant, found.rest
-    model = "" if plant.model is None else plant.model.id
+    backend, rest = found.backend, found.rest
+    model = "" if backend.model is None else backend.model.id
     yield headline(model, f"{run_name}, {count(found.requests)} requests")
     for line in _setting(found):
         yield paragraph(line, style=QUIET, indent=0)
@@ -37,7 +37,7 @@ def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str 
     yield BLANK
     yield columns(("mean of each part", "measured", "predicted", "error"), _rows(found))
     yield BLANK
-    step = plant.service.step
+    step = backend.service.step
     yield labelled(
         "A step takes",
         f"{step.base_s * 1e3:.1f} ms + {step.prefill_token_s * 1e6:.1f} µs a prompt token + "
@@ -59,10 +59,10 @@ def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str 
 
 
 def _setting(found: EfficiencyFit) -> tuple[str, str]:
-    plant = found.plant
-    replicas = f"{plant.replicas} × " if plant.replicas > 1 else ""
-    blocks = f"{replicas}{count(plant.blocks)} blocks of {plant.layout.block_tokens}"
-    return f"{plant.gpu} · {plant.engine.replace('@', ' ')} · {blocks}", settings_line(plant.settings)
+    backend = found.backend
+    replicas = f"{backend.replicas} × " if backend.replicas > 1 else ""
+    blocks = f"{replicas}{count(backend.blocks)} blocks of {backend.layout.block_tokens}"
+    return f"{backend.gpu} · {backend.engine.replace('@', ' ')} · {blocks}", settings_line(backend.settings)
 
 
 def _rows(found: EfficiencyFit) -> Iterator[tuple[str, ...]]:
@@ -102,17 +102,21 @@ _SETTINGS = "max_model_len max_num_seqs max_num_batched_tokens async_scheduling 
 
 def json(found: EfficiencyFit, calibration_file: str) -> str:
     """The efficiency, both parts of the run measured and predicted, and the text of the calibration file."""
-    plant = found.plant
+    backend = found.backend
     return document(
         "calibration_run",
         {
-            "model": None if plant.model is None else plant.model.id,
-            "gpu": plant.gpu,
-            "engine": plant.engine,
-            "pool": {"blocks": plant.blocks, "block_tokens": plant.layout.block_tokens, "replicas": plant.replicas},
-            "settings": picked(plant.settings, _SETTINGS),
+            "model": None if backend.model is None else backend.model.id,
+            "gpu": backend.gpu,
+            "engine": backend.engine,
+            "pool": {
+                "blocks": backend.blocks,
+                "block_tokens": backend.layout.block_tokens,
+                "replicas": backend.replicas,
+            },
+            "settings": picked(backend.settings, _SETTINGS),
             "efficiency_share": found.efficiency,
-            "service": vars(plant.service.step),
+            "service": vars(backend.service.step),
             "requests": found.requests,
             "skipped": found.skipped,
             "preemptions_predicted": found.preemptions,

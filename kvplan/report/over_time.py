@@ -37,7 +37,7 @@ def over_time(result: Simulation) -> Iterator[OverTime]:
     """Every strategy that was sampled."""
     for strategy in result.strategies:
         if strategy.samples is not None and len(strategy.samples.time_s) >= 2:
-            yield _one(strategy, strategy.samples, result.plant.usable * result.plant.replicas)
+            yield _one(strategy, strategy.samples, result.backend.usable * result.backend.replicas)
 
 
 def scales(rows: Sequence[OverTime]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from kvplan.report.model import model_object
 
 def json(advice: Advice, written: str | None = None) -> str:
     """The document; ``written`` is the traffic file's new text, if it was asked for and is not written to a file."""
-    plant = advice.plant
+    backend = advice.backend
     content = {
         "feasible": advice.feasible,
         "failed": plain(advice.failed),
@@ -45,13 +45,13 @@ def json(advice: Advice, written: str | None = None) -> str:
             **picked(advice, "policy seed seeds scale runs unset_share own_cap_truncated_share"),
             "assumptions": list(advice.assumptions),
         },
-        "model": None if plant.model is None else model_object(plant.model),
+        "model": None if backend.model is None else model_object(backend.model),
         "pool": {
-            "blocks": plant.blocks,
-            "usable_blocks": plant.usable,
-            "block_tokens": plant.layout.block_tokens,
-            **picked(plant, "kv_bytes kv_bytes_low kv_bytes_high replicas"),
-            "max_model_len": plant.settings.max_model_len,
+            "blocks": backend.blocks,
+            "usable_blocks": backend.usable,
+            "block_tokens": backend.layout.block_tokens,
+            **picked(backend, "kv_bytes kv_bytes_low kv_bytes_high replicas"),
+            "max_model_len": backend.settings.max_model_len,
         },
         "traffic_yaml": written,
     }

@@ -10,7 +10,7 @@ from kvplan.recommend.results import Advice, FailedConstraint
 from kvplan.report import recommend_tables as tables
 from kvplan.report.numbers import count, figure, figure_beside, percent, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, Part, answer, labelled, next_steps
-from kvplan.report.simulation_text import assumed, file_name, plant_words, write_step
+from kvplan.report.simulation_text import assumed, backend_words, file_name, write_step
 
 _NAMES = {
     "truncated_share": "truncated",
@@ -52,8 +52,8 @@ def _headline(advice: Advice) -> Iterator[Part]:
         for failed in advice.failed:
             yield labelled("fails", _failure(failed), style=ACTION)
         yield labelled("replicas", _replicas(advice), style=ACTION)
-    plant = advice.plant
-    yield labelled("for", f"{plant_words(plant, advice.traffic.deployment)}, pool of {plant.blocks:,} blocks")
+    backend = advice.backend
+    yield labelled("for", f"{backend_words(backend, advice.traffic.deployment)}, pool of {backend.blocks:,} blocks")
     yield labelled("fraction", advice.binds)
     yield labelled("default", advice.knee)
     if len(advice.per_class) > 1:
@@ -150,7 +150,7 @@ def _observed(advice: Advice) -> Iterator[Part]:
     share = "" if found.used_share is None else f", {percent(found.used_share)} of what is reserved is used"
     yield labelled("Observed", f"{found.source}, {found.requests:,} requests{share} ({found.reserved_source})")
     if found.pool_blocks is not None:
-        yield labelled("", f"the engine has {found.pool_blocks:,} blocks, {advice.plant.blocks:,} were planned")
+        yield labelled("", f"the engine has {found.pool_blocks:,} blocks, {advice.backend.blocks:,} were planned")
     if found.overbooking_fraction is not None:
         yield labelled(
             "",
@@ -221,7 +221,7 @@ def _next(advice: Advice, written_to: str | None) -> tuple[str, ...]:
 
 def _larger_step(advice: Advice, name: str) -> tuple[str, ...]:
     """If no number of replicas helps, twice or four times the ranks may; without a GPU, only other limits do."""
-    asked, model = advice.traffic.deployment, advice.plant.model
+    asked, model = advice.traffic.deployment, advice.backend.model
     if model is None or asked.gpu_name is None:
         return (f"kvplan recommend {name} --max-refused 5%",)
     ranks = f"{2 * asked.tensor_parallel},{4 * asked.tensor_parallel}"
@@ -230,12 +230,12 @@ def _larger_step(advice: Advice, name: str) -> tuple[str, ...]:
 
 def _flags_step(advice: Advice) -> tuple[str, ...]:
     """The command that prints the engine's flags for this answer, if the plan is of a GPU's memory."""
-    asked, model = advice.traffic.deployment, advice.plant.model
+    asked, model = advice.traffic.deployment, advice.backend.model
     if model is None or asked.gpu_name is None or asked.kv_pool is not None:
         return ()
     decided = replace(
         asked,
-        max_model_len=advice.plant.settings.max_model_len,
+        max_model_len=advice.backend.settings.max_model_len,
         max_num_seqs=advice.engine.max_num_seqs,
         max_num_batched_tokens=advice.engine.max_num_batched_tokens,
     )

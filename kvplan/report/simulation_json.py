@@ -9,7 +9,7 @@ def json(result: Simulation) -> str:
     """The document."""
     content = {
         "inputs": plain(result.inputs),
-        "model": None if result.plant.model is None else model_object(result.plant.model),
+        "model": None if result.backend.model is None else model_object(result.backend.model),
         "pool": _pool_object(result),
         "reservations": plain(result.reservations),
         "stability": plain(result.stability),
@@ -21,17 +21,17 @@ def json(result: Simulation) -> str:
 
 
 def _pool_object(result: Simulation) -> dict[str, object]:
-    plant = result.plant
+    backend = result.backend
     return {
-        **picked(plant, "kv_bytes kv_bytes_low kv_bytes_high"),
-        **picked(plant.layout, "block_tokens bytes_per_block"),
-        "blocks": plant.blocks,
-        "usable_blocks": plant.usable,
+        **picked(backend, "kv_bytes kv_bytes_low kv_bytes_high"),
+        **picked(backend.layout, "block_tokens bytes_per_block"),
+        "blocks": backend.blocks,
+        "usable_blocks": backend.usable,
         "ledger_blocks": result.promised_blocks,
-        "replicas": plant.replicas,
-        "max_model_len": plant.settings.max_model_len,
-        "longest_window_tokens": plant.longest_window_tokens,
-        **picked(plant.settings, "max_num_seqs max_num_batched_tokens"),
+        "replicas": backend.replicas,
+        "max_model_len": backend.settings.max_model_len,
+        "longest_window_tokens": backend.longest_window_tokens,
+        **picked(backend.settings, "max_num_seqs max_num_batched_tokens"),
     }
 
 

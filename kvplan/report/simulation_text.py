@@ -5,7 +5,7 @@ from shlex import quote
 
 from kvplan.report.numbers import count, format_bytes, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, QUIET, Columns, Part, answer, columns, labelled, next_steps, paragraph
-from kvplan.simulation.plant import Plant
+from kvplan.simulation.backend import Backend
 from kvplan.simulation.results import Burst, Inputs, Recommendation, ReservationRow, Simulation, StrategyResult
 from kvplan.traffic.spec import PlannedDeployment
 from kvplan.units import GIB
@@ -47,30 +47,30 @@ def assumed(assumptions: Sequence[str]) -> Part:
 
 def setting_line(result: Simulation) -> str:
     """Which model on what."""
-    return plant_words(result.plant, result.traffic.deployment)
+    return backend_words(result.backend, result.traffic.deployment)
 
 
-def plant_words(plant: Plant, asked: PlannedDeployment) -> str:
+def backend_words(backend: Backend, asked: PlannedDeployment) -> str:
     """The model, all of its GPUs, the engine and its window."""
-    name = plant.model.id.rpartition("/")[2] if plant.model is not None else "a measured pool"
-    replicas = f"{plant.replicas} replicas, each " if plant.replicas > 1 else ""
+    name = backend.model.id.rpartition("/")[2] if backend.model is not None else "a measured pool"
+    replicas = f"{backend.replicas} replicas, each " if backend.replicas > 1 else ""
     ranks = asked.tensor_parallel * asked.pipeline_parallel * asked.data_parallel
-    gpu = f" on {replicas}{ranks} × {plant.gpu}" if plant.gpu else ""
-    engine = plant.engine.replace("@", " ")
-    return f"{name}{gpu}, {engine}, window {plant.settings.max_model_len:,}"
+    gpu = f" on {replicas}{ranks} × {backend.gpu}" if backend.gpu else ""
+    engine = backend.engine.replace("@", " ")
+    return f"{name}{gpu}, {engine}, window {backend.settings.max_model_len:,}"
 
 
 def pool_line(result: Simulation) -> str:
     """The pool and how far it may be off."""
-    plant = result.plant
-    size = "" if plant.kv_bytes is None else f"{format_bytes(plant.kv_bytes)} = "
-    block = plant.layout.block_tokens
-    groups = len(plant.layout.groups)
-    tokens = f" ({(plant.blocks * block):,} tokens)" if groups == 1 else f", shared by {groups} groups"
+    backend = result.backend
+    size = "" if backend.kv_bytes is None else f"{format_bytes(backend.kv_bytes)} = "
+    block = backend.layout.block_tokens
+    groups = len(backend.layout.groups)
+    tokens = f" ({(backend.blocks * block):,} tokens)" if groups == 1 else f", shared by {groups} groups"
     band = ""
-    if plant.kv_bytes is not None and plant.kv_bytes_low is not None and plant.kv_bytes_low != plant.kv_bytes:
-        band = f", ± {(plant.kv_bytes - plant.kv_bytes_low) / GIB:.1f} GiB"
-    return f"KV pool {size}{plant.blocks:,} blocks of {block}{tokens}{band}"
+    if backend.kv_bytes is not None and backend.kv_bytes_low is not None and backend.kv_bytes_low != backend.kv_bytes:
+        band = f", ± {(backend.kv_bytes - backend.kv_bytes_low) / GIB:.1f} GiB"
+    return f"KV pool {size}{backend.blocks:,} blocks of {block}{tokens}{band}"
 
 
 def promise_line(result: Simulation) -> str:
@@ -198,7 +198,7 @@ _ENDLESS = "no 429/503 from the engine; the wait grows without bound; put the li
 def _above_the_worst_case(result: Simulation) -> Iterator[tuple[str, str]]:
     """Where a limit on the number of requests admits more worst cases than the pool holds."""
     worst = min((row for row in result.reservations if row.sequences), key=lambda row: row.sequences, default=None)
-    at_once = result.inputs.concurrency * result.plant.replicas
+    at_once = result.inputs.concurrency * result.backend.replicas
     if worst is not None and "concurrency" in result.inputs.strategies and at_once > worst.sequences:
         times = f"{at_once:,} at once is {at_once / worst.sequences:,.3g} × the safe concurrency"
         cases, fit = ("worst case", "fits") if worst.sequences == 1 else ("worst cases", "fit")

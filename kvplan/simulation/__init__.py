@@ -1,7 +1,7 @@
-"""What happens over time when traffic meets a pool: clients, a front door, and the engine's clock.
+"""What happens over time when traffic meets a KV pool: clients, a front door, and the engine's clock.
 
-``run`` is the whole of it: ``deployment`` and ``plant`` (with ``roofline``) say what the traffic meets, ``doors`` and
-``clients`` what it is told, ``tasks`` and ``workers`` play every strategy on every seed in the ``kernel``,
-``statistics`` and ``gather`` make figures of the rows, and ``results`` holds the answer. ``bounds`` are closed forms
-beside it; ``measured`` and ``efficiency`` compare it with a run of the real engine.
+``simulate`` plays every strategy on every seed as ``tasks`` over ``workers``. A task puts a ``front_door`` in front of
+a ``backend`` (planned in ``deployment``, timed in ``step_time``), runs the ``kernel`` and makes ``figures`` of what
+became of each request; ``aggregate`` combines the seeds into ``results``. ``bounds`` are closed forms beside them.
+``efficiency`` fits the step time to a ``measured_run`` of a real engine.
 """

@@ -1,4 +1,4 @@
-"""Closed forms beside every run: worst-case reservations of each class, and the load that can be sustained."""
+"""Closed forms: worst-case reservations of each class, the load that can be sustained, and the default cap."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,9 +6,8 @@ from math import ceil
 
 import numpy as np
 
-from kvplan.admission import STRATEGIES, Strategy
-from kvplan.simulation.doors import Door, charged_blocks
-from kvplan.simulation.plant import Plant
+from kvplan.simulation.backend import Backend
+from kvplan.simulation.front_door import AppliedStrategy, charged_blocks
 from kvplan.simulation.results import ReservationRow
 from kvplan.simulation.types import UNLIMITED, Integers, Requests
 from kvplan.traffic.arrivals import Arrivals
@@ -17,15 +16,17 @@ from kvplan.traffic.on_disk import forget, pieces
 from kvplan.traffic.spec import Traffic, TrafficClass
 
 _MOST_ROWS = 6
+MAX_TRUNCATED_SHARE = 0.01
+"""What a default cap may cut off where the file has no limit."""
 
 
 def quantile_of(values: Integers, probability: float) -> int:
-    """Value number ceil(probability × n) of the sorted values; 0 of none."""
+    """Value number ceil(probability × n) of the sorted values; 0 if there are none."""
     return int(np.quantile(values, probability, method="inverted_cdf")) if len(values) else 0
 
 
 class Spread:
-    """How often each number of tokens occurs in a column of a drawing; of one class, or of all."""
+    """How often each number of tokens occurs in a column of the arrivals, of one class or of all."""
 
     def __init__(self, arrivals: Arrivals, name: str, index: int | None = None) -> None:
         self.counts: Counter[int] = Counter()
@@ -36,7 +37,7 @@ class Spread:
             self.counts.update(dict(zip(tokens.tolist(), times.tolist(), strict=True)))
 
     def quantile(self, probability: float) -> int:
-        """Value number ceil(probability × n) of the sorted values; 0 of none."""
+        """Value number ceil(probability × n) of the sorted values; 0 if there are none."""
         rank, reached = ceil(probability * self.counts.total()), 0
         for tokens in sorted(self.counts):
             reached += self.counts[tokens]
@@ -46,7 +47,7 @@ class Spread:
 
 
 def expected_outputs(traffic: Traffic, arrivals: Arrivals) -> tuple[int, ...]:
-    """The p95 of each class's answers: of its distribution, or of the rows that a trace recorded."""
+    """The p95 of the answers of each class: of its distribution, or of the rows of its trace."""
     laws = {entry.name: entry.output_tokens for entry in traffic.classes}
     found = []
     for index, name in enumerate(arrivals.classes):
@@ -55,11 +56,13 @@ def expected_outputs(traffic: Traffic, arrivals: Arrivals) -> tuple[int, ...]:
     return tuple(found)
 
 
-def reservations(traffic: Traffic, arrivals: Arrivals, plant: Plant, default_cap: int) -> tuple[ReservationRow, ...]:
-    """A row per class and cap choice, and one with the default cap, at the prompt's reservation quantile.
+def reservations(
+    traffic: Traffic, arrivals: Arrivals, backend: Backend, default_cap: int
+) -> tuple[ReservationRow, ...]:
+    """One row per class and choice of cap, and one with the default cap, at the reservation quantile of the prompt.
 
-    blocks = the engine's charge of min(prompt + cap, window) tokens, for each of the most answers that a request of the
-    class may ask for; sequences = floor(usable at the safety fraction / blocks), over all replicas.
+    blocks = what the engine takes for min(prompt + cap, window) tokens, times the most answers that a request of the
+    class can ask for; sequences = floor(promised blocks / blocks), over all replicas.
     """
     rows = []
     for index, name in enumerate(arrivals.classes):
@@ -72,16 +75,16 @@ def reservations(traffic: Traffic, arrivals: Arrivals, plant: Plant, default_cap
         each = f"{name}, n {answers}" if answers > 1 else name
         for cap, share in choices:
             label = f"{each}, no cap sent" if cap is None else f"{each}, cap {cap:,}"
-            rows.append(_row(label, name, share, prompt, cap, cap, answers, traffic, plant))
+            rows.append(_row(label, name, share, prompt, cap, cap, answers, traffic, backend))
         if any(cap is None for cap, _ in choices):
             share = sum(share for cap, share in choices if cap is None)
             label = f"{each}, default cap {default_cap:,}"
-            rows.append(_row(label, name, share, prompt, None, default_cap, answers, traffic, plant))
+            rows.append(_row(label, name, share, prompt, None, default_cap, answers, traffic, backend))
     return tuple(rows)
 
 
 def _cap_choices(entry: TrafficClass | None, sent: "Spread", probability: float) -> list[tuple[int | None, float]]:
-    """The caps that clients of a class choose, with their shares; many different ones stand as their quantile."""
+    """The caps that clients of a class send, with their shares; too many different ones are shown as their quantile."""
     if entry is not None and entry.trace is None and isinstance(entry.max_tokens, Choices | Constant):
         law = entry.max_tokens
         pairs = [(law.value, 1.0)] if isinstance(law, Constant) else [(one.value, one.share) for one in law.choices]
@@ -104,14 +107,14 @@ def _row(
     cap: int | None,
     answers: int,
     traffic: Traffic,
-    plant: Plant,
+    backend: Backend,
 ) -> ReservationRow:
-    window = plant.settings.max_model_len
+    window = backend.settings.max_model_len
     room = window - prompt
     cap_tokens = room if cap is None else min(cap, room)
     tokens = prompt + cap_tokens
-    blocks = plant.layout.request_blocks(tokens) * answers
-    usable = plant.promised_blocks(traffic.admission.safety_fraction)
+    blocks = backend.layout.request_blocks(tokens) * answers
+    usable = backend.promised_blocks(traffic.admission.safety_fraction)
     return ReservationRow(
         name=label,
         class_name=class_name,
@@ -120,46 +123,48 @@ def _row(
         max_output_tokens=cap if sent is None and cap is not None else sent,
         cap_tokens=max(cap_tokens, 0),
         reserved_tokens=tokens * answers,
-        reserved_bytes=None if plant.kv_bytes is None else blocks * plant.layout.bytes_per_block,
+        reserved_bytes=None if backend.kv_bytes is None else blocks * backend.layout.bytes_per_block,
         blocks=blocks,
-        sequences=usable // blocks * plant.replicas if room > 0 else 0,
+        sequences=usable // blocks * backend.replicas if room > 0 else 0,
     )
 
 
-def sustainable_per_s(requests: Requests, opened: Door, plant: Plant) -> tuple[float, str]:
-    """Requests per second that a strategy can carry for ever, and what binds.
+def sustainable_per_s(requests: Requests, applied: AppliedStrategy, backend: Backend) -> tuple[float, str]:
+    """Requests per second that a strategy can sustain, and what binds.
 
-    Let w be the mean work of a request beyond the steps' base, P × prefill + O × (decode + kv × context), and c × O its
-    charge held over O steps. With the ledger of U full, steps take base / (1 − x w), and U = x E[c O] × that step; so
-    x = 1 / (w + base × E[c O] / U). The same with one sequence each and max_num_seqs, and with the blocks that requests
-    really fill and the pool; the least of them binds. Requests that can never be served are left out. Those that ask
-    for several answers are rows of sequences here: the rate is that of sequences, over the mean number a request
-    (each counted as if it read the prompt itself, which a prefix cache saves).
+    Let w be the mean work of a request beyond the base of the steps, P × prefill + O × (decode + kv × context), and
+    c × O its charge held over O steps. While the ledger of U is full, a step takes base / (1 − x w), and U = x E[c O] ×
+    that step; so x = 1 / (w + base × E[c O] / U). The same holds for one sequence each and max_num_seqs, and for the
+    blocks that requests really fill and the pool; the least of these binds. Requests that can never be served are left
+    out. Requests for several answers are rows of sequences here: their rate is that of sequences over the mean number
+    of answers, where a prefix cache saves siblings the prompt.
     """
     if requests.parent is not None:
         each = np.bincount(requests.parent, minlength=len(requests.parent))[requests.parent]
-        per_s, binds = _sequences_per_s(requests, requests.charge // each, opened, plant)
+        per_s, binds = _sequences_per_s(requests, requests.charge // each, applied, backend)
         return per_s * float((1.0 / each).sum()) / len(each), binds
-    return _sequences_per_s(requests, requests.charge, opened, plant)
+    return _sequences_per_s(requests, requests.charge, applied, backend)
 
 
-def _sequences_per_s(requests: Requests, charge: Integers, opened: Door, plant: Plant) -> tuple[float, str]:
-    step, served = plant.service.step, 0
+def _sequences_per_s(
+    requests: Requests, charge: Integers, applied: AppliedStrategy, backend: Backend
+) -> tuple[float, str]:
+    step, served = backend.service.step, 0
     sums = dict.fromkeys(("work", "held", "pool", "ledger"), 0.0)
-    found = _shared_with_siblings(requests, plant)
+    found = _shared_with_siblings(requests, backend)
     for piece in pieces(len(charge)):
         kept = ~requests.refused_for_good[piece]
         prompt = requests.prompt_tokens[piece][kept]
         output = np.minimum(requests.output_tokens[piece], requests.cap_tokens[piece])[kept]
         hits = found[piece][kept]
         read = prompt - hits
-        chunks = -(-read // plant.settings.max_num_batched_tokens)
+        chunks = -(-read // backend.settings.max_num_batched_tokens)
         context = prompt + output / 2
         work = read * (step.prefill_token_s + step.kv_token_s * chunks / 2) + output * (
             step.decode_sequence_s + step.kv_token_s * context
         )
         held = output + chunks - 1
-        mean_blocks = charged_blocks(plant.layout, prompt + (output + 1) // 2) - hits // plant.layout.block_tokens
+        mean_blocks = charged_blocks(backend.layout, prompt + (output + 1) // 2) - hits // backend.layout.block_tokens
         served += len(held)
         parts = {"work": work, "held": held, "pool": mean_blocks * held, "ledger": charge[piece][kept] * held}
         for name, values in parts.items():
@@ -169,37 +174,53 @@ def _sequences_per_s(requests: Requests, charge: Integers, opened: Door, plant: 
         return 0.0, "nothing can be served"
     mean = {name: value / served for name, value in sums.items()}
     limits = {
-        "max_num_seqs": mean["held"] / plant.settings.max_num_seqs,
-        "the pool": mean["pool"] / max(plant.usable, 1),
+        "max_num_seqs": mean["held"] / backend.settings.max_num_seqs,
+        "the pool": mean["pool"] / max(backend.usable, 1),
     }
-    if opened.capacity < UNLIMITED:
-        limits["the ledger"] = mean["ledger"] / max(opened.capacity, 1)
-    if opened.front.max_inside < UNLIMITED:
-        limits["the engine's queue"] = mean["held"] / opened.front.max_inside
+    if applied.capacity < UNLIMITED:
+        limits["the ledger"] = mean["ledger"] / max(applied.capacity, 1)
+    if applied.front_door.max_inside < UNLIMITED:
+        limits["the engine's queue"] = mean["held"] / applied.front_door.max_inside
     binds = max(limits, key=lambda name: limits[name])
     seconds = mean["work"] + step.base_s * limits[binds]
     if mean["work"] > step.base_s * limits[binds]:
         binds = "the GPU's speed"
-    return (plant.replicas / seconds if seconds > 0 else float("inf")), binds
+    return (backend.replicas / seconds if seconds > 0 else float("inf")), binds
 
 
-def _shared_with_siblings(requests: Requests, plant: Plant) -> Integers:
-    """Prompt tokens that a sequence finds in the cache because another answer of its request reads them: the full
-    blocks that leave a token to compute."""
-    groups, block = plant.layout.groups, plant.layout.block_tokens
-    if requests.parent is None or not plant.settings.prefix_caching or len(groups) > 1 or groups[0].rule != "full":
+def _shared_with_siblings(requests: Requests, backend: Backend) -> Integers:
+    """Prompt tokens that a sequence finds in the cache because a sibling computed them: the full blocks that leave at
+    least one token to compute."""
+    groups, block = backend.layout.groups, backend.layout.block_tokens
+    if requests.parent is None or not backend.settings.prefix_caching or len(groups) > 1 or groups[0].rule != "full":
         return np.broadcast_to(np.int64(0), len(requests.arrival_s))
     is_sibling = requests.parent != np.arange(len(requests.parent))
     return np.where(is_sibling, (requests.prompt_tokens - 1) // block * block, 0)
 
 
-def provisional_cap(drawings: Sequence[Arrivals], plant: Plant, *, max_truncated_share: float) -> int:
-    """The default cap where the file has none: the least round number that truncates at most the given share of all
-    requests, counting those that send no cap; where all send one, as if none did. Round numbers are 128, 192, 256,
-    384, 512, 768, 1,024 …"""
+def default_cap(traffic: Traffic, drawings: Sequence[Arrivals], backend: Backend) -> tuple[int, str]:
+    """The default cap to play, and where it comes from: the file, or ``provisional_cap`` with the file's limit on
+    truncated answers."""
+    window, given = backend.settings.max_model_len, traffic.admission.default_max_tokens
+    if given is not None:
+        return min(given, window), "the traffic file"
+    limits = [one.maximum for one in traffic.limits if (one.name, one.class_name) == ("truncated_share", None)]
+    share = next((limit for limit in limits if limit is not None), None)
+    named = "" if share is None else ", the file's limits.truncated_share"
+    share = MAX_TRUNCATED_SHARE if share is None else share
+    cap = provisional_cap(drawings, backend, max_truncated_share=share)
+    bound = f"{100 * share:g}% of all answers{named}"
+    if cap == window:
+        return cap, f"the whole window: every smaller round cap cuts off more than {bound}"
+    return cap, f"the smallest round cap that cuts off at most {bound}"
+
+
+def provisional_cap(drawings: Sequence[Arrivals], backend: Backend, *, max_truncated_share: float) -> int:
+    """The least round cap that truncates at most this share of all requests when it is the default; the whole window
+    where there is none. Where every request sends a cap of its own, it is judged as if none did."""
     requests = sum(map(len, drawings))
     everyone = not any(Spread(one, "max_tokens").counts[0] for one in drawings)
-    window = plant.settings.max_model_len
+    window = backend.settings.max_model_len
     choices = np.array(round_caps(window))
     longer = np.zeros(len(choices), np.int64)
     for part in (part for one in drawings for part in one.parts()):
@@ -222,16 +243,7 @@ def round_caps(window_tokens: int) -> list[int]:
     return found or [max(window_tokens // 2, 1)]
 
 
-def judged_strategy(traffic: Traffic) -> Strategy:
-    """The strategy that ``check`` judges: the file's policy; with a default cap in the file, ``worst_case`` fills it
-    in, as the gateway does."""
-    name = traffic.admission.policy
-    if name == "worst_case" and traffic.admission.default_max_tokens is not None:
-        name = "worst_case_default_cap"
-    return STRATEGIES[name]
-
-
 def unset_share(arrivals: Sequence[Arrivals]) -> float:
-    """Share of all requests that send no cap."""
+    """The share of requests that send no cap."""
     total = sum(map(len, arrivals))
     return sum(Spread(one, "max_tokens").counts[0] for one in arrivals) / total if total else 0.0

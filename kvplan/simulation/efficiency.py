@@ -1,6 +1,6 @@
-"""The one efficiency that makes the simulation take the time of a measured run.
+"""Fits the one efficiency with which the simulation takes as long as a measured run.
 
-The constant is fitted on the first third of the run; what it predicts of the rest says how far to trust it.
+It is fitted on the first third of the run; how well it predicts the rest says how far to trust it.
 """
 
 import math
@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.simulation.measured import MeasuredRun
-from kvplan.simulation.plant import Plant
-from kvplan.simulation.service import BAND_SHARE, EFFICIENCY, at_efficiency
-from kvplan.simulation.tasks import engine_setup
+from kvplan.simulation.backend import Backend, engine_setup
+from kvplan.simulation.kernel.run import run_kernel
+from kvplan.simulation.measured_run import MeasuredRun
+from kvplan.simulation.step_time import BAND_SHARE, EFFICIENCY, at_efficiency
 from kvplan.simulation.types import ClientRule, Floats, FrontDoor, RequestRows, Requests, Router
 
 FITTED_SHARE = 1 / 3
 FEWEST_REQUESTS = 30
-"""With fewer, the first third is ten requests or less, and their mean says little."""
+"""With fewer, the first third has less than ten requests, and their mean says little."""
 OTHER_PEAK_SHARE = 0.1
 _SLOWEST, _FASTEST = 0.02, 1.5
 _TOLERANCE_SHARE = 1e-5
@@ -27,7 +27,7 @@ _MOST_TRIALS = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """A time over the requests of one part of a run."""
+    """Mean and quantiles of a time over one part of a run."""
 
     mean_s: float
     p50_s: float
@@ -36,7 +36,7 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """One time as it was measured and as the simulation has it."""
+    """A time as measured and as simulated."""
 
     measured: Times
     predicted: Times
@@ -49,7 +49,7 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of the run: the time to the first token and to the last one, both from the arrival."""
+    """A part of the run: the time from arrival to the first token, and to the last."""
 
     requests: int
     ttft: Compared
@@ -58,13 +58,13 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class EfficiencyFit:
-    """The constant, and the run with it: the first third, on which it was fitted, and the rest.
+    """The fitted efficiency, and the run simulated with it: the first third, on which it was fitted, and the rest.
 
-    ``unfitted`` is the rest with the roofline's own efficiency, and at the slow and the fast end of its band.
+    ``unfitted`` is the rest with the default efficiency, and at the slow and the fast end of its band.
     """
 
     efficiency: float
-    plant: Plant
+    backend: Backend
     requests: int
     skipped: int
     fitted: Part
@@ -78,17 +78,17 @@ class EfficiencyFit:
 
     @property
     def ran_otherwise(self) -> bool:
-        """Whether clearly more or fewer requests ran at once than the plan has it: another cap, pool or parallelism."""
+        """Whether clearly more or fewer requests ran at once than simulated: another cap, pool or parallelism."""
         high, low = sorted((self.running_peak, self.running_peak_measured), reverse=True)
         return high > (1.0 + OTHER_PEAK_SHARE) * low
 
 
-def fit_efficiency(run: MeasuredRun, plant: Plant) -> EfficiencyFit:
-    """The efficiency at which the first third's mean time from arrival to last token is the measured one.
+def fit_efficiency(run: MeasuredRun, backend: Backend) -> EfficiencyFit:
+    """The efficiency at which the mean time from arrival to last token of the first third is the measured one.
 
-    The whole run is simulated each time, since later requests slow the first ones down too. The end-to-end time is
-    fitted and not the first token's: it has hundreds of steps in it, the other one or two and a queue. ``plant`` must
-    hold a roofline's service. InputError where no efficiency from 2 % to 150 % explains the run.
+    Each trial simulates the whole run, because later requests slow down the first ones too. The end-to-end time is
+    fitted because it contains hundreds of steps, and the time to first token only one or two and a queue. ``backend``
+    must have a roofline's service. InputError where no efficiency from 2 % to 150 % explains the run.
     """
     if len(run) < FEWEST_REQUESTS:
         raise InputError(
@@ -99,7 +99,7 @@ def fit_efficiency(run: MeasuredRun, plant: Plant) -> EfficiencyFit:
     first, rest = slice(0, part), slice(part, len(run))
 
     def played(efficiency: float) -> RequestRows:
-        return play(run, replace(plant, service=at_efficiency(plant.service, efficiency)))
+        return play(run, replace(backend, service=at_efficiency(backend.service, efficiency)))
 
     def too_slow(efficiency: float) -> float:
         return compare(run, played(efficiency), first).e2e.error_share
@@ -108,7 +108,7 @@ def fit_efficiency(run: MeasuredRun, plant: Plant) -> EfficiencyFit:
     rows = played(efficiency)
     return EfficiencyFit(
         efficiency=efficiency,
-        plant=replace(plant, service=at_efficiency(plant.service, efficiency)),
+        backend=replace(backend, service=at_efficiency(backend.service, efficiency)),
         requests=len(run),
         skipped=run.skipped,
         fitted=compare(run, rows, first),
@@ -123,8 +123,8 @@ def fit_efficiency(run: MeasuredRun, plant: Plant) -> EfficiencyFit:
 
 
 def _root(too_slow: Callable[[float], float]) -> float:
-    """Where ``too_slow`` changes its sign: regula falsi over 1 / efficiency, in which a time is nearly a line, with the
-    Illinois rule (the end that stays twice counts half), so that it also ends where the line is bent."""
+    """Where ``too_slow`` changes sign: regula falsi over 1 / efficiency, in which times are nearly linear, with the
+    Illinois rule (an end that stays twice counts half), so that it also converges where they are not."""
     low, high = 1.0 / _FASTEST, 1.0 / _SLOWEST
     at_low, at_high = too_slow(1.0 / low), too_slow(1.0 / high)
     if at_low > 0 or at_high < 0:
@@ -152,19 +152,17 @@ def _root(too_slow: Callable[[float], float]) -> float:
     return 2.0 / (low + high)
 
 
-def play(run: MeasuredRun, plant: Plant) -> RequestRows:
-    """The run's requests through the simulated engine, without a front door; each asks for what it was given.
+def play(run: MeasuredRun, backend: Backend) -> RequestRows:
+    """The requests of the run in the simulated engine, all admitted; each asks for the answer that it got.
 
-    Of several replicas the one with the fewest requests takes the next, as vLLM's own balancer does.
+    Of several replicas the one with the fewest requests takes the next, as vLLM's own load balancer does.
     """
-    from kvplan.simulation.engine import run_kernel
-
     count = len(run)
     never, none = np.full(count, math.inf), np.zeros(count)
-    too_long = int((run.prompt_tokens >= plant.settings.max_model_len).sum())
+    too_long = int((run.prompt_tokens >= backend.settings.max_model_len).sum())
     if too_long:
         raise InputError(
-            f"{too_long:,} prompts of the run do not fit the window of {plant.settings.max_model_len:,} tokens",
+            f"{too_long:,} prompts of the run do not fit the window of {backend.settings.max_model_len:,} tokens",
             hint="give the engine's --max-model-len",
             key="max_model_len",
         )
@@ -181,8 +179,8 @@ def play(run: MeasuredRun, plant: Plant) -> RequestRows:
         client_draw=none,
         server_draw=none,
     )
-    door = FrontDoor(replicas=plant.replicas, router=Router.LEAST_RESERVED)
-    return run_kernel(asked, engine_setup(plant), door, (ClientRule(),)).rows
+    door = FrontDoor(replicas=backend.replicas, router=Router.LEAST_RESERVED)
+    return run_kernel(asked, engine_setup(backend), door, (ClientRule(),)).rows
 
 
 def compare(run: MeasuredRun, rows: RequestRows, part: slice) -> Part:
@@ -200,7 +198,7 @@ def compare(run: MeasuredRun, rows: RequestRows, part: slice) -> Part:
 
 
 def _peak(first_token_s: Floats, finish_s: Floats) -> int:
-    """The most requests that were between their first and their last token at once."""
+    """The most requests that were between first and last token at once."""
     moments_s = np.concatenate((first_token_s, finish_s))
     change = np.concatenate((np.ones(len(first_token_s)), -np.ones(len(finish_s))))
     return int(change[np.lexsort((change, moments_s))].cumsum().max())

@@ -1,4 +1,4 @@
-"""How long a burst of arrivals is felt: from its end until as few requests wait as did before it."""
+"""How long the effect of a burst lasts: from its end until no more requests wait than did before it."""
 
 from dataclasses import dataclass, replace
 
@@ -9,11 +9,11 @@ from kvplan.traffic.on_disk import forget, is_long, pieces
 
 SPAN_S = 60.0
 SPANS = 20
-"""Arrivals are counted per minute, or per twentieth of the watched time where that is shorter."""
+"""Arrivals are counted per minute, or per twentieth of the watched time if that is shorter."""
 _CELLS = 2**18
 _TIMES_USUAL = 1.5
 _NOISE = 5.0
-"""A burst is above 1.5 × the usual count, and above it by five of its standard deviations, were it Poisson."""
+"""A burst is above 1.5 × the usual count, and above it by five standard deviations of a Poisson count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +29,13 @@ class Recovery:
 
 
 def recovery(requests: Requests, rows: RequestRows, from_s: float, until_s: float) -> Recovery | None:
-    """The burst between two times, and when its queue is gone; None without a burst.
+    """The burst between two times, and how long until its queue has cleared; None without a burst.
 
-    The burst is the minute with the most arrivals (the first of equals; all arrivals of ``from_s + k`` minutes to the
-    next), if it stands out from the median minute. Waiting at t: requests that came by t and are neither scheduled by
-    the engine nor gone, so those that will try again are among them. The level before is the median of that, over time
-    from ``from_s`` to the burst (0 for a burst in the first minute). Recovered: the first moment from the burst's end
-    on at which no more than this level wait; arrivals that ended do not count as recovery.
+    The burst is the minute with the most arrivals (minutes start at ``from_s``; the first of equals), if it stands out
+    from the median minute. Waiting at t are requests that arrived by t and are neither scheduled by the engine nor
+    gone, those that will retry included. The level before is the median of that over the time from ``from_s`` to the
+    burst (0 for a burst in the first minute). The queue has cleared at the first moment from the end of the burst on at
+    which no more than this level wait.
     """
     span_s = min(SPAN_S, (until_s - from_s) / SPANS)
     if not span_s > 0 or not len(requests.arrival_s):
@@ -66,18 +66,18 @@ def recovery(requests: Requests, rows: RequestRows, from_s: float, until_s: floa
 
 
 def _waiting(requests: Requests, rows: RequestRows) -> tuple[Floats, Floats]:
-    """How many wait from each of these times on; the first time is the beginning."""
+    """Times, and how many requests wait from each of them on; the first time is −inf."""
     comes_s, goes_s = _comes_and_goes(requests, rows)
     times_s = np.concatenate([[-np.inf], comes_s, goes_s])
     steps = np.concatenate([[0.0], np.ones(len(comes_s)), -np.ones(len(goes_s))])
     order = np.argsort(times_s, kind="stable")
     times_s, waiting = times_s[order], np.cumsum(steps[order])
-    last = np.append(times_s[1:] != times_s[:-1], True)  # what holds after all that happens at one instant
+    last = np.append(times_s[1:] != times_s[:-1], True)  # what holds after everything at one instant
     return times_s[last], waiting[last]
 
 
 def _comes_and_goes(requests: Requests, rows: RequestRows) -> tuple[Floats, Floats]:
-    """When those that wait begin to, and when they are scheduled or gone."""
+    """When requests begin to wait, and when they are scheduled or gone."""
     ends_s = np.fmin(np.fmin(rows.scheduled_s, rows.gave_up_s), rows.finish_s)
     waits = (rows.attempts > 0) & ~requests.refused_for_good
     goes_s = ends_s[waits]
@@ -85,7 +85,7 @@ def _comes_and_goes(requests: Requests, rows: RequestRows) -> tuple[Floats, Floa
 
 
 def _waiting_on_a_grid(requests: Requests, rows: RequestRows, until_s: float) -> tuple[Floats, Floats]:
-    """The same of a long run, to the 2^18th part of its time: what holds at the end of each of these."""
+    """``_waiting`` of a long run, on a grid of 2^18 times."""
     start_s, steps = float(requests.arrival_s[0]), np.zeros(_CELLS + 1)
     cell_s = (until_s - start_s) / _CELLS
     alone = replace(requests, chain=None, chain_start=None)
@@ -99,7 +99,7 @@ def _waiting_on_a_grid(requests: Requests, rows: RequestRows, until_s: float) ->
 
 
 def _median(times_s: Floats, waiting: Floats, from_s: float, until_s: float) -> float:
-    """The median over time of a step function; 0 of no time."""
+    """The median over time of a step function; 0 where there is no time."""
     low = np.clip(times_s, from_s, until_s)
     length_s = np.diff(np.append(low, until_s))
     if length_s.sum() <= 0:
@@ -111,10 +111,10 @@ def _median(times_s: Floats, waiting: Floats, from_s: float, until_s: float) -> 
 
 def _first_at_most(times_s: Floats, waiting: Floats, level: float, from_s: float, until_s: float) -> float | None:
     """Seconds from ``from_s`` until the step function is at ``level`` or below; None where not before ``until_s``."""
-    place = int(np.searchsorted(times_s, from_s, side="right")) - 1
-    if waiting[place] <= level:
+    start = int(np.searchsorted(times_s, from_s, side="right")) - 1
+    if waiting[start] <= level:
         return 0.0
-    low = np.flatnonzero(waiting[place:] <= level)
-    if not len(low) or times_s[place + low[0]] >= until_s:
+    low = np.flatnonzero(waiting[start:] <= level)
+    if not len(low) or times_s[start + low[0]] >= until_s:
         return None
-    return float(times_s[place + low[0]] - from_s)
+    return float(times_s[start + low[0]] - from_s)

@@ -1,13 +1,37 @@
-"""What a simulation answers: frozen values, ready for any report."""
+"""The results of a simulation: frozen values, ready for any report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvplan.simulation.plant import Plant
+from kvplan.simulation.backend import Backend
 from kvplan.simulation.recovery import Recovery
-from kvplan.simulation.request_lines import StrategyRows
-from kvplan.simulation.types import Samples
+from kvplan.simulation.types import Integers, RequestRows, Requests, Samples
 from kvplan.traffic.spec import Traffic
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StrategyRows:
+    """Every request of one strategy on one seed, as arrays."""
+
+    strategy: str
+    seed: int
+    requests: Requests
+    rows: RequestRows
+    class_names: tuple[str, ...]
+    class_index: Integers
+
+
+SHARES = (
+    "completed",
+    "refused",
+    "gave_up",
+    "rejected_permanently",
+    "timed_out",
+    "cancelled",
+    "unfinished",
+    "truncated",
+)
+"""The counts of requests that are also given as shares of those offered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +47,7 @@ class Quantiles:
 @dataclass(frozen=True, kw_only=True)
 class Counts:
     """Requests by how they ended: offered = completed + rejected_permanently + gave_up + timed_out + cancelled +
-    unfinished. ``refused`` were refused at least once; ``truncated`` are the completed whose answer hit its cap."""
+    unfinished. ``refused``: at least once; ``truncated``: completed, with an answer that reached its cap."""
 
     offered: int = 0
     completed: int = 0
@@ -39,13 +63,13 @@ class Counts:
         return Counts(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
     def share(self, name: str) -> float:
-        """One count over those offered."""
+        """One count over the requests offered."""
         return getattr(self, name) / self.offered if self.offered else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """One strategy on one seed, over all classes or one: counts and times."""
+    """Counts and times of one strategy on one seed, over all classes or one."""
 
     requests: Counts
     attempts: int
@@ -60,7 +84,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedResult:
-    """One strategy on one seed: its figures, the pool's, and how the load moved."""
+    """One strategy on one seed: figures of its requests and of the pool, and how the load developed."""
 
     seed: int
     figures: Figures
@@ -80,7 +104,7 @@ class SeedResult:
 
 @dataclass(frozen=True, kw_only=True)
 class KvShares:
-    """Shares of the usable pool, over all replicas; ``reserved`` is of the ledger's own unit, None without a ledger."""
+    """Shares of the usable pool over all replicas; ``reserved`` is in the unit of the ledger, None without a ledger."""
 
     reserved_mean_share: float | None
     used_mean_share: float
@@ -104,9 +128,9 @@ class ClassResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Burst:
-    """The largest burst of each seed that has one, and how long it is felt (``simulation.recovery`` says how measured).
+    """The largest burst of each seed that has one, and how long its effect lasts (see ``simulation.recovery``).
 
-    ``recovery_s`` is the mean over those seeds, None where the queue of one was not gone within its run.
+    ``recovery_s`` is the mean over those seeds; None where the queue of one did not clear within its run.
     """
 
     seeds: int
@@ -117,8 +141,8 @@ class Burst:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyResult:
-    """One strategy over all seeds. Counts are sums over the seeds (``worst_seed`` has the highest single one); shares
-    and times are means over seeds, ``intervals`` their 95 % intervals by the same names."""
+    """One strategy over all seeds. Counts are sums over seeds, with the highest of a single seed in ``worst_seed``.
+    Shares and times are means over seeds, with their 95 % intervals in ``intervals`` under the same names."""
 
     name: str
     summary: str
@@ -150,9 +174,9 @@ class StrategyResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ReservationRow:
-    """The worst case of one class at one cap choice: its prompt quantile, its blocks, and how many fit.
+    """The worst case of a class with one choice of cap: its prompt quantile, its blocks, and how many fit.
 
-    ``share`` is the part of the class's requests that choose this cap; ``max_output_tokens`` None: none was sent.
+    ``share`` is the share of the class's requests with this cap; ``max_output_tokens`` None: none was sent.
     """
 
     name: str
@@ -179,7 +203,7 @@ class Stability:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Everything that was assumed: what the file says, what was filled in, and why."""
+    """Everything that a run depends on: what the file says, what was filled in, and what was assumed."""
 
     traffic_file: str
     seed: int
@@ -208,7 +232,7 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassRecommendation:
-    """A cap for one class: what it truncates of the class's answers that come without one."""
+    """A cap for one class, and the share it truncates of answers to requests without one."""
 
     name: str
     default_max_tokens: int
@@ -231,7 +255,7 @@ class Recommendation:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceBand:
-    """The judged strategy with every step ``factor`` times as long: one end of the service time's band."""
+    """The judged strategy with every step ``factor`` times as long: one end of the band of the step time."""
 
     factor: float
     result: StrategyResult
@@ -239,10 +263,10 @@ class ServiceBand:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Simulation:
-    """The whole answer of ``kvplan simulate``."""
+    """The result of ``kvplan.simulate``."""
 
     traffic: Traffic
-    plant: Plant
+    backend: Backend
     inputs: Inputs
     reservations: tuple[ReservationRow, ...]
     stability: Stability
@@ -254,15 +278,15 @@ class Simulation:
     @property
     def promised_blocks(self) -> int:
         """Blocks that the ledger of one replica may promise."""
-        return self.plant.promised_blocks(self.inputs.safety_fraction)
+        return self.backend.promised_blocks(self.inputs.safety_fraction)
 
     @property
     def best_default_tokens(self) -> int:
-        """The default cap to set: the recommended one, else the one that was played."""
+        """The default cap to set: the recommended one, or the one that was played."""
         return (self.recommendation or self.inputs).default_max_tokens
 
     def strategy(self, name: str) -> StrategyResult:
-        """The result of one strategy; KeyError if it was not run."""
+        """The result of one strategy; KeyError if it was not played."""
         for result in self.strategies:
             if result.name == name:
                 return result

@@ -1,4 +1,4 @@
-"""What the kernel is given and what it gives back: one strategy, one seed, every request as a row of arrays."""
+"""What the kernel is given and what it returns: one strategy on one seed, every request as a row of arrays."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -21,7 +21,7 @@ UNLIMITED = 2**62
 
 
 class Outcome(IntEnum):
-    """How a request ended; ``UNFINISHED`` is still inside, or waiting for its next try, when the run stopped."""
+    """How a request ended; ``UNFINISHED``: still inside, or waiting for its next attempt, when the run stopped."""
 
     UNFINISHED = 0
     COMPLETED = 1
@@ -32,8 +32,8 @@ class Outcome(IntEnum):
 
 
 class Router(IntEnum):
-    """Which replica a try is sent to. ``LEAST_RESERVED``: the smallest reservation, then the fewest requests inside,
-    then the first; ``ROUND_ROBIN``: each try to the next one."""
+    """Which replica an attempt is sent to. ``ROUND_ROBIN``: the next; ``LEAST_RESERVED``: the one with the least
+    reserved, then the fewest requests inside, then the first."""
 
     ROUND_ROBIN = 0
     LEAST_RESERVED = 1
@@ -43,11 +43,11 @@ class Router(IntEnum):
 class EngineSetup:
     """One replica of the engine: its pool, its settings and its clock.
 
-    ``blocks`` is the pool as the engine prints it, the reserved one included. ``watermark_blocks`` must stay free when
-    a request is admitted while others run. ``long_prefill_tokens`` caps the chunk of one request in a step (0: no cap).
-    ``chunked_prefill`` off: a prompt enters only a step whose tokens are enough for all of it.
-    ``reserves_whole_input``: a request is admitted only when blocks for all its known tokens are free (the engine's
-    default). Prefix caching acts only with one group; with several it is off.
+    ``blocks`` is the pool as the engine prints it, with the reserved block. ``watermark_blocks`` must stay free when a
+    request is admitted while others run. ``long_prefill_tokens`` limits the chunk of one request in a step (0: no
+    limit). Without ``chunked_prefill`` a prompt must fit into one step. ``reserves_whole_input``: a request is admitted
+    only when blocks for all its known tokens are free (the engine's default). Prefix caching needs a layout of one
+    group; with several it is off.
     """
 
     blocks: int
@@ -68,11 +68,11 @@ class EngineSetup:
 class ClientRule:
     """What a client does when it is refused; the fields are those of a client profile, with None resolved.
 
-    Try n (0 is the first) that is refused waits the server's Retry-After where that is honoured and not longer than
-    ``longest_honoured_s``, else ``min(backoff_base_s × 2^n, backoff_max_s)``; jitter as in the profile:
-    × (1 − U × jitter_share), + U × jitter_add_s. A negative ``jitter_share`` lengthens the wait instead.
-    ``tries`` counts the first one. ``whole_seconds``: the header is read as whole seconds, rounded up. ``outer``: the
-    loop that this one runs in, which waits and begins it again when it gave up.
+    After refused attempt n (0 is the first) it waits the server's Retry-After, where that is honoured and not longer
+    than ``longest_honoured_s``, else ``min(backoff_base_s × 2^n, backoff_max_s)``; with the jitter of the profile:
+    × (1 − U × jitter_share), + U × jitter_add_s. A negative ``jitter_share`` lengthens the wait. ``tries`` includes the
+    first attempt. ``whole_seconds``: the header is read as whole seconds, rounded up. ``outer`` is the retry loop
+    around this one, which waits and starts it again when it gives up.
     """
 
     tries: int = 1
@@ -90,9 +90,9 @@ class ClientRule:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryAfter:
-    """The wait that a refusal names: ``seconds`` where given, else the ledger's expected drain
-    (``admission.DrainEstimate`` with these constants); then at least 1 s, spread upwards by up to ``jitter_share``, at
-    most ``longest_s``."""
+    """The wait that a refusal names: ``seconds``, or else the expected drain of the ledger
+    (``admission.DrainEstimate`` with these constants); at least 1 s, spread upwards by up to ``jitter_share``, at most
+    ``longest_s``."""
 
     seconds: float | None = None
     jitter_share: float = 0.0
@@ -102,12 +102,12 @@ class RetryAfter:
 
 @dataclass(frozen=True, kw_only=True)
 class FrontDoor:
-    """The strategy, once its charges are in ``Requests.charge``: a try enters when charge ≤ capacity − reserved, fewer
-    than ``max_inside`` sequences are inside, and the prompts still being read hold fewer than ``max_queued_tokens``.
+    """What decides on an attempt, given ``Requests.charge``: it is admitted when charge ≤ capacity − reserved, at most
+    ``max_inside`` sequences are then inside, and prompts not yet prefilled hold fewer than ``max_queued_tokens``.
 
     ``capacity`` is per replica, in the unit of the charges; ``UNLIMITED`` with charges of 0 admits everything. The two
-    other limits are the engine's own caps (max_num_queued_reqs counts waiting and running; source: vLLM 0.33,
-    ``AsyncLLM.check_admission``). A client that tries again at once still needs ``round_trip_s``.
+    other limits are the engine's own caps (max_num_queued_reqs counts waiting and running requests; source: vLLM 0.33,
+    ``AsyncLLM.check_admission``). A client that retries at once still needs ``round_trip_s``.
     """
 
     capacity: int = UNLIMITED
@@ -123,15 +123,15 @@ class FrontDoor:
 class Requests:
     """Every request of a run, sorted by arrival; row number = serial number.
 
-    ``output_tokens`` is what the model would write (≥ 1), ``cap_tokens`` what it may (≥ 1, already within the window);
-    ``charge`` is the reservation; ``refused_for_good`` marks those that can never be served. ``client`` indexes the
-    client table. ``time_out_s`` runs from the sending of the try that was let in; ``cancel_s`` from the first try, and
-    also ends the waiting between tries (inf: never). ``client_draw`` and ``server_draw`` are one uniform number each;
-    try n uses the fractional part of draw + n × the golden ratio, so tries differ without a matrix of draws.
-    ``chain`` and ``chain_start`` (n + 1 offsets) give the ids of a prompt's blocks of ``chain_tokens`` tokens whose
-    content other prompts may share (equal id at equal position after equal ids: equal content); None: nothing shared.
-    ``parent`` makes every row one sequence of a request that asks for several answers: it names the row that tries, is
-    charged for all of them and gives that back with the last; its siblings stand behind it. None: one row a request.
+    ``output_tokens`` is what the model would generate (≥ 1), ``cap_tokens`` what it may (≥ 1, within the window);
+    ``charge`` is the reservation; ``refused_for_good`` marks requests that can never be served. ``client`` indexes the
+    client table. ``time_out_s`` counts from the attempt that was admitted; ``cancel_s`` from the first attempt, and it
+    also ends the wait between attempts (inf: never). ``client_draw`` and ``server_draw`` are one uniform number each;
+    attempt n uses the fractional part of draw + n × the golden ratio, so attempts differ without a matrix of draws.
+    ``chain`` and ``chain_start`` (n + 1 offsets) are the ids of a prompt's pieces of ``chain_tokens`` tokens; pieces
+    with equal ids after equal ids have equal content. None: no prompts share content.
+    ``parent`` makes every row one sequence of a request for several answers: it names the row that makes the attempts,
+    is charged for all of them and releases that with the last; its siblings follow it. None: one row per request.
     """
 
     arrival_s: Floats
@@ -151,15 +151,15 @@ class Requests:
     parent: Integers | None = None
 
     def part(self, piece: slice) -> "Requests":
-        """Some of the requests; of those that share nothing and have one answer each."""
+        """Some of the requests, where they share no content and have one answer each."""
         columns: dict[str, Any] = {name: one[piece] for name, one in vars(self).items() if isinstance(one, np.ndarray)}
         return replace(self, **columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """When the run stops and what is measured. Integrals cover ``from_s`` to ``until_s`` (or the end of the run, if
-    that is earlier); ``stop_s`` cuts the run off (inf: until everything left); samples are taken every
+    """When the run stops and what is measured. Integrals cover ``from_s`` to ``until_s``, or to the end of the run if
+    that is earlier; the run stops at ``stop_s`` (inf: when all requests have left); samples are taken every
     ``sample_every_s`` (0: none) up to ``sample_until_s``."""
 
     from_s: float = 0.0
@@ -171,10 +171,10 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RequestRows:
-    """What became of each request. Times are nan where the thing never happened; ``attempts`` counts tries,
-    ``refusals`` those answered with 429 or 503. ``finish_s`` is the last token, or the moment at which the client
-    walked away (time-out, cancellation). ``output_tokens`` were delivered to the client (0 for
-    those that are unfinished). ``gave_up_s`` is the refusal after which the client tried no more."""
+    """What became of each request. Times are nan where it never happened; ``refusals`` are attempts answered with 429
+    or 503. ``finish_s`` is the last token, or when the client left (time-out, cancellation). ``output_tokens`` were
+    delivered to the client (0 of an unfinished request). ``gave_up_s`` is the refusal after which the client gave up.
+    """
 
     attempts: Counts
     refusals: Counts
@@ -196,7 +196,7 @@ class RequestRows:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Samples:
-    """The run on an even grid of times: reserved and used blocks, running and waiting requests (all replicas), and
+    """The run on an even grid of times: reserved and used blocks, running and waiting requests of all replicas, and
     refusals so far."""
 
     time_s: Floats
@@ -209,8 +209,8 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over the run. ``reserved_unit_s`` and ``used_block_s`` are time integrals over the watch (the used one
-    joins the pool's exact levels at events by straight lines); peaks and counts are of the whole run.
+    """Sums over the run. ``reserved_unit_s`` and ``used_block_s`` are time integrals over the watched time (the latter
+    interpolates linearly between the exact levels at events); peaks and counts are of the whole run.
     ``over_capacity_events`` are engine steps in which a running request found no block, so that one was preempted."""
 
     end_s: float
@@ -228,8 +228,8 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """One strategy on one seed: rows per request, totals, and samples where they were asked for. ``kernel`` says what
-    ran: ``counts``, or ``identities`` where prompts share content, and whether ``compiled``."""
+    """One strategy on one seed: rows per request, totals, and the samples. ``kernel`` says how blocks were tracked:
+    ``counts``, or ``identities`` where prompts share content."""
 
     rows: RequestRows
     totals: Totals

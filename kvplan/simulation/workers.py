@@ -1,7 +1,7 @@
-"""What a worker process is: it has its tasks from the start, leaves interrupts to its parent, and ends with it.
+"""Worker processes: they have their tasks from the start, leave interrupts to their parent, and end with it.
 
-Tasks go to the workers when these start, not through the pool's queue: what is left in a full queue when workers are
-ended would hold its writer for ever.
+Workers get the tasks when they start, not through the pool's queue: what remains in a full queue when workers are
+terminated would block its writer for ever.
 """
 
 import multiprocessing
@@ -15,13 +15,13 @@ from typing import Any
 from kvplan.errors import InputError
 
 Progress = Callable[[int, int], None]
-"""Is told how many of how many pieces of work are done."""
+"""Is told how many pieces of work are done, and how many there are."""
 ATTEMPTS = 3
 """How often workers may be killed before their parent gives up."""
 
 
 def count_workers(workers: int | None) -> int:
-    """``workers``; where None, the cores that this process may use: a container's share, where the platform says it."""
+    """``workers``, or by default the cores that this process may use (a container's share, if the platform tells)."""
     if workers is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if workers < 1:
@@ -30,10 +30,10 @@ def count_workers(workers: int | None) -> int:
 
 
 def over_processes(function: Callable[[Any], Any], tasks: Sequence[Any], cores: int) -> Iterator[Any]:
-    """``function`` of every task in the tasks' order, by ``cores`` processes; here where one is enough.
+    """``function`` of every task, in order, by ``cores`` processes; in this one where one is enough.
 
-    A pool breaks as a whole when one of its processes is killed: what it had not handed over is done again, with the
-    same result. No process outlives this, however it ends.
+    A pool breaks as a whole when one of its processes is killed; what it had not returned is then done again, with the
+    same result. No process outlives this call, however it ends.
     """
     if min(cores, len(tasks)) <= 1:
         yield from map(function, tasks)
@@ -64,18 +64,18 @@ def over_processes(function: Callable[[Any], Any], tasks: Sequence[Any], cores: 
 
 
 def _process_context() -> BaseContext:
-    """Forked workers, which start at once and need no guard in the caller's script; fresh ones where the platform has
-    no fork or other threads run, which a fork would leave half copied."""
+    """Forked workers, which start at once and need no guard in the caller's script; spawned ones where the platform has
+    no fork, or where other threads run, which a fork would copy in an undefined state."""
     can_fork = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
     return multiprocessing.get_context("fork" if can_fork else "spawn")
 
 
 _ANSWER_S = 1.0
-"""Long enough to hand over an answer."""
+"""Long enough to return a result."""
 
 
 class _Worker:
-    """This process, where it is a worker: what it was given, whether it is at it, and whether it was told to end."""
+    """This process as a worker: what it was given, whether it is busy, and whether it was told to end."""
 
     def __init__(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> None:
         self.function = function
@@ -93,8 +93,8 @@ class _Worker:
             self.is_busy = False
 
     def end(self, *_: object) -> None:
-        """End at once while playing; later while an answer may be on its way, half of which its reader would wait
-        for. Not never: a worker killed beside this one may have taken the queue's lock along."""
+        """End at once while busy, or shortly after, since a result may be on its way and its reader would wait for the
+        rest of it. It must end: another worker that was killed may have held the lock of the queue."""
         self.is_told_to_end = True
         if self.is_busy:
             os._exit(1)
@@ -108,7 +108,7 @@ _HERE: list[_Worker] = []
 
 
 def _start_worker(function: Callable[[Any], Any], tasks: Sequence[Any]) -> None:
-    """What a worker process does first."""
+    """Initialise a worker process."""
     worker = _Worker(function, tasks)
     _HERE[:] = [worker]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -117,21 +117,21 @@ def _start_worker(function: Callable[[Any], Any], tasks: Sequence[Any]) -> None:
 
 
 def _play(place: int) -> Any:
-    """The answer of one of this worker's tasks."""
+    """The result of one of this worker's tasks."""
     return _HERE[0].play(place)
 
 
 def _end_workers(processes: Sequence[Any]) -> None:
-    """End workers whose answers nobody waits for.
+    """Terminate workers whose results are no longer needed.
 
-    Their runs are not cancelled first: one that is, and whose worker then ends, is an error in the pool's own thread.
+    Their futures are not cancelled first: a cancelled one whose worker then ends raises in the pool's own thread.
     """
     for process in processes:
         process.terminate()
 
 
 def _end_with_the_parent() -> None:
-    """A parent that is killed says nothing; its end is seen all the same."""
+    """End when the parent process does, even if it was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

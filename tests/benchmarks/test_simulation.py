@@ -27,8 +27,8 @@ import simpy
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvplan.engines.base import CacheGroup, CacheLayout
-from kvplan.simulation.engine import run_kernel
-from kvplan.simulation.run import simulate
+from kvplan.simulation.kernel.run import run_kernel
+from kvplan.simulation.simulate import simulate
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, Run
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.spec import StepCost

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvplan.errors import KvplanError
-from kvplan.simulation.run import simulate
+from kvplan.simulation.simulate import simulate
 from kvplan.traffic.file.template import TEMPLATE
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import MOST_REQUESTS

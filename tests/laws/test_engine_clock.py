@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvplan.engines.base import CacheGroup, CacheLayout
-from kvplan.simulation.answers import fan_out, gathered
-from kvplan.simulation.engine import run_kernel
+from kvplan.simulation.kernel.run import run_kernel
+from kvplan.simulation.parallel_sampling import fan_out, merge_sequences
 from kvplan.simulation.types import (
     UNLIMITED,
     ClientRule,
@@ -382,7 +382,7 @@ def test_requests_for_several_answers_equal_the_reference(
     run = run_kernel(played, setup, door, CLIENTS, watch=watch)
     assert_equal(run, played, setup, door, watch)
     assert played.parent is not None
-    rows = gathered(run.rows, played.parent)
+    rows = merge_sequences(run.rows, played.parent)
     assert rows.attempts.sum() == run.rows.attempts.sum()
     assert rows.output_tokens.sum() == run.rows.output_tokens.sum()
 

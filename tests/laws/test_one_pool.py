@@ -4,7 +4,7 @@ import pytest
 
 from kvplan.api import deploy, fit, read_model
 from kvplan.gateway.admission import gateway_plan
-from kvplan.simulation.plant import build_plant
+from kvplan.simulation.backend import build_backend
 from kvplan.traffic.load import parse_traffic
 
 MODELS = (
@@ -28,11 +28,11 @@ traffic:
 def test_traffic_meets_the_pool_of_fit(model: str, caching: bool | None) -> None:
     word = "" if caching is None else f", prefix_caching: {str(caching).lower()}"
     traffic = parse_traffic(TRAFFIC.format(model=model, caching=word), file="t.yaml")
-    plant = build_plant(traffic, offline=True)
+    backend = build_backend(traffic, offline=True)
     deployment = deploy("h200", max_model_len=8192, tensor_parallel=2, prefix_caching=caching)
     plan = fit(read_model(model, offline=True), deployment).plan
-    assert (plant.blocks, plant.layout) == (plan.blocks, plan.layout)
-    charge = gateway_plan(traffic, plant).promise.request_blocks
+    assert (backend.blocks, backend.layout) == (plan.blocks, plan.layout)
+    charge = gateway_plan(traffic, backend).promise.request_blocks
     assert [charge(tokens) for tokens in (1, 800, 8192)] == [
         plan.layout.request_blocks(tokens) for tokens in (1, 800, 8192)
     ]

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kvplan.recommend import Advice, recommend
-from kvplan.simulation.run import simulate
-from kvplan.simulation.statistics import student_t
+from kvplan.simulation.aggregate import student_t
+from kvplan.simulation.simulate import simulate
 from kvplan.traffic.spec import Traffic
 from tests.test_recommend import mix
 

@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvplan.admission import STRATEGIES
-from kvplan.simulation.doors import door, requests_for
-from kvplan.simulation.engine import run_kernel
-from kvplan.simulation.plant import Plant, build_plant
-from kvplan.simulation.statistics import mean_interval
-from kvplan.simulation.tasks import engine_setup
+from kvplan.simulation.aggregate import mean_interval
+from kvplan.simulation.backend import Backend, build_backend, engine_setup
+from kvplan.simulation.front_door import apply_strategy, requests_for
+from kvplan.simulation.kernel.run import run_kernel
 from kvplan.simulation.types import ClientRule, Flags, FrontDoor, Outcome, Requests, RetryAfter, Run
 from kvplan.traffic.distributions import Constant
 from kvplan.traffic.load import parse_traffic
@@ -79,17 +78,21 @@ mixes = st.fixed_dictionaries(
 several = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def play(traffic: Traffic, name: str, *, plant: Plant | None = None) -> tuple[Run, Requests, FrontDoor]:
-    from kvplan.simulation.clients import client_table
+def play(traffic: Traffic, name: str, *, backend: Backend | None = None) -> tuple[Run, Requests, FrontDoor]:
+    from kvplan.simulation.front_door import client_table
 
-    plant = plant or build_plant(traffic)
+    backend = backend or build_backend(traffic)
     arrivals = sample(traffic, traffic.seed)
     rules, timeouts_s = client_table(arrivals.clients)
-    opened = door(STRATEGIES[name], plant, traffic.admission, traffic.deployment, 64)
+    applied = apply_strategy(STRATEGIES[name], backend, traffic.admission, traffic.deployment, 64)
     asked = requests_for(
-        arrivals, opened, plant, seed=traffic.seed, client_timeouts_s=timeouts_s, expected_output_tokens=(120,)
+        arrivals, applied, backend, seed=traffic.seed, client_timeouts_s=timeouts_s, expected_output_tokens=(120,)
     )
-    return run_kernel(asked, engine_setup(plant), opened.front, rules, compiled=False), asked, opened.front
+    return (
+        run_kernel(asked, engine_setup(backend), applied.front_door, rules, compiled=False),
+        asked,
+        applied.front_door,
+    )
 
 
 @several
@@ -155,12 +158,14 @@ def test_worst_case_admission_never_preempts(traffic: Traffic, name: str, kinds:
     traffic = replace(
         traffic, classes=tuple(replace(one, output_tokens=Constant(value=512)) for one in traffic.classes)
     )
-    plant = build_plant(traffic)
+    backend = build_backend(traffic)
     if kinds:
-        groups = tuple(replace(plant.layout.groups[0], **KINDS[kind]) for kind in kinds)
-        layout = replace(plant.layout, groups=groups)
-        plant = replace(plant, layout=layout, blocks=layout.request_blocks(512) + layout.reserved_blocks + more_blocks)
-    run, _, _ = play(traffic, name, plant=plant)
+        groups = tuple(replace(backend.layout.groups[0], **KINDS[kind]) for kind in kinds)
+        layout = replace(backend.layout, groups=groups)
+        backend = replace(
+            backend, layout=layout, blocks=layout.request_blocks(512) + layout.reserved_blocks + more_blocks
+        )
+    run, _, _ = play(traffic, name, backend=backend)
     assert int(run.rows.preemptions.sum()) == 0
     assert (run.totals.over_capacity_events, int(run.rows.recomputed_tokens.sum())) == (0, 0)
 
@@ -178,8 +183,8 @@ def test_the_integral_of_reservations_is_their_stays(traffic: Traffic) -> None:
 @several
 @given(mixes)
 def test_ample_memory_means_no_refusal_and_no_preemption(traffic: Traffic) -> None:
-    plant = replace(build_plant(traffic), blocks=10**7)
-    run, _, _ = play(traffic, "worst_case", plant=plant)
+    backend = replace(build_backend(traffic), blocks=10**7)
+    run, _, _ = play(traffic, "worst_case", backend=backend)
     assert (int(run.rows.refusals.sum()), int(run.rows.preemptions.sum())) == (0, 0)
 
 
@@ -244,7 +249,7 @@ def who_enters(arrivals: Sequence[int], answers: Sequence[int], charges: Sequenc
         client_draw=np.zeros(len(answer)),
         server_draw=np.zeros(len(answer)),
     )
-    setup = engine_setup(build_plant(parse_traffic(EVEN_STEPS, file="even.yaml")))
+    setup = engine_setup(build_backend(parse_traffic(EVEN_STEPS, file="even.yaml")))
     run = run_kernel(asked, setup, FrontDoor(capacity=capacity), [ClientRule()], compiled=False)
     entered: Flags = run.rows.outcome == Outcome.COMPLETED
     return entered
@@ -297,6 +302,6 @@ def test_a_constant_retry_after_is_obeyed() -> None:
     traffic = parse_traffic(POOL.format(**USUAL | {"seqs": 4, "is_async": "false"}), file="mix.yaml")
     front = FrontDoor(capacity=8, retry_after=RetryAfter(seconds=3.0))
     rule = ClientRule(tries=3, honours_retry_after=True)
-    run = run_kernel(asked, engine_setup(build_plant(traffic)), front, [rule], compiled=False)
+    run = run_kernel(asked, engine_setup(build_backend(traffic)), front, [rule], compiled=False)
     assert run.rows.attempts.tolist() == [1, 2]
     assert run.rows.admitted_s.tolist() == [0.0, pytest.approx(3.1)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kvplan.calibration.run import calibrate_run
 from kvplan.simulation.efficiency import EfficiencyFit
-from kvplan.simulation.measured import read_measured_run
+from kvplan.simulation.measured_run import read_measured_run
 from kvplan.traffic.load import parse_traffic
 from tests.tables import DATA, folder_of
 

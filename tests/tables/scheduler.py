@@ -20,7 +20,7 @@ from kvplan.engines import engine_plan
 from kvplan.engines.base import CacheGroup, CacheLayout, Deployment
 from kvplan.hf_config import read_config
 from kvplan.model import Source
-from kvplan.simulation.engine import run_kernel
+from kvplan.simulation.kernel.run import run_kernel
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Requests, Run
 from kvplan.traffic.spec import StepCost
 from tests.tables import DATA, folder_of

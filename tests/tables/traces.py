@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from kvplan.simulation.results import Simulation
-from kvplan.simulation.run import simulate
+from kvplan.simulation.simulate import simulate
 from kvplan.traffic.load import parse_traffic
 from kvplan.traffic.sample import sample
 from kvplan.traffic.traces.describe import describe_trace

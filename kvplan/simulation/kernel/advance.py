@@ -1,52 +1,51 @@
-"""An engine through time: it jumps from event to event, and forms one by one only the batches that are special.
+"""An engine over time: it jumps from event to event and forms only special batches one by one.
 
-A batch is formed when the last one has returned, or, where scheduling is asynchronous, when the last one starts. Order:
-who walked away while a batch was in flight, what that batch ended, who walks away at that instant, then the next batch,
-which sees whatever arrived until then. Source: vLLM 0.33's engine core, which aborts before it reads what returned.
+A batch is formed when the last one has returned or, with asynchronous scheduling, when the last one starts. The order
+is: requests abandoned while a batch was in flight, what that batch ended, requests abandoned at that instant, then the
+next batch, which sees all arrivals until then. Source: vLLM 0.33's engine core, which aborts before it reads what
+returned.
 """
 
 from math import inf
 
-from kvplan.simulation.kernel.admitting import first_waiting
 from kvplan.simulation.kernel.batch import form_batch
-from kvplan.simulation.kernel.clock import batches_until, clock, stand_idle, use
-from kvplan.simulation.kernel.kept import evict
-from kvplan.simulation.kernel.keys import next_key
-from kvplan.simulation.kernel.leaving import let_go, see_ends
-from kvplan.simulation.kernel.paging import safe_batches, slid_in, taken_in
-from kvplan.simulation.kernel.places import (
+from kvplan.simulation.kernel.blocks import clear_sliding, safe_batches, slid_in, taken_in
+from kvplan.simulation.kernel.clock import add_used_blocks, batches_until, clock, go_idle
+from kvplan.simulation.kernel.leaving import drop_abandoned, process_ends
+from kvplan.simulation.kernel.prefix_cache import evict
+from kvplan.simulation.kernel.state import (
     ADMITTED,
     BATCHES,
     BLOCKED,
+    BLOCKS_TAKEN,
+    CACHES,
     CELL,
     COMPUTED,
-    CONTEXT,
-    DECODE,
+    CONTEXT_TOKENS,
+    DECODES,
     DECODING,
     END_S,
     FINISH,
     FORM,
     FREE,
-    KEEPS,
+    IDENTITIES,
     KEY_SHIFT,
     KINDS_NUMBER,
     LAG,
     LATE,
     LEFT_HEAD,
-    LONGEST,
-    NAMED,
+    LONG_PREFILL,
+    MAX_SEQS,
     PEAK_USED,
+    PREFILLS,
     QUEUE_HEAD,
     QUIET_S,
-    READING_NOW,
     RINGS,
     RUNNING,
-    SEATS,
-    SLIDING_BACK,
+    SLIDING_BLOCKS,
     START_S,
     STEPS,
-    TAKEN,
-    TOTAL,
+    USABLE,
     Conf,
     Cost,
     Ints,
@@ -55,12 +54,13 @@ from kvplan.simulation.kernel.places import (
     Rows,
     Shape,
     Slots,
+    next_key,
 )
-from kvplan.simulation.kernel.windows import nothing_slides
+from kvplan.simulation.kernel.waiting import first_waiting
 
 
 def next_change_s(head: int, seats: int, st: Ints, rows: Rows) -> float:
-    """When the next client arrives at a free seat, or walks away: batches formed from then on are others."""
+    """When the next request finds a free slot, or is abandoned: batches formed from then on differ."""
     time, moment = rows[1], rows[3]
     change_s = inf
     if head < 0 and seats > 0 and st[QUEUE_HEAD] >= 0:
@@ -86,45 +86,45 @@ def batches_in_time(most: int, change_s: float, until_s: float, st: Ints, ck: Re
 
 
 def batches_with_room(many: int, st: Ints, conf: Conf, shape: Shape) -> int:
-    """How many of ``many`` batches of plain decoding find all their blocks free; those blocks go to ``TAKEN``. With
-    identities: how many of them take none, since it matters who takes which."""
+    """How many of ``many`` batches of plain decoding find all their blocks free; those blocks go to ``BLOCKS_TAKEN``.
+    With identities: how many of them take none, since it matters who takes which."""
     batch = st[BATCHES]
-    if conf[NAMED]:
+    if conf[IDENTITIES]:
         form, rings = shape[FORM], shape[RINGS]
         plain = 0
         while plain < many and rings[(batch + plain) % form[0]] == 0:
             plain += 1
-        st[TAKEN] = 0
+        st[BLOCKS_TAKEN] = 0
         return plain
-    st[TAKEN] = taken_in(batch, many, st[DECODING], shape)
-    if st[TAKEN] > st[FREE]:
-        many = safe_batches(batch, many, st[DECODING], st[FREE], st[SLIDING_BACK], shape)
-        st[TAKEN] = taken_in(batch, many, st[DECODING], shape)
+    st[BLOCKS_TAKEN] = taken_in(batch, many, st[DECODING], shape)
+    if st[BLOCKS_TAKEN] > st[FREE]:
+        many = safe_batches(batch, many, st[DECODING], st[FREE], st[SLIDING_BLOCKS], shape)
+        st[BLOCKS_TAKEN] = taken_in(batch, many, st[DECODING], shape)
     return many
 
 
 def jump(many: int, st: Ints, ck: Reals, conf: Conf, cost: Cost, shape: Shape, pool: Pool) -> None:
-    """``many`` batches of plain decoding at once, which find all their blocks."""
-    decoding, free, taken, end_s = st[DECODING], st[FREE], st[TAKEN], ck[END_S]
+    """Form ``many`` batches of plain decoding at once, which find all their blocks."""
+    decoding, free, taken, end_s = st[DECODING], st[FREE], st[BLOCKS_TAKEN], ck[END_S]
     back = 0
     if shape[KINDS_NUMBER]:
-        back = st[SLIDING_BACK] + slid_in(st[BATCHES], many, shape)
-        st[SLIDING_BACK] = 0
+        back = st[SLIDING_BLOCKS] + slid_in(st[BATCHES], many, shape)
+        st[SLIDING_BLOCKS] = 0
     if shape[LAG]:
         ck[START_S] = end_s if many == 1 else clock(many - 1, st, ck, cost)
     ck[END_S] = clock(many, st, ck, cost)
-    used = conf[TOTAL] - (free - taken + back)
-    level = 1.0 * used if many == 1 else 0.5 * (conf[TOTAL] - free + used)
-    use(level, end_s, ck[END_S], ck, cost)
+    used = conf[USABLE] - (free - taken + back)
+    level = 1.0 * used if many == 1 else 0.5 * (conf[USABLE] - free + used)
+    add_used_blocks(level, end_s, ck[END_S], ck, cost)
     st[STEPS] += many
-    st[DECODE] += decoding * many
-    st[CONTEXT] += st[COMPUTED] * many + decoding * many * (many + 1) // 2
+    st[DECODES] += decoding * many
+    st[CONTEXT_TOKENS] += st[COMPUTED] * many + decoding * many * (many + 1) // 2
     st[COMPUTED] += decoding * many
-    st[FREE] = conf[TOTAL] - used
+    st[FREE] = conf[USABLE] - used
     st[PEAK_USED] = max(st[PEAK_USED], used)
     st[BATCHES] += many
     st[LATE] = 0
-    if conf[KEEPS]:
+    if conf[CACHES]:
         evict(taken, st, pool[CELL])
 
 
@@ -147,21 +147,21 @@ def advance(
     while True:
         now_s = ck[START_S] if lag and st[LATE] == 0 else ck[END_S]
         if st[LEFT_HEAD] >= 0:
-            let_go(now_s, 1, st, conf, shape, slots, rows, pool)
+            drop_abandoned(now_s, 1, st, conf, shape, slots, rows, pool)
         if now_s > until_s:
             ck[QUIET_S] = ck[END_S]
             return
-        see_ends(st, ck, heap, conf, shape, slots, rows, pool)
+        process_ends(st, ck, heap, conf, shape, slots, rows, pool)
         if st[LEFT_HEAD] >= 0:
-            let_go(now_s, 0, st, conf, shape, slots, rows, pool)
+            drop_abandoned(now_s, 0, st, conf, shape, slots, rows, pool)
         if now_s >= until_s:
             ck[QUIET_S] = ck[END_S]
             return
 
         head = first_waiting(now_s, st, conf, rows, pool)
-        seats = conf[SEATS] - st[RUNNING]
-        ordered = 1 if conf[NAMED] or conf[LONGEST] or st[READING_NOW] > 1 else 0
-        if st[READING_NOW] > 0 or (head >= 0 and seats > 0 and st[BLOCKED] == 0):
+        seats = conf[MAX_SEQS] - st[RUNNING]
+        ordered = 1 if conf[IDENTITIES] or conf[LONG_PREFILL] or st[PREFILLS] > 1 else 0
+        if st[PREFILLS] > 0 or (head >= 0 and seats > 0 and st[BLOCKED] == 0):
             form_batch(now_s, ordered, st, ck, heap, conf, cost, shape, slots, rows, pool)
             continue
 
@@ -173,7 +173,7 @@ def advance(
                 ck[QUIET_S] = change_s
                 return
             else:
-                stand_idle(change_s, st, ck)
+                go_idle(change_s, st, ck)
             continue
 
         if exact:
@@ -192,4 +192,4 @@ def advance(
             return
         jump(room, st, ck, conf, cost, shape, pool)
         if shape[KINDS_NUMBER]:
-            nothing_slides(st, slots)
+            clear_sliding(st, slots)

@@ -1,24 +1,24 @@
-"""Time that is counted, not added up.
+"""The engine's clock, which is counted, not summed.
 
-Seconds since an engine last stood idle = base × steps + prefill × tokens + decode × sequences + kv × context tokens,
-all exact integers: so many steps at once and one step at a time read the same clock, to the bit.
+Seconds since an engine was last idle = base × steps + prefill × tokens + decode × sequences + kv × context tokens, with
+exact integers as factors. So a jump over many steps and one step at a time read the same clock, to the bit.
 """
 
 from math import sqrt
 
-from kvplan.simulation.kernel.places import (
-    ALL_DECODE,
-    ALL_PREFILL,
+from kvplan.simulation.kernel.state import (
+    ALL_DECODES,
+    ALL_PREFILL_TOKENS,
     ALL_STEPS,
     BUSY_S,
     COMPUTED,
-    CONTEXT,
-    DECODE,
+    CONTEXT_TOKENS,
+    DECODES,
     DECODING,
     END_S,
     LATE,
     ORIGIN_S,
-    PREFILL,
+    PREFILL_TOKENS,
     START_S,
     STEPS,
     USED_BLOCK_S,
@@ -29,23 +29,23 @@ from kvplan.simulation.kernel.places import (
 
 
 def clock(more: int, st: Ints, ck: Reals, cost: Cost) -> float:
-    """End of the batch after ``more`` further batches of plain decoding.
+    """The end of the batch after ``more`` further batches of plain decoding.
 
-    The n sequences grow by a token each, so k batches attend to k × Σ context + n × k (k + 1) / 2 tokens.
+    The n sequences grow by one token each, so k batches attend to k × Σ context + n × k (k + 1) / 2 tokens.
     """
     decoding = st[DECODING]
     return ck[ORIGIN_S] + (
         cost[0] * (st[STEPS] + more)
-        + cost[1] * st[PREFILL]
-        + cost[2] * (st[DECODE] + decoding * more)
-        + cost[3] * (st[CONTEXT] + st[COMPUTED] * more + decoding * more * (more + 1) // 2)
+        + cost[1] * st[PREFILL_TOKENS]
+        + cost[2] * (st[DECODES] + decoding * more)
+        + cost[3] * (st[CONTEXT_TOKENS] + st[COMPUTED] * more + decoding * more * (more + 1) // 2)
     )
 
 
 def batches_until(time_s: float, most: int, st: Ints, ck: Reals, cost: Cost) -> int:
-    """The fewest further batches of plain decoding, at most ``most``, after which it is ``time_s`` or later.
+    """The fewest further batches of plain decoding, at most ``most``, that end at ``time_s`` or later.
 
-    The root of the quadratic is a guess; the clock itself decides.
+    The root of the quadratic is a first guess; the clock itself decides.
     """
     decoding = st[DECODING]
     growth = 0.5 * cost[3] * decoding
@@ -62,24 +62,24 @@ def batches_until(time_s: float, most: int, st: Ints, ck: Reals, cost: Cost) -> 
     return guess
 
 
-def stand_idle(time_s: float, st: Ints, ck: Reals) -> None:
-    """Nothing runs until ``time_s``, from where time is counted anew."""
+def go_idle(time_s: float, st: Ints, ck: Reals) -> None:
+    """Nothing runs until ``time_s``, from which time is counted anew."""
     ck[BUSY_S] += ck[END_S] - ck[ORIGIN_S]
     st[ALL_STEPS] += st[STEPS]
-    st[ALL_PREFILL] += st[PREFILL]
-    st[ALL_DECODE] += st[DECODE]
+    st[ALL_PREFILL_TOKENS] += st[PREFILL_TOKENS]
+    st[ALL_DECODES] += st[DECODES]
     st[STEPS] = 0
-    st[PREFILL] = 0
-    st[DECODE] = 0
-    st[CONTEXT] = 0
+    st[PREFILL_TOKENS] = 0
+    st[DECODES] = 0
+    st[CONTEXT_TOKENS] = 0
     ck[ORIGIN_S] = time_s
     ck[START_S] = time_s
     ck[END_S] = time_s
     st[LATE] = 1
 
 
-def use(blocks: float, start_s: float, end_s: float, ck: Reals, cost: Cost) -> None:
-    """Add ``blocks`` from ``start_s`` to ``end_s`` to the integral, where it is watched."""
+def add_used_blocks(blocks: float, start_s: float, end_s: float, ck: Reals, cost: Cost) -> None:
+    """Add ``blocks`` from ``start_s`` to ``end_s`` to the integral over the watched time."""
     low = max(start_s, cost[4])
     high = min(end_s, cost[5])
     if high > low:

@@ -1,7 +1,7 @@
-"""Requests that ask for several answers: one row per sequence for the kernel, one row per request for everyone else.
+"""Requests for several answers (``n``): one row per sequence in the kernel, one row per request everywhere else.
 
-vLLM splits such a request at its door into sequences of their own with the same prompt, which share the prompt's full
-blocks where prefix caching is on (vLLM 0.33, ``v1/engine/parallel_sampling.py``). The ledger holds one reservation.
+vLLM splits such a request into separate sequences with the same prompt, which share the prompt's full blocks where
+prefix caching is on (vLLM 0.33, ``v1/engine/parallel_sampling.py``). The ledger holds one reservation for all.
 """
 
 from dataclasses import replace
@@ -15,9 +15,9 @@ _ASKED = ("arrival_s", "prompt_tokens", "cap_tokens", "charge", "refused_for_goo
 
 
 def fan_out(requests: Requests, answers: Integers, answer_tokens: Integers) -> Requests:
-    """A row for each of the ``answers`` of every request, side by side; ``answer_tokens`` are their lengths in order.
+    """One row for each of the ``answers`` of every request, in order; ``answer_tokens`` are their lengths.
 
-    Answers of one request share all of its prompt: its chain of ids, or one id of its own where it has none.
+    Answers of one request share its whole prompt: its chain of ids, or a single new id where it has none.
     """
     parent = np.repeat(np.cumsum(answers) - answers, answers)
     columns: dict[str, Any] = {
@@ -31,27 +31,32 @@ def fan_out(requests: Requests, answers: Integers, answer_tokens: Integers) -> R
     first = start[:-1].copy()
     first[alone] = len(chain) + np.arange(len(fresh))
     offsets = np.concatenate(([0], np.cumsum(length)))
-    places = np.repeat(np.repeat(first, answers) - offsets[:-1], length) + np.arange(offsets[-1])
+    index = np.repeat(np.repeat(first, answers) - offsets[:-1], length) + np.arange(offsets[-1])
     return replace(
         requests,
         **columns,
         output_tokens=answer_tokens,
         parent=parent,
-        chain=np.concatenate((chain, fresh))[places],
+        chain=np.concatenate((chain, fresh))[index],
         chain_start=offsets,
     )
 
 
-def gathered(rows: RequestRows, parent: Integers) -> RequestRows:
-    """One row per request again: let in as one, first token of the first answer that speaks, finished with the last.
+def merge_sequences(rows: RequestRows, parent: Integers) -> RequestRows:
+    """One row per request again: its first token is the earliest, its end is that of the last answer.
 
-    It is completed when all its answers are; preemptions and tokens are sums.
+    A request is completed when all its answers are; preemptions and tokens are sums.
     """
     start = np.flatnonzero(parent == np.arange(len(parent)))
-    entered = rows.replica[start] >= 0
+    admitted = rows.replica[start] >= 0
     outcome = rows.outcome[start].copy()
-    for fate in (Outcome.COMPLETED, Outcome.CANCELLED, Outcome.TIMED_OUT, Outcome.UNFINISHED):  # the last one counts
-        outcome[entered & np.logical_or.reduceat(rows.outcome == fate, start)] = fate
+    for fate in (
+        Outcome.COMPLETED,
+        Outcome.CANCELLED,
+        Outcome.TIMED_OUT,
+        Outcome.UNFINISHED,
+    ):  # the last that applies counts
+        outcome[admitted & np.logical_or.reduceat(rows.outcome == fate, start)] = fate
     finish_s = np.fmax.reduceat(rows.finish_s, start)
     finish_s[outcome == Outcome.UNFINISHED] = np.nan
     return RequestRows(

@@ -1,37 +1,46 @@
-"""Who is admitted: waiting requests, those preempted last before all others, while tokens, seats and blocks last.
+"""The waiting queue: requests are admitted to the running list while tokens, slots and blocks last, preempted ones
+first.
 
-The first that does not fit stops the admissions. All blocks for its whole known input must be free, though only those
-of the chunk computed now are taken.
+The first that does not fit ends the admissions. Blocks for its whole known input must be free, although only those of
+the chunk computed now are taken.
 """
 
-from kvplan.simulation.kernel.identities import find_blocks, hold_found, remember, take_blocks
-from kvplan.simulation.kernel.kept import evict, kept_blocks, take_out
-from kvplan.simulation.kernel.paging import blocks_at_admission, blocks_taken
-from kvplan.simulation.kernel.places import (
+from kvplan.simulation.kernel.blocks import blocks_at_admission, blocks_taken
+from kvplan.simulation.kernel.prefix_cache import (
+    blocks_kept,
+    cache_blocks,
+    drop_kept,
+    evict,
+    find_blocks,
+    hold_found,
+    take_blocks,
+)
+from kvplan.simulation.kernel.running import prefill_chunk, take_slot
+from kvplan.simulation.kernel.state import (
     ADMITTED,
     BLOCKED,
     BUDGET,
+    CACHES,
     CELL,
-    CHUNKS,
-    CONTEXT,
+    CHUNKED,
+    CONTEXT_TOKENS,
     FINISH,
     FORM,
     FREE,
+    FREE_SLOT,
     GENERATED,
-    KEEPS,
+    IDENTITIES,
     KINDS_NUMBER,
     LINK,
-    LONGEST,
-    NAMED,
-    OFF,
+    LONG_PREFILL,
+    MAX_SEQS,
+    OFFSET,
     OUTCOME,
     PREEMPTED,
     PROMPT,
     QUEUE_HEAD,
     RUNNING,
     SCHEDULED,
-    SEATS,
-    SPARE_SLOT,
     UNFINISHED,
     WATERMARK,
     WHOLE_INPUT,
@@ -42,23 +51,22 @@ from kvplan.simulation.kernel.places import (
     Shape,
     Slots,
 )
-from kvplan.simulation.kernel.running import read_chunk, sit_down
 
 
 def leave_queue(st: Ints, conf: Conf, rows: Rows, pool: Pool) -> None:
-    """The head of the queue waits no more."""
+    """Take the head of the queue out of it."""
     link = rows[2][LINK]
     if st[PREEMPTED] < 0:
         st[QUEUE_HEAD] = rows[0][link + st[QUEUE_HEAD]]
         return
     st[PREEMPTED] = rows[0][link + st[PREEMPTED]]
-    if conf[KEEPS]:
-        take_out(st, pool[CELL])
+    if conf[CACHES]:
+        drop_kept(st, pool[CELL])
 
 
 def first_waiting(now_s: float, st: Ints, conf: Conf, rows: Rows, pool: Pool) -> int:
-    """The head of the queue as a batch formed at ``now_s`` sees it; −1 for an empty one. Those whose clients walked
-    away are passed over."""
+    """The head of the queue as a batch formed at ``now_s`` sees it; −1 where it is empty. Abandoned requests are
+    skipped."""
     row, time, column, moment = rows
     while True:
         head = st[PREEMPTED]
@@ -73,7 +81,7 @@ def first_waiting(now_s: float, st: Ints, conf: Conf, rows: Rows, pool: Pool) ->
 
 
 def longest_chunk(now_s: float, st: Ints, conf: Conf, rows: Rows) -> int:
-    """The cap on one request's chunk in this batch: the setting, but none for a request that is alone; 0 for none."""
+    """The longest chunk of one request in this batch: as configured, but 0 (no limit) for a request that is alone."""
     row, time, column, moment = rows
     others = st[RUNNING]
     for head in (st[PREEMPTED], st[QUEUE_HEAD]):
@@ -82,7 +90,7 @@ def longest_chunk(now_s: float, st: Ints, conf: Conf, rows: Rows) -> int:
             if row[column[OUTCOME] + i] == UNFINISHED or time[moment[FINISH] + i] > now_s:
                 others += 1
             i = row[column[LINK] + i]
-    return conf[LONGEST] if others > 1 else 0
+    return conf[LONG_PREFILL] if others > 1 else 0
 
 
 def admit(
@@ -96,27 +104,27 @@ def admit(
     rows: Rows,
     pool: Pool,
 ) -> None:
-    """Admit at ``now_s`` whoever fits into the batch that is being formed; ``cap`` as in ``longest_chunk``."""
+    """Admit at ``now_s`` what fits into the batch being formed; ``cap`` as in ``longest_chunk``."""
     row, time, column, moment = rows
     size = shape[FORM][0]
-    while st[BUDGET] > 0 and st[RUNNING] < conf[SEATS]:
+    while st[BUDGET] > 0 and st[RUNNING] < conf[MAX_SEQS]:
         i = first_waiting(now_s, st, conf, rows, pool)
         if i < 0:
             return
         known = row[column[PROMPT] + i] + row[column[GENERATED] + i]
         unheld = 0
         hits = 0
-        if conf[NAMED]:
-            hits, unheld = find_blocks(st[SPARE_SLOT], i, known, pool)
-        elif conf[KEEPS] and st[PREEMPTED] >= 0:
-            unheld = kept_blocks(st, pool[CELL])
+        if conf[IDENTITIES]:
+            hits, unheld = find_blocks(st[FREE_SLOT], i, known, pool)
+        elif conf[CACHES] and st[PREEMPTED] >= 0:
+            unheld = blocks_kept(st, pool[CELL])
             hits = unheld
         old = hits * size
         tokens = known - old
         if cap and tokens > cap:
             tokens = cap
         if tokens > st[BUDGET]:
-            if conf[CHUNKS] == 0:
+            if conf[CHUNKED] == 0:
                 return
             tokens = st[BUDGET]
         taken = blocks_taken(old + tokens, shape) - hits
@@ -127,20 +135,20 @@ def admit(
         if st[RUNNING]:
             need += conf[WATERMARK]
         if need > st[FREE]:
-            st[BLOCKED] = 1 if shape[KINDS_NUMBER] == 0 and conf[LONGEST] == 0 else 0
+            st[BLOCKED] = 1 if shape[KINDS_NUMBER] == 0 and conf[LONG_PREFILL] == 0 else 0
             return
         leave_queue(st, conf, rows, pool)
-        s = sit_down(i, st, shape, slots, rows)
-        slots[0][slots[1][OFF] + s] = old
-        if conf[NAMED]:
+        s = take_slot(i, st, shape, slots, rows)
+        slots[0][slots[1][OFFSET] + s] = old
+        if conf[IDENTITIES]:
             hold_found(s, hits, pool)
             take_blocks(s, taken, pool)
-            remember(s, i, (old + tokens) // size, pool)
-        elif conf[KEEPS]:
+            cache_blocks(s, i, (old + tokens) // size, pool)
+        elif conf[CACHES]:
             evict(taken, st, pool[CELL])
         st[FREE] -= taken + unheld
         if time[moment[SCHEDULED] + i] < 0.0:
             time[moment[SCHEDULED] + i] = now_s
         st[BUDGET] -= tokens
-        st[CONTEXT] += old + tokens
-        read_chunk(s, tokens, st, heap, shape, slots, rows)
+        st[CONTEXT_TOKENS] += old + tokens
+        prefill_chunk(s, tokens, st, heap, shape, slots, rows)

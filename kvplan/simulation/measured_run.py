@@ -1,4 +1,4 @@
-"""A measured run of an engine: requests that it really served, with their times, as several recorders write them."""
+"""A measured run of a real engine: the requests it served and their times, in the formats of several recorders."""
 
 import math
 from collections import Counter
@@ -28,7 +28,7 @@ _HINT = "it needs arrival_s, prompt_tokens, output_tokens, first_token_s and fin
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MeasuredRun:
-    """Requests that an engine really served, by arrival; times in seconds since the first arrival."""
+    """Requests that an engine served, by arrival; times in seconds since the first arrival."""
 
     arrival_s: Floats
     prompt_tokens: Integers
@@ -44,11 +44,11 @@ class MeasuredRun:
 def read_measured_run(path: str | Path) -> MeasuredRun:
     """A CSV or JSONL file with arrival, tokens, first-token and finish time of every request (gzip or not).
 
-    Names as in ``--requests``, as vLLM's request statistics record them, or other usual ones; times of the two tokens
-    may be counted from the arrival (``ttft_ms``). vLLM stamps the arrival on the wall clock and all else on a monotonic
-    one, and ``queued_ts`` only when the engine has ended a step; the smallest difference of the two is taken for the
-    clocks' offset, so that a request arrives when it was sent. Requests without a finish, or with times out of order,
-    are skipped and counted. InputError where they are more than half.
+    Columns may be named as in ``--requests``, as in vLLM's request statistics, or in other common ways; the two tokens'
+    times may count from the arrival (``ttft_ms``). vLLM stamps the arrival on the wall clock, everything else on a
+    monotonic one, and ``queued_ts`` only at the end of a step; so the smallest difference of the two is taken as the
+    offset of the clocks, and a request arrives when it was sent. Requests without a finish or with times out of order
+    are skipped and counted; InputError where they are more than half.
     """
     from kvplan.traffic.traces.reader import read_records
 
@@ -74,7 +74,7 @@ def read_measured_run(path: str | Path) -> MeasuredRun:
     if offsets and len(offsets) < len(rows):
         raise InputError(
             f"{path}: some requests have arrival_time and queued_ts, some do not",
-            hint="take the others out",
+            hint="remove the others",
             file=str(path),
         )
     table = np.array(sorted(rows), np.float64)
@@ -92,7 +92,7 @@ def read_measured_run(path: str | Path) -> MeasuredRun:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reader:
-    """Which columns say what; a time that is counted ``from_arrival`` is none of a clock."""
+    """The columns of a file. First and last token may be times ``from_arrival`` instead of a clock's."""
 
     arrival: Column
     prompt: str
@@ -117,7 +117,7 @@ class _Reader:
         return (arrival_s, prompt, output, first_s, finish_s) if in_order else "times out of order"
 
     def queued_s(self, record: Record) -> float | None:
-        """When the engine took the request in, by the clock of its tokens, where the arrival is on another one."""
+        """When the request was queued by the clock of its tokens, where the arrival is on another clock."""
         has_two = self.arrival.name == "arrival_time" and not any(self.from_arrival)
         return _number(record.get("queued_ts")) if has_two else None
 

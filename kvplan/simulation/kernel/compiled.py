@@ -1,7 +1,7 @@
-"""The kernel compiled by numba, from the very source that runs uncompiled, with the result kept on disk.
+"""The kernel compiled by numba, from the same source that runs interpreted, and cached on disk.
 
-The kernel's files are joined into one module in the user's cache folder, named after their content: so a changed
-kernel, numba or Python is a new module, and what was compiled is found again by every later process.
+The kernel's files are joined into one module in the user's cache folder, which is named after their content. So a
+changed kernel, numba or Python makes a new module, and every later process finds what was compiled.
 """
 
 import hashlib
@@ -17,25 +17,21 @@ from pathlib import Path
 from typing import Any
 
 _FILES = (
-    "places",
-    "keys",
+    "state",
     "clock",
-    "paging",
-    "windows",
-    "identities",
-    "kept",
+    "blocks",
+    "prefix_cache",
     "running",
     "leaving",
-    "admitting",
+    "waiting",
     "batch",
     "advance",
-    "door",
-    "clients",
-    "play",
+    "front_door",
+    "event_loop",
 )
-_PARTS = (
-    "see_ends",
-    "end",
+_INLINED = (
+    "process_ends",
+    "end_slot",
     "first_waiting",
     "leave_queue",
     "evict",
@@ -44,20 +40,30 @@ _PARTS = (
     "batches_in_time",
     "batches_with_room",
     "jump",
-    "serve_together",
-    "serve_in_order",
+    "decode_all",
+    "schedule_in_order",
     "admit",
-    "begin_to_write",
+    "start_decoding",
     "form_batch",
     "next_event",
     "has_room",
-    "let_in",
+    "admit_request",
 )
-"""Functions that are called from one place and cut out for the reader alone: the call would cost more than the work,
-for all that they are handed is copied."""
-_COUNTED = ("next_key", "push_key", "pop_key", "forget", "remember", "find_blocks", "let_in", "taken_apart", "play")
-"""Functions that make or change lists, or look into the table of contents. In all others numba does not count who holds
-what, which took half of the kernel's time: they keep nothing that they are handed."""
+"""Functions that are called from one place and exist for the reader alone: a call would cost more than the work, since
+all arguments are copied."""
+_WITH_REFERENCE_COUNTING = (
+    "next_key",
+    "push_key",
+    "pop_key",
+    "uncache_block",
+    "cache_blocks",
+    "find_blocks",
+    "admit_request",
+    "split_events",
+    "event_loop",
+)
+"""Functions that create or change lists, or use the table of contents. All others are compiled without reference
+counting, which took half of the kernel's time: they keep no reference to their arguments."""
 _HEAD = '''"""Written by kvplan: its simulation kernel, to be compiled by numba."""
 
 from llvmlite import ir
@@ -75,30 +81,30 @@ def _pointer(typing_context, address):
 
 @njit(cache=True, error_model="numpy")
 def _borrow(values):
-    """The same array, whose uses are not counted: counting them takes half of the kernel's time."""
+    """The same array without reference counting, which takes half of the kernel's time."""
     return carray(_pointer(values.ctypes.data), values.shape, values.dtype)
 
 
 @njit(cache=True, error_model="numpy")
-def play_borrowed(
-    asked, fresh, rules, door, doors, since, waits, watch, rows, engines, book, table, pool_numbers, shape_numbers,
-    form, field, conf, cost, samples, totals, coming, more_s
+def event_loop_borrowed(
+    asked, rows, fresh, clients, front_door, engines, setup, contents, watch, output, pending, more_s
 ):
-    return play(
+    return event_loop(
         (
-            _borrow(asked[0]), _borrow(asked[1]), _borrow(asked[2]), _borrow(asked[3]),
-            _borrow(asked[4]), _borrow(asked[5]), _borrow(asked[6]), _borrow(asked[7]), _borrow(asked[8]),
-            _borrow(asked[9]),
+            _borrow(asked[0]), _borrow(asked[1]), _borrow(asked[2]), _borrow(asked[3]), _borrow(asked[4]),
+            _borrow(asked[5]), _borrow(asked[6]), _borrow(asked[7]), _borrow(asked[8]), _borrow(asked[9]),
         ),
-        fresh, _borrow(rules), _borrow(door), _borrow(doors), _borrow(since), _borrow(waits), watch,
         (_borrow(rows[0]), _borrow(rows[1]), rows[2], rows[3]),
+        fresh,
+        _borrow(clients),
+        (_borrow(front_door[0]), _borrow(front_door[1]), _borrow(front_door[2]), _borrow(front_door[3])),
+        (_borrow(engines[0]), _borrow(engines[1]), _borrow(engines[2]), _borrow(engines[3]), _borrow(engines[4])),
+        (setup[0], setup[1], setup[2], _borrow(setup[3]), setup[4]),
+        (_borrow(contents[0]), contents[1], contents[2]),
+        watch,
+        (_borrow(output[0]), _borrow(output[1])),
         (
-            _borrow(engines[0]), _borrow(engines[1]), _borrow(engines[2]), _borrow(engines[3]), _borrow(engines[4]),
-        ),
-        _borrow(book), table, pool_numbers, shape_numbers, _borrow(form), field, conf, cost, _borrow(samples),
-        _borrow(totals),
-        (
-            _borrow(coming[0]), _borrow(coming[1]), _borrow(coming[2]), _borrow(coming[3]), _borrow(coming[4]),
+            _borrow(pending[0]), _borrow(pending[1]), _borrow(pending[2]), _borrow(pending[3]), _borrow(pending[4]),
         ),
         more_s,
     )
@@ -113,7 +119,7 @@ def is_available() -> bool:
 
 def joined_source() -> str:
     """The kernel as one module whose functions are marked for numba."""
-    folder = Path(__file__).parent / "kernel"
+    folder = Path(__file__).parent
     parts = [_HEAD]
     for name in _FILES:
         text = _OWN_IMPORT.sub("", (folder / f"{name}.py").read_text(encoding="utf-8"))
@@ -122,8 +128,10 @@ def joined_source() -> str:
 
 
 def _marked(start: re.Match[str]) -> str:
-    """A function's first words behind numba's mark."""
-    options = f"forceinline={start[1] in _PARTS}, _nrt={start[1] in _COUNTED}, no_cpython_wrapper=True"
+    """The start of a function below numba's decorator."""
+    options = (
+        f"forceinline={start[1] in _INLINED}, _nrt={start[1] in _WITH_REFERENCE_COUNTING}, no_cpython_wrapper=True"
+    )
     return f'@njit(cache=True, error_model="numpy", {options})\n{start[0]}'
 
 
@@ -144,13 +152,13 @@ def _module_path() -> Path:
 
 
 def is_kept() -> bool:
-    """Whether this kernel was compiled before on this machine, so that it is only loaded."""
+    """Whether this kernel has been compiled on this machine, so that it only needs to be loaded."""
     path = _module_path()
-    return any((path.parent / "__pycache__").glob(f"{path.stem}.play_borrowed-*.nbc"))
+    return any((path.parent / "__pycache__").glob(f"{path.stem}.event_loop_borrowed-*.nbc"))
 
 
-def compiled_play(say: Callable[[str], None] | None = None) -> Callable[..., Any]:
-    """``kernel.play`` compiled; ``say`` is told when that will take a while."""
+def compiled_event_loop(say: Callable[[str], None] | None = None) -> Callable[..., Any]:
+    """``event_loop``, compiled; ``say`` is told when that will take a while."""
     path = _module_path()
     if say is not None and not is_kept():
         say("compiling the simulation kernel; it is kept for later runs")
@@ -165,15 +173,15 @@ def compiled_play(say: Callable[[str], None] | None = None) -> Callable[..., Any
     assert spec.loader is not None
     if path.stem not in sys.modules:
         module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module  # numba looks the module up when it loads what it kept
+        sys.modules[path.stem] = module  # numba looks the module up when it loads from its cache
         spec.loader.exec_module(module)
     module = sys.modules[path.stem]
-    play: Callable[..., Any] = module.play_borrowed
-    return play
+    loop: Callable[..., Any] = module.event_loop_borrowed
+    return loop
 
 
 def _write(path: Path) -> None:
-    """The joined source at ``path``, whole or not at all; left alone where it already is, for its age matters."""
+    """Write the joined source to ``path`` at once; leave a file that exists, because numba checks its age."""
     if path.exists():
         return
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", encoding="utf-8", delete=False) as file:

@@ -1,40 +1,32 @@
-"""The kernel's memory: plain lists, or arrays where it is compiled, filled from what was asked."""
+"""What the kernel is given: plain lists, or arrays where it is compiled, filled from requests, engine and clients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.simulation.kernel import places
-from kvplan.simulation.types import ClientRule, EngineSetup, Floats, FrontDoor, Integers, Requests, Watch
+from kvplan.simulation.kernel import state
+from kvplan.simulation.types import UNLIMITED, ClientRule, EngineSetup, Floats, FrontDoor, Integers, Requests, Watch
 
 _NO_ONE = -1
 _SLIDING, _CHUNKED = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Makes lists or arrays."""
+class Arrays:
+    """Makes arrays for the compiled kernel, and lists for the interpreted one."""
 
     compiled: bool
 
     def of(self, values: Any, dtype: Any = np.int64) -> Any:
-        """The values of an array or sequence; writable, for a read-only one is another type, and compiled anew."""
+        """The values of an array or sequence; always writable, because a read-only array is another type to numba."""
         array = np.require(values, dtype, ("C", "W"))
         return array if self.compiled else array.tolist()
 
-    def columns(self, columns: int, count: int, starts: Mapping[int, Any], dtype: Any = np.int64) -> Any:
-        """One row of columns of ``count`` entries each, one behind the other: each begins with a number or an array's
-        values; those that are not named with zeros, which take no memory until they are written."""
-        row = np.zeros(columns * count, dtype)
-        for column, start in starts.items():
-            row[column * count : (column + 1) * count] = start
-        return self.of(row, dtype)
-
     def read_only(self, values: Floats | Integers, dtype: Any) -> Any:
-        """A column, or its first entry where all are alike."""
+        """A column that is not written to: its first entry where all are equal."""
         return self.of(values[:1] if is_one_number(values) else values, dtype)
 
     def table(self) -> Any:
@@ -48,7 +40,7 @@ class Memory:
 
 
 def is_one_number(values: Floats | Integers) -> bool:
-    """Whether an array says the same in every row."""
+    """Whether all entries of an array are equal."""
     return values.strides == (0,) or (len(values) > 0 and bool((values == values[0]).all()))
 
 
@@ -58,19 +50,19 @@ def offsets(columns: int, count: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayoutNumbers:
-    """A cache layout as the kernel reads it; ``ring_places`` entries count its sequences by residue."""
+class Layout:
+    """A cache layout as the kernel reads it; its rings have ``ring_places`` entries."""
 
-    numbers: tuple[int, int, int, int, int]
+    numbers: state.LayoutNumbers
     form: Any
     ring_places: int
     kinds: int
 
 
-def layout_numbers(engine: EngineSetup, memory: Memory) -> LayoutNumbers:
-    """Groups merged by size of block, and windows and chunks by kind; the cap of those as vLLM's admission has it.
+def cache_layout(engine: EngineSetup, arrays: Arrays) -> Layout:
+    """Groups merged by block size, and windows by kind; the cap of a window is that of vLLM's admission.
 
-    Raises InputError for a layout whose groups the engine clock does not know.
+    Raises InputError for groups that the engine clock does not know.
     """
     layout, window = engine.layout, engine.max_model_len
     full: dict[int, int] = {}
@@ -91,7 +83,7 @@ def layout_numbers(engine: EngineSetup, memory: Memory) -> LayoutNumbers:
             every[size] = every.get(size, 0) + 1
         else:
             raise InputError(
-                f"the simulation does not play cache groups of the rule {group.rule!r}",
+                f"the simulation does not support cache groups of the rule {group.rule!r}",
                 hint="it follows vLLM's scheduler; set deployment.engine: vllm",
                 key="deployment.engine",
             )
@@ -106,78 +98,79 @@ def layout_numbers(engine: EngineSetup, memory: Memory) -> LayoutNumbers:
         held = min(span + layout.in_flight_tokens - (rule == _SLIDING), window)
         form += [rule, span, size, copies, -(-held // size) + (rule == _SLIDING), ring]
         ring += size
-    return LayoutNumbers(
+    return Layout(
         numbers=(len(every), fixed, len(kinds), 1 if engine.async_scheduling else 0, kinds_at),
-        form=memory.of(form),
+        form=arrays.of(form),
         ring_places=ring,
         kinds=len(kinds),
     )
 
 
-def slot_rows(seats: int, kinds: int, replicas: int, memory: Memory) -> tuple[Any, tuple[int, ...]]:
-    """The seats of every replica's running list, all empty, and where their fields begin."""
-    field = [*offsets(places.SLID, seats), places.SLID * seats, places.SLID * seats + seats * kinds]
+def slot_rows(seats: int, kinds: int, replicas: int, arrays: Arrays) -> tuple[Any, tuple[int, ...]]:
+    """The slots of every replica's running list, all empty, and where their fields begin."""
+    field = [*offsets(state.SLID, seats), state.SLID * seats, state.SLID * seats + seats * kinds]
     row = np.zeros(field[-1] + max(1, seats * kinds), np.int64)
-    for name in (places.END_AT, places.GIVE_AT):
+    for name in (state.END_AT, state.SLIDE_AT):
         row[field[name] : field[name] + seats] = _NO_ONE
-    row[field[places.NEXT_GIVER] : field[places.NEXT_GIVER] + seats] = -2
-    row[field[places.AFTER] : field[places.AFTER] + seats] = [*range(1, seats), _NO_ONE]
-    return memory.of(np.tile(row, (replicas, 1))), tuple(field)
+    row[field[state.NEXT_SLIDING] : field[state.NEXT_SLIDING] + seats] = -2
+    row[field[state.NEXT_SLOT] : field[state.NEXT_SLOT] + seats] = [*range(1, seats), _NO_ONE]
+    return arrays.of(np.tile(row, (replicas, 1))), tuple(field)
 
 
-def engine_rows(free: int, replicas: int, memory: Memory) -> tuple[Any, Any]:
-    """Every replica's counts and times, at rest."""
-    row = np.zeros(places.ENGINE_PLACES, np.int64)
+def engine_rows(free: int, replicas: int, arrays: Arrays) -> tuple[Any, Any]:
+    """Every replica's counts and times while it is idle."""
+    row = np.zeros(state.ENGINE_PLACES, np.int64)
     row[
         [
-            places.FIRST_SLOT,
-            places.LAST_SLOT,
-            places.QUEUE_HEAD,
-            places.QUEUE_TAIL,
-            places.PREEMPTED,
-            places.DONE_HEAD,
-            places.LEFT_HEAD,
-            places.READ_HEAD,
-            places.FRESH,
-            places.GIVERS,
+            state.FIRST_SLOT,
+            state.LAST_SLOT,
+            state.QUEUE_HEAD,
+            state.QUEUE_TAIL,
+            state.PREEMPTED,
+            state.DONE_HEAD,
+            state.LEFT_HEAD,
+            state.PREFILLED_HEAD,
+            state.FRESH,
+            state.SLIDING_HEAD,
         ]
     ] = _NO_ONE
-    row[places.FREE] = free
-    row[places.LATE] = 1
-    return memory.of(np.tile(row, (replicas, 1))), memory.of(np.zeros((replicas, places.CLOCK_PLACES)), np.float64)
+    row[state.FREE] = free
+    row[state.LATE] = 1
+    return arrays.of(np.tile(row, (replicas, 1))), arrays.of(np.zeros((replicas, state.CLOCK_PLACES)), np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identities:
-    """Blocks with identities, or empty shells where counts are enough."""
+    """Blocks with identities, or placeholders where counts are enough."""
 
     cells: Any
     book: Any
-    """A row per request: shared blocks, number of the first of its own, place of its first link; then all links."""
+    """For each request: shared blocks, number of the first block of its own, place of its first link."""
     links: Any
     table: Any
     numbers: tuple[tuple[int, ...], int, int, int, int, int, int]
 
-    def of(self, serial: Integers, memory: Memory) -> tuple[Any, tuple[Any, ...]]:
-        """The book of some requests, and the pool's numbers with the places in it."""
+    def of(self, serial: Integers, arrays: Arrays) -> tuple[Any, Any, tuple[Any, ...]]:
+        """The book of some requests with all links, the table, and the pool's numbers with the places in the book."""
         book = self.book[:, serial] if self.book.size else self.book
-        at = offsets(places.BOOK_COLUMNS, book.shape[1])
-        return memory.of(np.concatenate((book.reshape(-1), self.links))), (self.numbers[0], at, *self.numbers[1:])
+        at = offsets(state.BOOK_COLUMNS, book.shape[1])
+        numbers = (self.numbers[0], at, *self.numbers[1:])
+        return arrays.of(np.concatenate((book.reshape(-1), self.links))), self.table, numbers
 
 
-def no_identities(seats: int, replicas: int, memory: Memory) -> Identities:
-    """Shells that are never looked at, but for what preempted requests would find again: two places a seat."""
+def no_identities(seats: int, replicas: int, arrays: Arrays) -> Identities:
+    """Placeholders, except for the blocks that preempted requests would find again: two places a slot."""
     return Identities(
-        cells=memory.of(np.zeros((replicas, 2 * seats))),
-        book=np.zeros((places.NODES, 0), np.int64),
+        cells=arrays.of(np.zeros((replicas, 2 * seats))),
+        book=np.zeros((state.NODES, 0), np.int64),
         links=np.zeros(1, np.int64),
-        table=memory.table(),
-        numbers=((0,) * places.CELL_COLUMNS, 1, 1, 1, 1, 0, 0),
+        table=arrays.table(),
+        numbers=((0,) * state.CELL_COLUMNS, 1, 1, 1, 1, 0, 0),
     )
 
 
 def identities(
-    requests: Requests, answer: Integers, engine: EngineSetup, seats: int, replicas: int, memory: Memory
+    requests: Requests, answer: Integers, engine: EngineSetup, seats: int, replicas: int, arrays: Arrays
 ) -> Identities:
     """A free queue of all usable blocks in order, none with content, and the numbers of what prompts hold."""
     block = engine.layout.groups[0].block_tokens
@@ -185,28 +178,28 @@ def identities(
     first, root = engine.layout.reserved_blocks, engine.blocks
     cells = root + 1
     width = int((-(-(requests.prompt_tokens + answer) // block)).max(initial=0)) + 2
-    at = [*offsets(places.PLACED, cells), places.PLACED * cells]
+    at = [*offsets(state.BLOCK_TABLE, cells), state.BLOCK_TABLE * cells]
     at += [at[-1] + seats * width, at[-1] + seats * width + seats]
     row = np.zeros(at[-1] + seats, np.int64)
     behind, ahead = row[:cells], row[cells : 2 * cells]
     behind[:], ahead[:] = np.arange(1, cells + 1), np.arange(-1, cells - 1)
     behind[root], ahead[first] = (first, root)
-    row[at[places.CONTENT] : at[places.CONTENT] + cells] = _NO_ONE
-    row[at[places.TWIN] : at[places.TWIN] + cells] = _NO_ONE
+    row[at[state.CONTENT] : at[state.CONTENT] + cells] = _NO_ONE
+    row[at[state.TWIN] : at[state.TWIN] + cells] = _NO_ONE
     return Identities(
-        cells=memory.of(np.tile(row, (replicas, 1))),
+        cells=arrays.of(np.tile(row, (replicas, 1))),
         book=book,
         links=links,
-        table=memory.table(),
+        table=arrays.table(),
         numbers=(tuple(at), requests.chain_tokens, per_node, block, width, root, keys),
     )
 
 
 def _contents(requests: Requests, answer: Integers, block: int) -> tuple[Integers, Integers, int, int]:
-    """Numbers for what blocks hold: those under one chain of ids share theirs, all others have their own.
+    """Numbers for what blocks hold: blocks under the same chain of ids share theirs, all others have their own.
 
-    A chain's links are numbered as a trie; the blocks that end in a link follow its number. Behind the prompt, only
-    requests with the same whole prompt share: not the answers of one request, each of which is drawn anew.
+    The links of chains are numbered as a trie; the blocks that end in a link follow its number. Beyond the prompt, only
+    requests with the same whole prompt share; not the answers of one request, because each is drawn anew.
     """
     count = len(requests.arrival_s)
     prompt = requests.prompt_tokens
@@ -234,11 +227,11 @@ def _contents(requests: Requests, answer: Integers, block: int) -> tuple[Integer
     return book, np.array([*nodes, 0], np.int64), per_node, len(links) * per_node + int(room.sum())
 
 
-def client_table(clients: Sequence[ClientRule], memory: Memory) -> Any:
-    """The clients' rules as rows of numbers, in the kernel's order; behind them the loops around them."""
-    rules, places_of_outer = list(clients), []
-    for rule in rules:  # which grows
-        places_of_outer.append(-1.0 if rule.outer is None else float(len(rules)))
+def client_rules(clients: Sequence[ClientRule], arrays: Arrays) -> Any:
+    """The rules of the clients as rows of numbers; the loops around them follow."""
+    rules, outer_rows = list(clients), []
+    for rule in rules:  # grows meanwhile
+        outer_rows.append(-1.0 if rule.outer is None else float(len(rules)))
         rules += [] if rule.outer is None else [rule.outer]
     table = [
         (
@@ -254,21 +247,21 @@ def client_table(clients: Sequence[ClientRule], memory: Memory) -> Any:
             float(rule.jitter_on_header),
             outer,
         )
-        for rule, outer in zip(rules, places_of_outer, strict=True)
+        for rule, outer in zip(rules, outer_rows, strict=True)
     ]
-    return memory.of(np.array(table, np.float64).reshape(-1, places.RULE_FIELDS), np.float64)
+    return arrays.of(np.array(table, np.float64).reshape(-1, state.RULE_FIELDS), np.float64)
 
 
-def door_numbers(door: FrontDoor, memory: Memory) -> tuple[Any, Any, Any, Any]:
-    """The door's settings, its replicas' reservations and times, all at rest, and how its Retry-After is made."""
+def front_door(door: FrontDoor, arrays: Arrays) -> tuple[Any, Any, Any, Any]:
+    """The door's settings, the empty ledgers of its replicas, and how its Retry-After is computed."""
     wait, replicas = door.retry_after, door.replicas
-    times = np.zeros((replicas, places.DOOR_TIMES))
-    times[:, places.HOLD_S] = -1.0
+    times = np.zeros((replicas, state.DOOR_TIMES))
+    times[:, state.HOLD_S] = -1.0
     return (
-        memory.of((door.capacity, door.max_inside, door.max_queued_tokens, replicas, int(door.router))),
-        memory.of(np.zeros((replicas, places.DOOR_PLACES))),
-        memory.of(times, np.float64),
-        memory.of(
+        arrays.of((door.capacity, door.max_inside, door.max_queued_tokens, replicas, int(door.router))),
+        arrays.of(np.zeros((replicas, state.DOOR_PLACES))),
+        arrays.of(times, np.float64),
+        arrays.of(
             (
                 0.0 if wait.seconds is None else wait.seconds,
                 wait.jitter_share,
@@ -282,7 +275,29 @@ def door_numbers(door: FrontDoor, memory: Memory) -> tuple[Any, Any, Any, Any]:
     )
 
 
-def watched(watch: Watch) -> tuple[float, float, float, float, float]:
+def engine_settings(
+    engine: EngineSetup, door: FrontDoor, watch: Watch, *, usable: int, seats: int, identities: bool, caches: bool
+) -> tuple[state.Conf, state.Cost]:
+    """The engine's settings, and the constants of a step with the watched time."""
+    conf = (
+        engine.max_num_batched_tokens,
+        seats,
+        engine.max_model_len,
+        engine.long_prefill_tokens,
+        int(engine.chunked_prefill),
+        int(engine.reserves_whole_input),
+        engine.watermark_blocks,
+        usable,
+        int(identities),
+        int(caches and not identities),
+        int(door.max_queued_tokens < UNLIMITED),
+    )
+    step = engine.step
+    cost = (step.base_s, step.prefill_token_s, step.decode_sequence_s, step.kv_token_s, watch.from_s, watch.until_s)
+    return conf, tuple(map(float, cost))  # type: ignore[return-value] # a map has no length
+
+
+def watched(watch: Watch) -> state.Watched:
     """The watch, in the kernel's order."""
     spans = (watch.from_s, watch.until_s, watch.stop_s, watch.sample_every_s, watch.sample_until_s)
-    return (float(spans[0]), float(spans[1]), float(spans[2]), float(spans[3]), float(spans[4]))
+    return tuple(map(float, spans))  # type: ignore[return-value] # a map has no length

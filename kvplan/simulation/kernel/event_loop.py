@@ -1,17 +1,26 @@
-"""One run: clients try, are let in or refused, come again, walk away; engines advance in between.
+"""The event loop: clients try, are admitted or refused, retry and walk away; engines advance in between.
 
-Events in order of time; at one instant releases first (the engines', then clients that walk away), then retries, then
-new arrivals, each by serial number, then samples. A long run is played in pieces: one ends where the next one's first
-request arrives, and hands on what is still to come.
+Events are ordered by time. At one instant releases come first (engines, then clients that walk away), then retries,
+then new arrivals, each by serial number, then samples. A long run is played in pieces: one ends where the first request
+of the next arrives, and hands on what is pending.
 """
 
 from heapq import heappop, heappush
 from math import inf
 
 from kvplan.simulation.kernel.advance import advance
-from kvplan.simulation.kernel.clients import fraction, next_try_s, walk_away
-from kvplan.simulation.kernel.door import choose, has_room, header_s, let_in, note_reserved, settle_door
-from kvplan.simulation.kernel.places import (
+from kvplan.simulation.kernel.front_door import (
+    abandon,
+    admit_request,
+    choose_replica,
+    fraction,
+    has_room,
+    next_try_s,
+    note_reserved,
+    retry_after_s,
+    settle_door,
+)
+from kvplan.simulation.kernel.state import (
     ADMITTED,
     CANCELLED,
     CAPACITY,
@@ -24,7 +33,6 @@ from kvplan.simulation.kernel.places import (
     LAST_EVENT_S,
     LAST_KEY,
     LAST_SAMPLE_S,
-    MOST_RESERVED,
     OUTCOME,
     QUIET_S,
     REFUSALS,
@@ -33,6 +41,7 @@ from kvplan.simulation.kernel.places import (
     REPLICA,
     REPLICAS,
     RESERVED,
+    RESERVED_PEAK,
     ROUND_TRIP_S,
     RUNNING,
     SAMPLE_COLUMNS,
@@ -44,17 +53,22 @@ from kvplan.simulation.kernel.places import (
     SAMPLED_WAITING,
     STOP_S,
     TIMED_OUT,
-    TOTAL,
     TURN,
     UNFINISHED,
+    USABLE,
     WAITING,
+    Asked,
+    Clients,
     Conf,
-    Cost,
+    Contents,
+    Engines,
+    FrontDoor,
     Ints,
-    Offsets,
+    Output,
+    Pending,
     Reals,
-    Replicas,
     Rows,
+    Setup,
     Watched,
 )
 
@@ -62,7 +76,7 @@ LEAVES, RETRIES, ARRIVES, SAMPLES, ENDS = range(5)
 
 
 def next_event(leave_s: float, retry_s: float, arrive_s: float, sample_s: float, stop_s: float) -> tuple[float, int]:
-    """The earliest event, and its sort: the first of those at one instant."""
+    """The earliest event and its kind: the first of those at one instant."""
     next_s = leave_s
     sort = LEAVES
     if retry_s < next_s:
@@ -80,13 +94,13 @@ def next_event(leave_s: float, retry_s: float, arrive_s: float, sample_s: float,
 
 
 def next_sample_s(sampled: int, watch: Watched) -> float:
-    """When the next sample is due after so many; never after the last."""
+    """When the next sample is due after ``sampled`` of them; never after the last."""
     sample_s = watch[EVERY_S] * (sampled + 1)
     return sample_s if 0.0 < sample_s <= watch[LAST_SAMPLE_S] else inf
 
 
-def taken_apart(events: list[tuple[float, int]]) -> tuple[Reals, Ints]:
-    """Times and rows of the events that are still to come."""
+def split_events(events: list[tuple[float, int]]) -> tuple[Reals, Ints]:
+    """Times and rows of the events that are pending."""
     times = [0.0 for _ in range(0)]
     rows = [0 for _ in range(0)]
     for event_s, i in events:
@@ -97,55 +111,47 @@ def taken_apart(events: list[tuple[float, int]]) -> tuple[Reals, Ints]:
 
 
 def take_sample(at: int, refused: int, doors: list[Ints], states: list[Ints], conf: Conf, samples: Ints) -> None:
-    """What all replicas hold now, into ``samples`` from place ``at`` on."""
+    """Write what all replicas hold now to ``samples``, from place ``at`` on."""
     samples[at + SAMPLED_REFUSALS] = refused
     for r in range(len(states)):
         samples[at + SAMPLED_RESERVED] += doors[r][RESERVED]
-        samples[at + SAMPLED_USED] += conf[TOTAL] - states[r][FREE]
+        samples[at + SAMPLED_USED] += conf[USABLE] - states[r][FREE]
         samples[at + SAMPLED_RUNNING] += states[r][RUNNING]
         samples[at + SAMPLED_WAITING] += states[r][WAITING]
 
 
-def play(
-    asked: tuple[Reals, Ints, Ints, Ints, Reals, Reals, Reals, Reals, Ints, Ints],
-    fresh: int,
-    rules: list[Reals],
-    door: Ints,
-    doors: list[Ints],
-    since: list[Reals],
-    waits: Reals,
-    watch: Watched,
+def event_loop(
+    asked: Asked,
     rows: Rows,
-    engines: Replicas,
-    book: Ints,
-    table: dict[int, int],
-    pool_numbers: tuple[Offsets, Offsets, int, int, int, int, int, int],
-    shape_numbers: tuple[int, int, int, int, int],
-    form: Ints,
-    field: Offsets,
-    conf: Conf,
-    cost: Cost,
-    samples: Ints,
-    totals: Reals,
-    coming: tuple[Ints, Reals, Ints, Reals, Ints],
+    fresh: int,
+    clients: Clients,
+    front_door: FrontDoor,
+    engines: Engines,
+    setup: Setup,
+    contents: Contents,
+    watch: Watched,
+    output: Output,
+    pending: Pending,
     more_s: float,
-) -> tuple[float, Ints, Reals, Ints, Reals, Ints]:
-    """A piece of a run, which ends before ``more_s``, when a further request arrives (inf: the last piece).
+) -> tuple[float, Pending]:
+    """Run one piece, up to ``more_s``, when a request beyond it arrives (inf: the last piece).
 
-    Rows from ``fresh`` on are yet to arrive. The time of the last event, then what is ``coming`` in the next piece:
-    keys of the engines' heaps (replica, key), times and rows of retries, and of clients that will leave. ``totals``
-    goes on from piece to piece.
+    Rows from ``fresh`` on have yet to arrive. Returns the time of the last event, and what is pending after it.
     """
     arrival_s, charge, barred, client, time_out_s, cancel_s, client_draw, server_draw, parent, left = asked
     held = (charge, parent, left)
+    door, doors, since, waits = front_door
+    conf, cost, layout, form, field = setup
+    book, table, pool_numbers = contents
+    samples, totals = output[0], output[1]  # unpacked, numba would drop the last writes to them as dead
     states, clocks, slot_rows, ring_rows, cell_rows = engines
     row, time, column, moment = rows
     outcome, admitted, finish = column[OUTCOME], moment[ADMITTED], moment[FINISH]
     cell_at, book_at, chain_tokens, per_node, block, width, root, keys = pool_numbers
-    sizes, fixed, kinds, lag, kinds_at = shape_numbers
+    sizes, fixed, kinds, lag, kinds_at = layout
     replicas, stop_s = door[REPLICAS], watch[STOP_S]
     count = len(arrival_s)
-    # A column that says the same of all requests has one entry.
+    # A column with the same value for all requests has one entry.
     of_client = 1 if len(client) == count else 0
     of_time_out = 1 if len(time_out_s) == count else 0
     of_cancel = 1 if len(cancel_s) == count else 0
@@ -153,7 +159,7 @@ def play(
     heaps = [[LAST_KEY] for _ in range(replicas)]
     retries = [(inf, 0)]
     leaves = [(inf, 0)]
-    keys_then, retry_s_then, retry_then, leave_s_then, leave_then = coming
+    keys_then, retry_s_then, retry_then, leave_s_then, leave_then = pending
     for k in range(0, len(keys_then), 2):
         heappush(heaps[keys_then[k]], keys_then[k + 1] + 0)
     for k in range(len(retry_then)):
@@ -172,7 +178,7 @@ def play(
         if sort == ARRIVES and arrived == count:
             break
 
-        # What the engines release until then.
+        # Let the engines catch up, and release what they finish.
         for r in range(replicas):
             if next_s >= clocks[r][QUIET_S] or sort >= SAMPLES:
                 shape = (sizes, fixed, kinds, lag, kinds_at, form, ring_rows[r])
@@ -219,7 +225,7 @@ def play(
                 r = row[column[REPLICA] + i]
                 out_s = time[admitted + i] + time_out_s[i * of_time_out]
                 how = TIMED_OUT if out_s <= arrival_s[i] + cancel_s[i * of_cancel] else CANCELLED
-                walk_away(i, now_s, how, states[r], clocks[r], doors[r], since[r], conf, rows, held, watch)
+                abandon(i, now_s, how, states[r], clocks[r], doors[r], since[r], conf, rows, held, watch)
             continue
 
         if sort == RETRIES:
@@ -235,28 +241,30 @@ def play(
             continue
         r = 0
         if replicas > 1:
-            r = choose(turn, door, doors)
+            r = choose_replica(turn, door, doors)
             turn += 1
         sequences = left[i] if len(parent) > 0 else 1
         away_s = arrival_s[i] + cancel_s[i * of_cancel]
         if has_room(i, sequences, door, doors[r], held):
             leave_s = min(now_s + time_out_s[i * of_time_out], away_s)
-            let_in(i, r, sequences, now_s, leave_s, states[r], doors[r], since[r], leaves, conf, rows, held, watch)
+            admit_request(
+                i, r, sequences, now_s, leave_s, states[r], doors[r], since[r], leaves, conf, rows, held, watch
+            )
             clocks[r][QUIET_S] = now_s
             reserved = 0
             for other in range(replicas):
                 reserved += doors[other][RESERVED]
-            totals[MOST_RESERVED] = max(totals[MOST_RESERVED], 1.0 * reserved)
+            totals[RESERVED_PEAK] = max(totals[RESERVED_PEAK], 1.0 * reserved)
             continue
         refused += 1
         row[column[REFUSALS] + i] += 1
         spread = (row[column[REFUSALS] + i] - 1) * GOLDEN
         lacking = max(0, doors[r][RESERVED] + charge[i] - door[CAPACITY])
         draw = fraction(server_draw[i] + spread)
-        told_s = header_s(lacking, charge[i], doors[r][RESERVED], now_s, draw, since[r], waits)
+        told_s = retry_after_s(lacking, charge[i], doors[r][RESERVED], now_s, draw, since[r], waits)
         draw = fraction(client_draw[i] + spread)
         place = int(client[i * of_client])
-        again_s = next_try_s(i, told_s, now_s, place, rules, draw, away_s, waits[ROUND_TRIP_S], rows)
+        again_s = next_try_s(i, told_s, now_s, place, clients, draw, away_s, waits[ROUND_TRIP_S], rows)
         if again_s >= 0.0:
             heappush(retries, (again_s, i))
 
@@ -265,8 +273,8 @@ def play(
     totals[SAMPLED] = 1.0 * sampled
     totals[LAST_EVENT_S] = now_s
     keys_now = [0 for _ in range(0)]
-    retry_s_now, retry_now = taken_apart(retries)
-    leave_s_now, leave_now = taken_apart(leaves)
+    retry_s_now, retry_now = split_events(retries)
+    leave_s_now, leave_now = split_events(leaves)
     end_s = stop_s
     if stop_s == inf:
         end_s = now_s
@@ -280,4 +288,4 @@ def play(
     if sort == ENDS:
         for r in range(replicas):
             note_reserved(end_s, doors[r], since[r], watch)
-    return end_s, keys_now, retry_s_now, retry_now, leave_s_now, leave_now
+    return end_s, (keys_now, retry_s_now, retry_now, leave_s_now, leave_now)

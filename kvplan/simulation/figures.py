@@ -1,9 +1,7 @@
-"""From rows to figures: what one run shows after its warm-up, and what many seeds show together."""
+"""The figures of one run after its warm-up, over all requests and over each class."""
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 
@@ -20,16 +18,6 @@ _OUTCOMES = {
     "cancelled": Outcome.CANCELLED,
     "unfinished": Outcome.UNFINISHED,
 }
-SHARES = (
-    "completed",
-    "refused",
-    "gave_up",
-    "rejected_permanently",
-    "timed_out",
-    "cancelled",
-    "unfinished",
-    "truncated",
-)
 
 
 def measure(
@@ -46,11 +34,11 @@ def measure(
 ) -> SeedResult:
     """The figures of one run over the requests that arrived in [from, until), and over each class of them.
 
-    ``pool_blocks`` and ``ledger_capacity`` are of all replicas together; shares of time are over the watched time.
+    ``pool_blocks`` and ``ledger_capacity`` are of all replicas together; mean shares are over the watched time.
     """
     end_s = min(until_s, run.totals.end_s)
     watched_s = max(end_s - from_s, 1e-12)
-    groups = [Tally(from_s, end_s) for _ in range(1 + classes)]
+    groups = [_Tally(from_s, end_s) for _ in range(1 + classes)]
     inside_s = [0.0, 0.0]
     alone = requests if requests.chain is None else replace(requests, chain=None, chain_start=None)
     for piece in pieces(len(requests.arrival_s)):
@@ -85,8 +73,8 @@ def measure(
     )
 
 
-class Tally:
-    """The figures of one group of requests, gathered piece by piece."""
+class _Tally:
+    """The figures of one group of requests, summed piece by piece."""
 
     def __init__(self, from_s: float, end_s: float) -> None:
         self.from_s, self.end_s = from_s, end_s
@@ -96,7 +84,7 @@ class Tally:
         self.queue_s, self.ttft_s, self.e2e_s = Times(), Times(), Times()
 
     def add(self, requests: Requests, rows: RequestRows, chosen: Flags) -> None:
-        """The ``chosen`` of some requests."""
+        """Add the ``chosen`` of these requests."""
         outcome = rows.outcome[chosen]
         completed = chosen & (rows.outcome == Outcome.COMPLETED)
         arrival_s = requests.arrival_s[completed]
@@ -116,7 +104,7 @@ class Tally:
         self.e2e_s.add(rows.finish_s[completed] - arrival_s)
 
     def figures(self) -> Figures:
-        """What was gathered."""
+        """The figures of all that were added."""
         return Figures(
             requests=self.requests,
             attempts=self.attempts,
@@ -131,23 +119,23 @@ class Tally:
 
 
 class Times:
-    """Times whose quantiles are asked for: kept as they are up to a piece, beyond that counted by size.
+    """Times and their quantiles: up to one piece they are kept, beyond that they are counted in a histogram.
 
-    Size k holds the times from 1.001^k to 1.001^(k + 1) seconds, so a quantile is within 0.05 % of its true value;
-    shorter ones than a nanosecond count as 0. The mean stays exact.
+    Bin k holds the times from 1.001^k to 1.001^(k + 1) seconds, so a quantile is within 0.05 % of its true value; times
+    below a nanosecond count as 0. The mean stays exact.
     """
 
     _LOG = math.log(1.001)
     _SHORTEST = math.floor(math.log(1e-9) / _LOG)
-    _SIZES = -2 * _SHORTEST
+    _BINS = -2 * _SHORTEST
 
     def __init__(self) -> None:
         self.kept: list[Floats] = []
-        self.sizes = np.zeros(0, np.int64)
+        self.bins = np.zeros(0, np.int64)
         self.count, self.sum = 0, 0.0
 
     def add(self, values: Floats) -> None:
-        """More times; nan is none."""
+        """Add times; nan is left out."""
         values = values[~np.isnan(values)]
         self.count += len(values)
         self.sum += float(values.sum())
@@ -155,15 +143,15 @@ class Times:
         if is_long(self.count):
             for each in self.kept:
                 size = np.floor(np.log(np.maximum(each, 1e-12)) / self._LOG) - self._SHORTEST
-                places = np.clip(size, 0, self._SIZES - 1).astype(np.int64)
-                self.sizes = np.bincount(places, minlength=self._SIZES) + (self.sizes if len(self.sizes) else 0)
+                index = np.clip(size, 0, self._BINS - 1).astype(np.int64)
+                self.bins = np.bincount(index, minlength=self._BINS) + (self.bins if len(self.bins) else 0)
             self.kept = []
 
     def quantiles(self) -> Quantiles:
-        """As ``quantiles`` of all times."""
-        if not len(self.sizes):
+        """``quantiles`` of all times."""
+        if not len(self.bins):
             return quantiles(np.concatenate(self.kept) if len(self.kept) != 1 else self.kept[0])
-        reached = np.cumsum(self.sizes)
+        reached = np.cumsum(self.bins)
         ranks = [math.ceil(share * self.count) for share in (0.5, 0.9, 0.99)]
         found = [int(np.searchsorted(reached, rank)) for rank in ranks]
         p50, p90, p99 = (math.exp((k + self._SHORTEST + 0.5) * self._LOG) if k else 0.0 for k in found)
@@ -185,7 +173,7 @@ def _tokens_within(rows: RequestRows, chosen: Flags, from_s: float, end_s: float
 
 
 def quantiles(values: Floats) -> Quantiles:
-    """Mean, median, p90 and p99; the quantile of n values at p is value number ceil(p × n), as a percentile rank says.
+    """Mean, median, p90 and p99. The quantile of n values at p is value number ceil(p × n) (nearest rank).
 
     >>> quantiles(np.array([1.0, 2.0, 3.0, 4.0]))
     Quantiles(mean=2.5, p50=2.0, p90=4.0, p99=4.0)
@@ -198,7 +186,7 @@ def quantiles(values: Floats) -> Quantiles:
 
 
 def _inside_s(requests: Requests, rows: RequestRows, from_s: float, end_s: float) -> tuple[float, float]:
-    """Seconds that requests spend in the system (waiting between tries included) in either half of the watched time."""
+    """Request-seconds in the system, waits between retries included, in either half of the watched time."""
     middle_s = (from_s + end_s) / 2
     leaves = np.where(
         np.isnan(rows.finish_s), np.where(rows.outcome == Outcome.UNFINISHED, np.inf, requests.arrival_s), rows.finish_s
@@ -208,74 +196,3 @@ def _inside_s(requests: Requests, rows: RequestRows, from_s: float, end_s: float
         return float(np.clip(np.minimum(leaves, high_s) - np.maximum(requests.arrival_s, low_s), 0.0, None).sum())
 
     return inside_s(from_s, middle_s), inside_s(middle_s, end_s)
-
-
-def mean_interval(values: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Mean and its 95 % interval by Student's t; with one value the interval is that value.
-
-    >>> mean_interval([1.0, 3.0])
-    (2.0, (-10.706204736432095, 14.706204736432095))
-    """
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, (mean, mean)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    half = student_t(len(values) - 1) * math.sqrt(variance / len(values))
-    return mean, (mean - half, mean + half)
-
-
-_T_TABLE = (
-    12.706204736432095,
-    4.302653,
-    3.182446,
-    2.776445,
-    2.570582,
-    2.446912,
-    2.364624,
-    2.306004,
-    2.262157,
-    2.228139,
-)
-
-
-def student_t(degrees: int) -> float:
-    """The 0.975 quantile of Student's t: a table to 10 degrees, beyond it Cornish and Fisher's series.
-
-    >>> round(student_t(9), 3), round(student_t(30), 3)
-    (2.262, 2.042)
-    """
-    if degrees <= len(_T_TABLE):
-        return _T_TABLE[degrees - 1]
-    z = NormalDist().inv_cdf(0.975)
-    first = (z**3 + z) / (4 * degrees)
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-    return z + first + second
-
-
-def pooled(results: Sequence[SeedResult], pick: Callable[[SeedResult], Quantiles]) -> Quantiles:
-    """The mean over seeds of each of a time's figures; None where no seed has one."""
-
-    def over_seeds(name: str) -> float | None:
-        values = [getattr(pick(result), name) for result in results]
-        known = [value for value in values if value is not None]
-        return math.fsum(known) / len(known) if known else None
-
-    return Quantiles(mean=over_seeds("mean"), p50=over_seeds("p50"), p90=over_seeds("p90"), p99=over_seeds("p99"))
-
-
-def steadiness(results: Sequence[SeedResult], *, watched_s: float) -> tuple[bool, str]:
-    """Whether the load had settled: the mean number of requests inside, second half against first.
-
-    Not steady when it grew by more than 20 % and one request on average over seeds, beyond what the seeds' own spread
-    explains (the whole 95 % interval of the growth above zero, where there are several).
-    """
-    growth = [result.load_second_half - result.load_first_half for result in results]
-    mean, (low, _) = mean_interval(growth)
-    before = math.fsum(result.load_first_half for result in results) / len(results)
-    grew = mean > max(0.2 * before, 1.0) and (low > 0 or len(results) == 1)
-    if grew:
-        return False, (
-            f"requests inside went from {before:.1f} to {before + mean:.1f} between the halves of {watched_s:.0f} s: "
-            "the figures depend on how long the run is"
-        )
-    return True, f"requests inside: {before:.1f} in the first half, {before + mean:.1f} in the second"

@@ -1,35 +1,31 @@
-"""From many seeds to one row per strategy, and the list of everything that was assumed."""
+"""Many seeds as one row per strategy: sums of counts, means of shares and times with their intervals."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
+from statistics import NormalDist
 from typing import Protocol
 
-from kvplan.simulation.bounds import judged_strategy, unset_share
-from kvplan.simulation.doors import ENGINE_QUEUE_FACTOR, Door
-from kvplan.simulation.plant import Plant
+from kvplan.simulation.front_door import AppliedStrategy
 from kvplan.simulation.results import (
+    SHARES,
     Burst,
     ClassResult,
     Counts,
     Figures,
-    Inputs,
     KvShares,
+    Quantiles,
     SeedResult,
     StrategyResult,
 )
-from kvplan.simulation.statistics import SHARES, mean_interval, pooled, steadiness
 from kvplan.simulation.types import UNLIMITED, Samples
-from kvplan.traffic.arrivals import Arrivals
-from kvplan.traffic.on_disk import is_long
-from kvplan.traffic.spec import Traffic
 
 _WORST_COUNTS = ("preemptions", "refusals")
 
 
 class OneRun(Protocol):
-    """What a worker sends back about one seed."""
+    """What is known of one seed."""
 
     @property
     def result(self) -> SeedResult: ...
@@ -39,8 +35,10 @@ class OneRun(Protocol):
     def sustainable_per_s(self) -> float: ...
 
 
-def gather(opened: Door, runs: Sequence[OneRun], class_names: Sequence[str], *, watched_s: float) -> StrategyResult:
-    """One strategy over its seeds: sums of counts, means and intervals of shares and times."""
+def over_seeds(
+    applied: AppliedStrategy, runs: Sequence[OneRun], class_names: Sequence[str], *, watched_s: float
+) -> StrategyResult:
+    """One strategy over its seeds: sums of counts, means and 95 % intervals of shares and times."""
     results = [run.result for run in runs]
     totals = _totals([result.figures for result in results])
     steady, reason = steadiness(results, watched_s=watched_s)
@@ -50,13 +48,13 @@ def gather(opened: Door, runs: Sequence[OneRun], class_names: Sequence[str], *, 
         intervals["sustainable_per_s"] = mean_interval(bounds)[1]
     burst = _burst(results)
     if burst is not None and burst.recovery_s is None:
-        intervals.pop("recovery_s", None)  # of the seeds that did recover: it says too little
+        intervals.pop("recovery_s", None)  # it is of the seeds that did recover, and says too little
     reserved = [result.reserved_mean_share for result in results if result.reserved_mean_share is not None]
     return StrategyResult(
-        name=opened.strategy.name,
-        summary=opened.strategy.summary,
-        default_max_tokens=opened.default_max_tokens,
-        ledger_capacity=opened.capacity if opened.capacity < UNLIMITED else None,
+        name=applied.strategy.name,
+        summary=applied.strategy.summary,
+        default_max_tokens=applied.default_max_tokens,
+        ledger_capacity=applied.capacity if applied.capacity < UNLIMITED else None,
         requests=totals,
         attempts=sum(result.figures.attempts for result in results),
         refusals=sum(result.figures.refusals for result in results),
@@ -87,7 +85,7 @@ def gather(opened: Door, runs: Sequence[OneRun], class_names: Sequence[str], *, 
 
 
 def _burst(results: Sequence[SeedResult]) -> Burst | None:
-    """What the seeds' bursts have in common; None where no seed has one."""
+    """The bursts of the seeds together; None where no seed has one."""
     found = [result.recovery for result in results if result.recovery is not None]
     if not found:
         return None
@@ -110,7 +108,7 @@ def _totals(figures: Sequence[Figures]) -> Counts:
 
 
 def _shares(results: Sequence[SeedResult]) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    """Means over seeds with their 95 % intervals: shares of those offered, times, throughput, KV use."""
+    """Means over seeds and their 95 % intervals: shares of those offered, times, throughput, KV use."""
     columns: dict[str, list[float]] = {}
     for result in results:
         for name, value in _seed_values(result):
@@ -122,7 +120,7 @@ def _shares(results: Sequence[SeedResult]) -> tuple[dict[str, float], dict[str, 
 
 
 def _possible(name: str, interval: tuple[float, float]) -> tuple[float, float]:
-    """The part of an interval that the figure can take: none of them is negative, and a share ends at one."""
+    """The part of an interval that is possible: no figure is negative, and no share above one."""
     high = min(interval[1], 1.0) if name.endswith("_share") else interval[1]
     return max(interval[0], 0.0), high
 
@@ -144,7 +142,7 @@ def _seed_values(result: SeedResult) -> Iterator[tuple[str, float | None]]:
 
 
 def _worst(results: Sequence[SeedResult]) -> Mapping[str, float]:
-    """The highest count of a single seed: what limits on counts are judged by."""
+    """The highest count of a single seed, by which limits on counts are judged."""
     worst = {name: float(max(getattr(result.figures, name) for result in results)) for name in _WORST_COUNTS}
     worst["over_capacity_events"] = float(max(result.over_capacity_events for result in results))
     return worst
@@ -165,76 +163,72 @@ def _class_result(name: str, index: int, results: Sequence[SeedResult]) -> Class
     )
 
 
-def describe_inputs(
-    traffic: Traffic,
-    plant: Plant,
-    arrivals: Arrivals,
-    *,
-    names: tuple[str, ...],
-    seed: int,
-    seeds: int,
-    scale: float,
-    warmup_s: float,
-    default_cap: int,
-    default_cap_source: str,
-) -> Inputs:
-    """The inputs of a run, every assumption as a sentence."""
-    answer, step = traffic.admission.retry_after, plant.service.step
-    jitter = f", spread by up to {answer.jitter_share:.0%}" if answer.jitter_share else ""
-    told = "the ledger's expected drain" if answer.seconds is None else f"{answer.seconds:g} s"
-    return Inputs(
-        traffic_file=traffic.file,
-        seed=seed,
-        seeds=seeds,
-        scale=scale,
-        duration_s=traffic.duration_s,
-        warmup_s=warmup_s,
-        strategies=names,
-        policy=traffic.admission.policy,
-        judged=judged_strategy(traffic).name,
-        safety_fraction=traffic.admission.safety_fraction,
-        default_max_tokens=default_cap,
-        default_max_tokens_source=default_cap_source,
-        concurrency=traffic.admission.concurrency or plant.settings.max_num_seqs,
-        retry_after=f"{told}{jitter}",
-        service_source=plant.service.source,
-        service_band_share=plant.service.band_share,
-        service=vars(step).copy(),
-        reservation_quantile=traffic.reservation_quantile,
-        clients=tuple(client for client in arrivals.clients if client),
-        unset_share=unset_share([arrivals]),
-        skipped_rows=dict(arrivals.skipped),
-        odd_rows=arrivals.odd_rows,
-        assumptions=tuple(_assumptions(traffic, plant, arrivals, names, warmup_s)),
-    )
+def mean_interval(values: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """The mean and its 95 % interval by Student's t; of a single value the interval is that value.
+
+    >>> mean_interval([1.0, 3.0])
+    (2.0, (-10.706204736432095, 14.706204736432095))
+    """
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return mean, (mean, mean)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    half = student_t(len(values) - 1) * math.sqrt(variance / len(values))
+    return mean, (mean - half, mean + half)
 
 
-def _assumptions(
-    traffic: Traffic, plant: Plant, arrivals: Arrivals, names: Sequence[str], warmup_s: float
-) -> list[str]:
-    unset = unset_share([arrivals])
-    found = []
-    if unset:
-        found.append(f"{unset:.0%} of requests send no max_tokens: an assumption, no public trace records it")
-    if plant.service.band_share:
-        found.append(f"service time from {plant.service.source}, ± {plant.service.band_share:.0%}")
-    found += plant.notes
-    if warmup_s:
-        found.append(f"the first {warmup_s:.0f} s are warm-up and not counted; after the last arrival the run drains")
-    if any(entry.cancel_share for entry in traffic.classes):
-        found.append("users who cancel do so within the time that an idle engine would take for their answer")
-    for entry in traffic.classes:
-        if (most := entry.answers.quantile(1.0)) > 1:
-            found.append(
-                f"{entry.name} asks for up to {most} answers a request: one reservation for all of them, given back "
-                "with the last; each answer has a length of its own"
-            )
-    if any(entry.client is None for entry in traffic.classes):
-        found.append("requests without a client try once and never again")
-    if "engine_queue" in names and not (traffic.deployment.max_queued_requests or traffic.deployment.max_queued_tokens):
-        found.append(f"engine_queue takes {ENGINE_QUEUE_FACTOR} × max_num_seqs requests in: the file names no cap")
-    if is_long(len(arrivals)):
-        found.append("times of so many requests are counted by size: their quantiles are right to 0.05%")
-    if arrivals.prefixes is not None and len(plant.layout.groups) > 1:
-        found.append("shared prompt prefixes of the trace are not used")
-    return found
+_T_TABLE = (
+    12.706204736432095,
+    4.302653,
+    3.182446,
+    2.776445,
+    2.570582,
+    2.446912,
+    2.364624,
+    2.306004,
+    2.262157,
+    2.228139,
+)
+
+
+def student_t(degrees: int) -> float:
+    """The 0.975 quantile of Student's t: a table up to 10 degrees of freedom, then the Cornish-Fisher expansion.
+
+    >>> round(student_t(9), 3), round(student_t(30), 3)
+    (2.262, 2.042)
+    """
+    if degrees <= len(_T_TABLE):
+        return _T_TABLE[degrees - 1]
+    z = NormalDist().inv_cdf(0.975)
+    first = (z**3 + z) / (4 * degrees)
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+    return z + first + second
+
+
+def pooled(results: Sequence[SeedResult], pick: Callable[[SeedResult], Quantiles]) -> Quantiles:
+    """The mean over seeds of each quantile of a time; None where no seed has one."""
+
+    def of_seeds(name: str) -> float | None:
+        values = [getattr(pick(result), name) for result in results]
+        known = [value for value in values if value is not None]
+        return math.fsum(known) / len(known) if known else None
+
+    return Quantiles(mean=of_seeds("mean"), p50=of_seeds("p50"), p90=of_seeds("p90"), p99=of_seeds("p99"))
+
+
+def steadiness(results: Sequence[SeedResult], *, watched_s: float) -> tuple[bool, str]:
+    """Whether the load was steady: the mean number of requests inside in the second half against the first.
+
+    It was not where that grew by more than 20 % and one request on average over seeds and, with several seeds, the
+    whole 95 % interval of the growth is above zero.
+    """
+    growth = [result.load_second_half - result.load_first_half for result in results]
+    mean, (low, _) = mean_interval(growth)
+    before = math.fsum(result.load_first_half for result in results) / len(results)
+    grew = mean > max(0.2 * before, 1.0) and (low > 0 or len(results) == 1)
+    if grew:
+        return False, (
+            f"{before:.1f} requests were inside on average in the first half of the {watched_s:.0f} s and "
+            f"{before + mean:.1f} in the second, so a longer run would give other figures"
+        )
+    return True, f"requests inside: {before:.1f} in the first half, {before + mean:.1f} in the second"
