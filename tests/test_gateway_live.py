@@ -34,7 +34,7 @@ LONG = 1200
 
 
 def write_random_model(path: Path) -> None:
-    """A Llama of four layers that answers with random printable characters and never ends by itself.
+    """A four-layer Llama that answers with random printable characters and never stops by itself.
 
     The rows of the head for all other tokens are zero, those of printable ones of size 1, so that one of these is
     always the likeliest by far.
@@ -86,7 +86,7 @@ def write_random_model(path: Path) -> None:
 
 
 class Engine:
-    """The engine's address, and whether it computes."""
+    """The engine's address, and how busy it is."""
 
     def __init__(self, url: str, pid: int) -> None:
         self.url = url
@@ -132,12 +132,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def plan(windows: int = 4, **changes: Any) -> Any:
-    """So many windows of the engine's context, in blocks of 16."""
+    """A pool of ``windows`` times the engine's context, in blocks of 16."""
     return promise(window_tokens=CONTEXT_TOKENS, capacity=windows * CONTEXT_TOKENS // 16, **changes)
 
 
 async def leave(gateway: Served, *, stream: bool) -> None:
-    """Ask for a long answer and go: at its first piece, or where there is none, after a second."""
+    """Ask for a long answer and leave: at its first piece of a stream, otherwise after a second."""
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": LONG, "stream": stream}
     raw = raw_post(json.dumps(body).encode(), b"Content-Type: application/json")
     reader, writer = await gateway.open(raw)
@@ -152,7 +152,7 @@ async def leave(gateway: Served, *, stream: bool) -> None:
 
 @pytest.mark.parametrize("server", ["uvicorn", "granian"])
 def test_answers_pass_and_the_written_cap_is_obeyed(engine: Engine, server: str) -> None:
-    """The client sends no cap; the engine stops at the one that was written into the body."""
+    """The client sends no cap; the engine stops at the one written into the body."""
 
     async def case(gateway: Served) -> None:
         status, headers, body = await gateway.chat("How much?")
@@ -200,8 +200,8 @@ def test_what_this_engine_does_not_abort_stays_reserved_until_it_is_done(engine:
     run(case, plan(), upstream=engine.url, engine_aborts="streams", at_most_s=300)
 
 
-def test_this_engine_goes_on_with_a_whole_answer_that_nobody_waits_for(engine: Engine) -> None:
-    """Why ``--engine-aborts streams`` is there: told that all is aborted, the ledger empties and the engine works."""
+def test_this_engine_completes_an_answer_that_nobody_waits_for(engine: Engine) -> None:
+    """Why ``--engine-aborts streams`` exists: with ``all`` the ledger empties while the engine still computes."""
 
     async def case(gateway: Served) -> None:
         await leave(gateway, stream=False)

@@ -1,4 +1,4 @@
-"""One ledger for several gateways, against a real Redis server that the test starts, stops and restarts."""
+"""One ledger for several gateways, with a real Redis server that the tests start, stop and restart."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ class RedisServer:
         raise AssertionError("redis-server did not start")
 
     def signal(self, number: signal.Signals) -> None:
-        """SIGSTOP: it hangs, with its connections open; SIGCONT: it goes on."""
+        """SIGSTOP: it hangs with its connections open; SIGCONT: it continues."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -147,7 +147,7 @@ def test_a_caller_that_is_cancelled_while_asking_holds_nothing(redis_server: Red
 
 
 def test_a_new_ledger_waits_a_lease_before_it_admits(redis_server: RedisServer) -> None:
-    """Nobody knows what still runs when the memory is empty; after one lease every living gateway has told."""
+    """With its memory lost nobody knows what still runs; after one lease every running gateway has reported."""
 
     async def case() -> None:
         async with ledger(redis_server) as one:
@@ -189,8 +189,8 @@ def test_admit_local_keeps_to_an_even_share(redis_server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("admits_local", [False, True])
-def test_a_redis_that_hangs_is_one_that_is_away(redis_server: RedisServer, *, admits_local: bool) -> None:
-    """For longer than a lease: nobody's reservation may have ended meanwhile, and what was asked is not held twice."""
+def test_a_redis_that_hangs_counts_as_down(redis_server: RedisServer, *, admits_local: bool) -> None:
+    """For longer than a lease: no reservation may have ended meanwhile, and what was asked is not held twice."""
 
     async def case() -> None:
         async with ledger(redis_server, admits_local=admits_local) as one, ledger(redis_server) as two:
@@ -220,7 +220,7 @@ def test_a_redis_that_hangs_is_one_that_is_away(redis_server: RedisServer, *, ad
 def test_a_flushed_script_and_a_changed_clock_do_no_harm(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The script is sent again; leases end by Redis's clock, whatever the gateways' clocks say."""
+    """The script is sent again; leases expire by Redis's clock, not the gateways'."""
     hours = itertools.cycle((-3600, 0, 3600))
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + next(hours))
@@ -248,7 +248,7 @@ def test_a_flushed_script_and_a_changed_clock_do_no_harm(
         ("rediss://:sesame@127.0.0.1:{}/0", "does not answer as expected"),
     ],
 )
-def test_a_redis_that_refuses_is_told_in_a_sentence(tmp_path: Path, address: str, told: str) -> None:
+def test_a_redis_that_refuses_is_reported_in_one_sentence(tmp_path: Path, address: str, told: str) -> None:
     server = RedisServer(tmp_path)
     server.start("--requirepass", "sesame")
     try:
@@ -262,7 +262,7 @@ def test_a_redis_that_refuses_is_told_in_a_sentence(tmp_path: Path, address: str
 
 
 def test_it_closes_at_once_whatever_it_is_doing(redis_server: RedisServer) -> None:
-    """A cancellation can meet the end of a time-out; then the keeper would wait for ever."""
+    """A cancellation can coincide with a timeout; then the keeper would wait for ever."""
 
     async def case() -> None:
         for number in range(40):
@@ -282,7 +282,7 @@ REQUEST = {"prompt": [1] * 16, "max_tokens": 16, "stream": True, "fake": {"token
 
 
 async def _flood(client: aiohttp.ClientSession, urls: list[str], seconds: float) -> dict[int, int]:
-    """Thirty clients at each gateway that ask again 50 ms later; how often each status was answered (0: no answer)."""
+    """Thirty clients per gateway that repeat after 50 ms; how often each status was answered (0: no answer)."""
     seen: dict[int, int] = {}
     end_s = time.monotonic() + seconds
 
@@ -302,8 +302,8 @@ async def _flood(client: aiohttp.ClientSession, urls: list[str], seconds: float)
     return seen
 
 
-def test_four_gateways_keep_one_promise_though_one_is_killed(redis_server: RedisServer, tmp_path: Path) -> None:
-    """Then Redis itself dies and comes back with no memory: one refuses meanwhile, two admit their shares."""
+def test_four_gateways_keep_one_promise_when_one_is_killed(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Then Redis dies and comes back with its memory lost: meanwhile one refuses, two admit their shares."""
     traffic = tmp_path / "traffic.yaml"
     traffic.write_text(TRAFFIC)
     lease_s = 2

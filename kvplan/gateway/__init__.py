@@ -1,5 +1,5 @@
 """The plan, enforced: an ASGI middleware that admits a request only while its worst case fits, and a reverse proxy
-built on it, which needs the extra ``gateway``. The planner imports none of it. The way of one request:
+built on it, which needs the extra ``gateway``. The planner imports none of it. The path of one request:
 
 ``server``          accepts it on uvicorn or granian, with limits on its head; ``app`` answers health and metrics itself
 ``middleware``      carries it through the steps below, and releases its reservation whatever happens

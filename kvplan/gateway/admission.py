@@ -201,18 +201,18 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """Reservations that this gateway holds now, whatever they weigh."""
+        """How many reservations this gateway holds now."""
         return len(self._since_s)
 
     async def acquire(self, holder: Hashable, weight: int) -> bool:
-        """Reserve ``weight`` if that much is free. Raises LedgerDownError where a shared ledger refuses to guess."""
+        """Reserve ``weight`` if that much is free. Raises LedgerDownError if a shared ledger is down and refuses."""
         admitted = await self.ledger.acquire(holder, weight)
         if admitted:
             self._since_s[holder] = time.monotonic()
         return admitted
 
     def no_room(self, price: Price) -> Refusal:
-        """The refusal of a request for which there is no room now; it may come back after the expected drain."""
+        """The refusal of a request for which there is no room now, with the wait until enough should have drained."""
         ledger, promise = self.ledger, self.promise
         wait_s = promise.retry_after_constant_s
         if wait_s is None:

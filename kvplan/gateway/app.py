@@ -1,5 +1,5 @@
-"""The gateway as one ASGI application: health, readiness and metrics of its own, everything else through admission to
-the proxy."""
+"""The gateway as one ASGI application: it answers health, readiness and metrics itself, and passes everything else
+through admission to the proxy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -108,7 +108,7 @@ class Gateway:
         self._is_draining = True
 
     async def close(self) -> None:
-        """End every connection of its own. Safe to call twice: a server that was cut off skips the lifespan."""
+        """Close the gateway's own connections. Safe to call twice: a server that was cut off skips the lifespan."""
         await self._watch.close()
         await self._proxy.close()
         if self._counter is not None:

@@ -88,7 +88,7 @@ class InFlightRequest:
             self.task.cancel()
 
     def leave(self, reason: str) -> None:
-        """The client is gone, or as good as gone."""
+        """The client left, or stopped reading."""
         if not self.outlives_client:
             self.end(reason)
         elif self.ended_by is None:

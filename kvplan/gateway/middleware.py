@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 class Counter(Protocol):
-    """Counts prompts exactly where it can."""
+    """Counts the tokens of prompts exactly, if it can."""
 
     async def __call__(self, path: str, fields: Mapping[str, object], *, may_wait: bool) -> int | None:
         """Tokens of the prompt in the body ``fields`` sent to ``path``, or None; without ``may_wait``, now or never."""
@@ -80,7 +80,7 @@ class _Priced:
 class AdmissionMiddleware:
     """Admits a request to ``app`` only while its worst case fits in the ledger of ``admission``.
 
-    ``count`` gives exact prompt lengths where the engine offers them; a reservation only ever shrinks to them.
+    ``count`` gives exact prompt lengths if the engine offers them; a reservation only ever shrinks to them.
     ``why_closed`` gives the reason why nothing is admitted now (the server is shutting down), or None.
     ``engine_aborts`` says what the engine stops generating when its client leaves; anything else keeps its reservation
     until the engine is done. ``all``: vLLM (0.33: ``with_cancellation``, and its streams). ``streams``:
@@ -223,14 +223,14 @@ class AdmissionMiddleware:
             self.admission.ledger.shrink(holder, price(self.admission.promise, counted).weight)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send, priced: _Priced, head_at_s: float) -> None:
-        """Reserve, hand over to the application, and release whatever happens."""
+        """Reserve, call the application, and release whatever happens."""
         task = asyncio.current_task()
         assert task is not None
         holder, charged, admission = next(self._serial), priced.price, self.admission
         is_aborted = self._engine_aborts == "all" or (self._engine_aborts == "streams" and priced.is_stream)
         mark = (b"x-kvplan-reserved-tokens", b"%d" % charged.tokens)
         request = InFlightRequest(task, send, mark, priced.demand, outlives_client=not is_aborted)
-        beside: list[asyncio.Task[None]] = []
+        side_tasks: list[asyncio.Task[None]] = []
         try:
             if not await admission.acquire(holder, charged.weight):
                 await self._refuse(send, admission.no_room(charged))
@@ -238,9 +238,9 @@ class AdmissionMiddleware:
             if self._metrics is not None:
                 self._metrics.note_admission(charged.tokens, time.monotonic() - head_at_s)
             self._in_flight.add(request)
-            beside.append(asyncio.create_task(request.watch(receive)))
+            side_tasks.append(asyncio.create_task(request.watch(receive)))
             if priced.countable is not None:
-                beside.append(asyncio.create_task(self._shrink(holder, scope["path"], priced, request)))
+                side_tasks.append(asyncio.create_task(self._shrink(holder, scope["path"], priced, request)))
             await self.app(_with_length(scope, priced.forwarded), _replay(priced.forwarded, request), request.send)
             if request.ended_by == "client_stalled":  # and the engine went on to its end
                 raise IncompleteResponseError
@@ -252,8 +252,8 @@ class AdmissionMiddleware:
             if request.ended_by != "client_gone":
                 raise IncompleteResponseError from None
         finally:
-            for other in beside:
-                other.cancel()
+            for side_task in side_tasks:
+                side_task.cancel()
             self._in_flight.discard(request)
             held_s = admission.release(holder)
             if held_s is not None and self._metrics is not None:

@@ -1,4 +1,5 @@
-"""Responses that the gateway writes itself: errors as OpenAI's API words them, with headers that clients understand."""
+"""ASGI's types, and the responses that the gateway writes itself: errors as OpenAI's API words them, with headers that
+clients understand."""
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence

@@ -1,4 +1,4 @@
-"""What the gateway costs, beside a bare pass-through on the same server, measured in turns in one run.
+"""What the gateway costs compared with a bare pass-through on the same server, measured alternately in one run.
 
 ``pytest tests/benchmarks/test_gateway.py --benchmark-enable -s`` measures and prints; without the option a few requests
 run once, and nothing is timed. CPU is that of the measured process, read from the system.
@@ -146,7 +146,7 @@ class Flood(asyncio.Protocol):
 
 
 async def flood(port: int, request: bytes, connections: int, shared: dict[str, int]) -> None:
-    """Refusals until ``shared`` holds as many as are wanted."""
+    """Send requests that are refused until ``shared`` has as many as wanted."""
     loop = asyncio.get_running_loop()
     opened = [
         await loop.create_connection(lambda: Flood(request, shared), "127.0.0.1", port) for _ in range(connections)
@@ -169,7 +169,7 @@ def in_turns(
 
 
 def _measured() -> None:
-    """What pytest-benchmark is told to time: nothing; a ratio within one run was measured already."""
+    """What pytest-benchmark times: nothing, since a ratio within one run was measured already."""
 
 
 @pytest.mark.parametrize(
