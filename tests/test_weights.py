@@ -100,26 +100,24 @@ def test_next_token_layers_that_a_config_does_not_name(name: str, published: int
     assert total(weights) - total(weights, with_mtp=False) == of_next_tokens
 
 
-def test_a_rank_replicates_kv_heads_beyond_one() -> None:
-    part = WeightPart(name="self_attn.kv_proj", parameters=8000, split="kv_heads", kv_heads=8)
-    assert [rank_share(part, ranks, None) for ranks in (1, 2, 8, 16)] == [8000, 4000, 1000, 1000]
-
-
 @pytest.mark.parametrize(
-    ("split", "share"), [("heads", Fraction(1000)), ("columns", Fraction(1000)), ("none", Fraction(4000))]
+    ("part", "shares"),
+    [
+        ({"split": "heads"}, {4: 2000}),
+        ({"split": "columns"}, {4: 2000}),
+        ({"split": "none"}, {4: 8000}),
+        ({"split": "kv_heads", "kv_heads": 8}, {1: 8000, 2: 4000, 8: 1000, 16: 1000}),  # at least one head a rank
+        ({"name": "audio.mlp", "split": "columns", "kv_heads": 5}, {5: 1600, 2: 8000}),  # an encoder: split, or copied
+    ],
 )
-def test_a_rank_has_its_columns_and_every_copy(split: str, share: Fraction) -> None:
-    assert rank_share(WeightPart(name="x", parameters=4000, split=split), 4, None) == share
+def test_a_rank_has_its_columns_and_every_copy(part: dict[str, Any], shares: dict[int, int]) -> None:
+    whole = WeightPart(**{"name": "x", "parameters": 8000, **part})
+    assert {ranks: rank_share(whole, ranks, None) for ranks in shares} == shares
 
 
 def test_vocabulary_is_padded_before_it_is_split() -> None:
     part = WeightPart(name="embed_tokens", parameters=73448 * 4096, split="vocabulary")
     assert rank_share(part, 2, 73448) == 73472 * 4096 // 2
-
-
-def test_an_encoder_whose_heads_do_not_divide_is_copied() -> None:
-    part = WeightPart(name="audio.mlp", parameters=1400, split="columns", kv_heads=14)
-    assert [rank_share(part, ranks, None) for ranks in (2, 8)] == [700, 1400]
 
 
 def test_experts_spread_over_data_parallel_ranks() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines.base import Deployment
-from kvplan.engines.weights import MTP_NAMES, all_bytes, part_bytes, rank_share, rank_weights
+from kvplan.engines.weights import MTP_NAMES, RankWeights, all_bytes, part_bytes, rank_share, rank_weights
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import Layer
 from kvplan.model import ModelSpec
@@ -85,31 +85,23 @@ def counted(amount: int, noun: str) -> str:
     return f"{amount} {noun}" if amount == 1 else f"{amount} {noun}s"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DraftWeights:
-    """Bytes of the drafter's own weights on a rank of the last stage."""
-
-    bytes: int
-    formula: str
-
-
-def draft_weights(model: ModelSpec, drafter: Drafter | None, tensor_parallel: int) -> DraftWeights:
+def draft_weights(model: ModelSpec, drafter: Drafter | None, tensor_parallel: int) -> RankWeights:
     """Weights of the drafter on one rank.
 
     Next-token layers and EAGLE share the model's embedding and head. EAGLE joins hidden states with the token by a
     matrix of its own (EAGLE-3: 3 × hidden × hidden, and queries, keys and values of twice the width).
     """
     if drafter is None or drafter.method == NGRAM:
-        return DraftWeights(bytes=0, formula="no drafter is loaded")
+        return RankWeights(bytes=0, formula="no drafter is loaded")
     if drafter.model is None:
-        return DraftWeights(
+        return RankWeights(
             bytes=_next_token_bytes(model, tensor_parallel),
             formula=f"{counted(len(drafter.layers), 'next-token layer')}, embedding and head shared",
         )
     whole = rank_weights(drafter.model, tensor_parallel=tensor_parallel)
     if drafter.method == DRAFT_MODEL or not drafter.model.weights.parts:
-        return DraftWeights(bytes=whole.bytes, formula=f"{drafter.model.id}: {whole.formula}")
-    return DraftWeights(
+        return RankWeights(bytes=whole.bytes, formula=f"{drafter.model.id}: {whole.formula}")
+    return RankWeights(
         bytes=_eagle_bytes(drafter.model, tensor_parallel),
         formula=f"{drafter.model.id}: its layers and the matrix that joins them, embedding shared",
     )

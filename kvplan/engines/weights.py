@@ -38,8 +38,8 @@ class RankWeights:
     count."""
 
     bytes: int
-    unsure_share: Fraction
     formula: str
+    unsure_share: Fraction = Fraction(0)
 
 
 def padded_vocabulary(vocabulary: int) -> int:
@@ -154,14 +154,9 @@ def rank_weights(
     if given_bytes is not None:
         stages = (sum(of_stage(each, 1).values()) for each in range(pipeline_parallel))
         whole = sum(stages, Fraction(0)) * tensor_parallel
+        formula = f"given × {float(mine / whole):.3g}" if mine < whole else "given"
         return RankWeights(
-            bytes=int(given_bytes * mine / whole),
-            unsure_share=Fraction(0),
-            formula=f"given / {ranks} ranks"
-            if ranks > 1
-            else f"given × {float(mine / whole):.3g}"
-            if mine < whole
-            else "given",
+            bytes=int(given_bytes * mine / whole), formula=f"given / {ranks} ranks" if ranks > 1 else formula
         )
     if weights.quantization is not None and weights.stored_bytes is not None:
         scale = weights.stored_bytes / all_bytes(weights.parts, model.dtype)

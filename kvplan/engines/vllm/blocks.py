@@ -181,14 +181,6 @@ def state_alignment(
     return 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class HybridBlock:
-    """A block so long that the attention page of a layer holds a state, and the bytes of that page."""
-
-    block_tokens: int
-    page_bytes: int
-
-
 def hybrid_block(
     attention: Layer,
     states: Sequence[RecurrentLayer],
@@ -198,8 +190,10 @@ def hybrid_block(
     prefix_caching: bool,
     capability: tuple[int, int],
     release: tuple[int, ...] = CHECKED_RELEASE,
-) -> HybridBlock:
-    """Attention block = alignment × ceil(state bytes / (alignment × attention bytes per token of one layer)).
+) -> tuple[int, int]:
+    """A block so long that the attention page of a layer holds a state, and the bytes of that page.
+
+    Attention block = alignment × ceil(state bytes / (alignment × attention bytes per token of one layer)).
 
     Alignment = the kernels' block, at least 128 with MLA; with prefix caching, its least common multiple with the
     alignment of exported states. Worked case (Qwen3.5-35B-A3B): state 3 × 8,192 × 2 + 32 × 128 × 128 × 4 =
@@ -214,6 +208,5 @@ def hybrid_block(
             "cannot tell: attention bytes per token of this hybrid are not whole", hint="give --kv-dtype auto"
         )
     state_bytes = max(layer.fixed_bytes(kv) for layer in states)
-    block = alignment * math.ceil(state_bytes / (alignment * per_token))
-    block = max(block_tokens, block)
-    return HybridBlock(block_tokens=block, page_bytes=block * int(per_token))
+    block = max(block_tokens, alignment * math.ceil(state_bytes / (alignment * per_token)))
+    return block, block * int(per_token)

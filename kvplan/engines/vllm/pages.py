@@ -168,7 +168,7 @@ def _block(layers: Sequence[Layer], deployment: Deployment, settings: Settings, 
     block = attention_block(kernel_block(kept, kv, capability), deployment.block_size)
     if not states:
         return block, None
-    hybrid = hybrid_block(
+    return hybrid_block(
         _typical(attention),
         states,
         kv,
@@ -177,7 +177,6 @@ def _block(layers: Sequence[Layer], deployment: Deployment, settings: Settings, 
         capability=capability,
         release=release_of(deployment),
     )
-    return hybrid.block_tokens, hybrid.page_bytes
 
 
 def _state_blocks(layer: RecurrentLayer, deployment: Deployment, settings: Settings, drafter: Drafter | None) -> int:
