@@ -25,16 +25,15 @@ from kvplan.engines.flag_values import (
     window,
 )
 from kvplan.engines.memory_share import utilization_of_free
-from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
+from kvplan.engines.ranks import refuse_options, refuse_other_kinds
 from kvplan.engines.token_pool import (
     free_memory_estimated,
     free_share_budget,
     model_notes,
     named_type,
-    one_pool,
-    pool_bytes,
+    one_pool_plan,
     step_bytes,
-    windows_as_full,
+    window_layers,
     windows_kept_whole,
 )
 from kvplan.engines.weights import load_rank
@@ -85,27 +84,15 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     of ``max_seq_len``.
     """
     _refuse(model, deployment)
-    kv = kv_types(model, deployment)
     settings = _settings(model, deployment)
-    block = deployment.block_size or BLOCK_TOKENS
-    stages, windows = [], 0
-    for index, layers in enumerate(rank_stages(model, deployment)):
-        kept = keep(layers, kv)
-        windows += kept.counts[1]
-        layout = one_pool(windows_as_full(kept), block, reserved_blocks=0)
-        budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, settings, index)
-        memory = pool_bytes(deployment, budget)
-        stages.append((max(0, memory // layout.bytes_per_block), budget, layout, memory))
-    blocks, budget, layout, memory = min(stages, key=lambda stage: stage[0])
-    return EnginePlan(
-        settings=settings,
-        kv_types=kv,
-        layout=layout,
-        kv_bytes=memory,
-        blocks=blocks,
-        budget=budget,
-        findings=_findings(model, deployment, windows),
-        tokens=blocks * block,
+    return one_pool_plan(
+        model,
+        deployment,
+        settings,
+        kv_types(model, deployment),
+        block_tokens=deployment.block_size or BLOCK_TOKENS,
+        budget_of=lambda stage: _budget(model, deployment, settings, stage),
+        findings=_findings(model, deployment),
     )
 
 
@@ -176,10 +163,10 @@ def logits_and_step_bytes(model: ModelSpec, step_tokens: int, sequences: int, te
     return step_bytes(model.shape, step_tokens, tensor_parallel) + logits
 
 
-def _findings(model: ModelSpec, deployment: Deployment, windows: int) -> tuple[Finding, ...]:
+def _findings(model: ModelSpec, deployment: Deployment) -> tuple[Finding, ...]:
     whole = windows_kept_whole(
         "TensorRT-LLM",
-        windows,
+        window_layers(model),
         "with max_attention_window each window gets a pool with an equal share of the memory, which is not modelled",
     )
     findings = [*model_notes(model), *whole]

@@ -24,16 +24,15 @@ from kvplan.engines.flag_values import (
     window,
 )
 from kvplan.engines.memory_share import utilization_of_total
-from kvplan.engines.ranks import keep, rank_stages, refuse_options, refuse_other_kinds
+from kvplan.engines.ranks import refuse_options, refuse_other_kinds
 from kvplan.engines.token_pool import (
     free_memory_estimated,
     free_share_budget,
     model_notes,
     named_type,
-    one_pool,
-    pool_bytes,
+    one_pool_plan,
     step_bytes,
-    windows_as_full,
+    window_layers,
     windows_kept_whole,
 )
 from kvplan.engines.weights import load_rank
@@ -88,24 +87,15 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     A block is one token (FlashInfer, the default), 16 or 256 with other attention kernels.
     """
     _refuse(model, deployment)
-    kv = kv_types(model, deployment)
     settings = _settings(model, deployment)
-    kept = keep(rank_stages(model, deployment)[0], kv)
-    block = deployment.block_size or 1
-    # every layer is paged to the request's full length: a window only masks
-    layout = one_pool(windows_as_full(kept), block, reserved_blocks=0)
-    budget = None if deployment.kv_memory_bytes is not None else _budget(model, deployment, settings)
-    memory = pool_bytes(deployment, budget)
-    blocks = max(0, memory // layout.bytes_per_block)
-    return EnginePlan(
-        settings=settings,
-        kv_types=kv,
-        layout=layout,
-        kv_bytes=memory,
-        blocks=blocks,
-        budget=budget,
-        findings=_findings(model, deployment, windows=kept.counts[1]),
-        tokens=blocks * block,
+    return one_pool_plan(
+        model,
+        deployment,
+        settings,
+        kv_types(model, deployment),
+        block_tokens=deployment.block_size or 1,
+        budget_of=lambda _: _budget(model, deployment, settings),
+        findings=_findings(model, deployment),
     )
 
 
@@ -196,8 +186,8 @@ def prefill_bytes(model: ModelSpec, prefill_tokens: int, tensor_parallel: int, *
     return step_bytes(model.shape, prefill_tokens, tensor_parallel) + prefill_tokens * logprobs
 
 
-def _findings(model: ModelSpec, deployment: Deployment, *, windows: int) -> tuple[Finding, ...]:
-    findings = [*model_notes(model), *windows_kept_whole("TGI", windows)]
+def _findings(model: ModelSpec, deployment: Deployment) -> tuple[Finding, ...]:
+    findings = [*model_notes(model), *windows_kept_whole("TGI", window_layers(model))]
     if deployment.kv_memory_bytes is None:
         evidence = "five logs were compared"
         if model.shape.has_vision:

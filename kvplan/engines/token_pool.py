@@ -1,16 +1,16 @@
 """What engines other than vLLM share: on every rank, the memory that the weights leave is one pool of tokens."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, Deployment, Finding
+from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, Deployment, EnginePlan, Finding, Settings
 from kvplan.engines.lora import adapters_are_priced, lora_bytes
 from kvplan.engines.memory_share import others_term
-from kvplan.engines.ranks import Kept
+from kvplan.engines.ranks import Kept, keep, rank_stages
 from kvplan.engines.weights import LoadedRank
 from kvplan.errors import InputError
-from kvplan.layers import StoredType
+from kvplan.layers import KvTypes, StoredType
 from kvplan.model import ModelSpec, Shape
 from kvplan.units import GIB
 
@@ -78,6 +78,39 @@ def one_pool(kept: Kept, block_tokens: int, *, reserved_blocks: int) -> CacheLay
     )
 
 
+def one_pool_plan(
+    model: ModelSpec,
+    deployment: Deployment,
+    settings: Settings,
+    kv: KvTypes,
+    *,
+    block_tokens: int,
+    budget_of: Callable[[int], Budget],
+    findings: tuple[Finding, ...],
+) -> EnginePlan:
+    """The plan of an engine where windows only mask, for the pipeline stage with the fewest blocks.
+
+    ``budget_of`` a stage is asked for only where the pool's memory was not given.
+    """
+    stages = []
+    for index, layers in enumerate(rank_stages(model, deployment)):
+        layout = one_pool(windows_as_full(keep(layers, kv)), block_tokens, reserved_blocks=0)
+        budget = None if deployment.kv_memory_bytes is not None else budget_of(index)
+        memory = pool_bytes(deployment, budget)
+        stages.append((max(0, memory // layout.bytes_per_block), layout, memory, budget))
+    blocks, layout, memory, budget = min(stages, key=lambda stage: stage[0])
+    return EnginePlan(
+        settings=settings,
+        kv_types=kv,
+        layout=layout,
+        kv_bytes=memory,
+        blocks=blocks,
+        budget=budget,
+        findings=findings,
+        tokens=blocks * block_tokens,
+    )
+
+
 def free_share_budget(
     deployment: Deployment, loaded: LoadedRank, requested_bytes: int, step: BudgetTerm, share: Fraction
 ) -> Budget:
@@ -130,6 +163,11 @@ def adapters_term(model: ModelSpec, deployment: Deployment, layers: range, tenso
 def model_notes(model: ModelSpec) -> list[Finding]:
     """What the model's source leaves uncertain."""
     return [Finding(code="model-note", severity="warning", message=note) for note in model.notes]
+
+
+def window_layers(model: ModelSpec) -> int:
+    """Layers with a window or chunks."""
+    return sum(layer.window_tokens is not None for layer in model.caches)
 
 
 def windows_kept_whole(engine: str, layers: int, hint: str | None = None) -> Iterator[Finding]:
