@@ -124,8 +124,6 @@ _SUFFIXES = (
     "ForRewardModel", "ForProcessRewardModel", "ForMaskedLM", "ForRetrieval", "ForQuestionAnswering",
     "ForEmbedding", "EmbeddingModel", "TextModel", "ChatModel", "Model",
 )  # fmt: skip
-
-
 _LANGUAGE_BLOCKS = ("thinker_config", "text_config", "llm_config", "language_config", "lm_config")
 
 

@@ -1,9 +1,13 @@
-"""Decoders whose layers differ in heads or widths, or run more than once: Gemma 4, MiMo-V2, Nemotron-NAS, OpenELM …"""
+"""Decoders whose layers differ in heads or widths, are attention or an MLP, or run more than once.
+
+Gemma 4, MiMo-V2, Step-3.5, Nemotron-NAS, OpenELM, IQuest-LoopCoder, HRM-Text, Dory, Nemotron-H, Phi-4-mini-flash.
+"""
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.attention import full_attention, full_heads, limited, share_tail
 from kvplan.hf_config.config import CHECK_HINT, MOST_LAYERS, Fields, LayerStack, ModelConfig
-from kvplan.hf_config.recurrent import jamba_state
+from kvplan.hf_config.hybrid import named_stack
+from kvplan.hf_config.recurrent import jamba_state, nemotron_state
 from kvplan.hf_config.windows import FULL, Span, attention_kind, read_spans
 from kvplan.layers import FullAttention, Layer, SharedKv
 
@@ -171,6 +175,42 @@ def read_recurrent_depth(model: ModelConfig) -> LayerStack:
         () if kind == "mlp" else (caches[kind],) * (loops if first <= index < last else 1)
         for index, kind in enumerate(kinds)
     )
+
+
+NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+_NEMOTRON_NAMES = frozenset({"mamba", "linear_attention", "attention", "full_attention", "mlp", "moe"})
+
+
+def read_nemotron_hybrid(model: ModelConfig) -> LayerStack:
+    """Nemotron-H: a letter (M, *, -, E) or a name for each layer; MLP and expert layers keep nothing.
+
+    A ``sliding_window`` holds for every attention layer. Source: vLLM 0.33, ``NemotronHAttention``.
+    """
+    kinds = nemotron_kinds(model)
+    span = Span(tokens=model.text.size("sliding_window", default=0) or None)
+    names = [kind for kind in kinds if kind not in ("mlp", "moe")]
+    caches = iter(
+        named_stack(model, "layer_types", names, nemotron_state, lambda model: limited(full_attention(model), span))
+    )
+    return tuple(() if kind in ("mlp", "moe") else next(caches) for kind in kinds)
+
+
+def nemotron_kinds(model: ModelConfig) -> list[str]:
+    """What each layer of Nemotron-H is, by name. The list's length is the number of layers: the newest files have no
+    ``num_hidden_layers`` at all."""
+    text = model.text
+    pattern = text.text("hybrid_override_pattern")
+    if pattern is not None:
+        if not pattern or set(pattern) - set(NEMOTRON_LETTERS):
+            raise text.refused("hybrid_override_pattern", "only M, *, - and E are known")
+        return [NEMOTRON_LETTERS[letter] for letter in pattern]
+    key = "layer_types" if text.says("layer_types") else "layers_block_type"
+    kinds = text.texts(key)
+    if not kinds:
+        raise text.missing("hybrid_override_pattern", "layers_block_type")
+    if set(kinds) - _NEMOTRON_NAMES:
+        raise text.refused(key, f"only {', '.join(sorted(_NEMOTRON_NAMES))} layers are known")
+    return kinds
 
 
 def read_yoco(model: ModelConfig) -> LayerStack:

@@ -6,23 +6,10 @@ The states themselves are in ``recurrent``. A layer that has both keeps two cach
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from kvplan.hf_config import recurrent
 from kvplan.hf_config.attention import full_attention, full_heads, limited
-from kvplan.hf_config.config import LayerStack, ModelConfig
+from kvplan.hf_config.config import Fields, LayerStack, ModelConfig
 from kvplan.hf_config.latent import SPARSE_NAMES, index_keys, latent_cache, own_indexer
-from kvplan.hf_config.recurrent import (
-    GLM5_KDA,
-    bailing_kda_state,
-    bamba_state,
-    gated_delta_state,
-    jamba_state,
-    kda_state,
-    lightning_state,
-    nemotron_state,
-    plamo2_state,
-    rg_lru_state,
-    short_conv_state,
-    zamba2_state,
-)
 from kvplan.hf_config.windows import Span
 from kvplan.layers import FullAttention, IndexKeys, IndexTail, Layer, NgramConvState
 
@@ -32,7 +19,7 @@ _LINEAR_NAMES = frozenset({"mamba", "mamba2", "linear_attention", "linear", "rec
 Cache = Callable[[ModelConfig], Layer]
 
 
-def _named_stack(
+def named_stack(
     model: ModelConfig, key: str, names: Sequence[str], state: Cache, full: Cache = full_attention
 ) -> LayerStack:
     """One cache for every layer: ``full`` or ``state`` by its name under ``key``; other names are refused."""
@@ -47,7 +34,7 @@ def _mixed_stack(
     model: ModelConfig, state: Cache, *lists: str, is_full: Callable[[int], bool], full: Cache = full_attention
 ) -> LayerStack:
     """One cache for every layer: by the first of ``lists`` that the file has, else by a rule on the layer's index."""
-    return _named_stack(model, *_layer_names(model, *lists, is_full=is_full), state, full)
+    return named_stack(model, *_layer_names(model, *lists, is_full=is_full), state, full)
 
 
 def _layer_names(model: ModelConfig, *lists: str, is_full: Callable[[int], bool]) -> tuple[str, list[str]]:
@@ -73,14 +60,14 @@ def read_gated_delta(model: ModelConfig) -> LayerStack:
     def is_full(index: int) -> bool:
         return (index + 1) % (model.text.optional_count("full_attention_interval") or 4) == 0
 
-    return _mixed_stack(model, gated_delta_state, "layer_types", is_full=is_full)
+    return _mixed_stack(model, recurrent.gated_delta_state, "layer_types", is_full=is_full)
 
 
 def read_pooled_gated_delta(model: ModelConfig) -> LayerStack:
     """Qwen4-Exp: as Qwen3.5, with an indexer on full layers and n-gram embeddings on the ``ple_layer_ids`` (from 1).
 
     An indexer keeps one pooled key in bfloat16 per ``indexer_compress_ratio`` tokens, and the raw keys of the group
-    that is still open, each with three int64 positions where the rope has sections. N-gram embeddings pass a dilated
+    that is still open, each with three int64 positions in the multimodal class. N-gram embeddings pass a dilated
     convolution over all residual streams, whose state every rank keeps: (``ple_conv_kernel_size`` − 1) ×
     ``ngram_size`` steps. Source: vLLM 0.33, ``QSAKeyStateCache``, ``QSACompressedKeyCache``, ``qwen4_exp`` PLE layer.
     """
@@ -88,9 +75,9 @@ def read_pooled_gated_delta(model: ModelConfig) -> LayerStack:
     beside: tuple[Layer, ...] = ()
     if text.says("indexer_n_heads"):
         width, pool = text.count("indexer_head_dim"), text.count("indexer_compress_ratio")
-        rope = text.section("rope_parameters", "rope_scaling")
-        has_positions = rope is not None and rope.says("mrope_section") and text.values is not model.outer.values
-        raw = -(-width // 4) * 4 + 12 if has_positions else width
+        rope = text.section("rope_parameters", "rope_scaling") or Fields({})
+        is_multimodal = (model.outer.texts("architectures") or [""])[0] == "Qwen4ExpForConditionalGeneration"
+        raw = -(-width // 4) * 4 + 12 if is_multimodal and rope.says("mrope_section") else width
         keys = IndexKeys(bytes_per_entry=2 * width, tokens_per_entry=pool)
         beside = (keys, IndexTail(tokens=pool, values_per_token=raw))
     ngrams = NgramConvState(
@@ -118,12 +105,12 @@ def read_kda(model: ModelConfig) -> LayerStack:
         listed = _listed_names(model, "layer_types")
         if listed is None:
             raise model.text.missing("linear_attn_config", "layer_types")
-        return _named_stack(model, *listed, kda_state, full_cache)
-    full, recurrent = linear.needed_counts("full_attn_layers", least=1), linear.needed_counts("kda_layers", least=1)
+        return named_stack(model, *listed, recurrent.kda_state, full_cache)
+    full, kda = linear.needed_counts("full_attn_layers", least=1), linear.needed_counts("kda_layers", least=1)
     numbers = range(1, model.layers + 1)
-    if any((number in full) == (number in recurrent) for number in numbers):
+    if any((number in full) == (number in kda) for number in numbers):
         raise linear.contradicts("kda_layers", f"with full_attn_layers it must name each of {model.layers} layers once")
-    kept, state = full_cache(model), kda_state(model)
+    kept, state = full_cache(model), recurrent.kda_state(model)
     return tuple((kept,) if number in full else (state,) for number in numbers)
 
 
@@ -142,7 +129,7 @@ def read_pooled_sparse(model: ModelConfig) -> LayerStack:
     width = text.count("index_head_dim")
     entry = replace(index_keys(model), tokens_per_entry=pool)
     tail = (IndexTail(tokens=pool, values_per_token=2 * width),) if pool > 1 else ()
-    latent, state = latent_cache(model), replace(kda_state(model, GLM5_KDA), bounded_gate=True)
+    latent, state = latent_cache(model), replace(recurrent.kda_state(model, recurrent.GLM5_KDA), bounded_gate=True)
     owns = own_indexer(model)
     return tuple(
         (state,) if name == "linear_attention" else (latent, entry, *tail) if owns[index] else (latent,)
@@ -155,10 +142,10 @@ def read_lightning(model: ModelConfig) -> LayerStack:
     full (transformers, ``MiniMaxConfig``)."""
     marks = model.text.counts("attn_type_list", least=0)
     if marks is None:
-        return _mixed_stack(model, lightning_state, "layer_types", is_full=lambda index: index % 2 == 0)
+        return _mixed_stack(model, recurrent.lightning_state, "layer_types", is_full=lambda index: index % 2 == 0)
     marks = model.text.by_layer("attn_type_list", marks, model.layers, (0, 1))
     names = ["full_attention" if mark else "linear_attention" for mark in marks]
-    return _named_stack(model, "attn_type_list", names, lightning_state)
+    return named_stack(model, "attn_type_list", names, recurrent.lightning_state)
 
 
 def read_grouped_lightning(model: ModelConfig) -> LayerStack:
@@ -167,7 +154,9 @@ def read_grouped_lightning(model: ModelConfig) -> LayerStack:
     Source: vLLM 0.33, ``bailing_moe_linear.is_linear_layer``.
     """
     size = model.text.count("layer_group_size")
-    return _mixed_stack(model, lightning_state, is_full=lambda index: (index + 1) % size == 0, full=latent_cache)
+    return _mixed_stack(
+        model, recurrent.lightning_state, is_full=lambda index: (index + 1) % size == 0, full=latent_cache
+    )
 
 
 def read_grouped_kda(model: ModelConfig) -> LayerStack:
@@ -181,68 +170,32 @@ def read_grouped_kda(model: ModelConfig) -> LayerStack:
     def is_full(index: int) -> bool:
         return (index + 1) % size == 0 or index >= whole
 
-    return _mixed_stack(model, bailing_kda_state, is_full=is_full, full=latent_cache)
+    return _mixed_stack(model, recurrent.bailing_kda_state, is_full=is_full, full=latent_cache)
 
 
 def read_jamba(model: ModelConfig) -> LayerStack:
     """Jamba: attention where index % ``attn_layer_period`` (8) == ``attn_layer_offset`` (4)."""
     period = model.text.optional_count("attn_layer_period") or 8
     offset = model.text.size("attn_layer_offset", default=4)
-    return _mixed_stack(model, jamba_state, is_full=lambda index: index % period == offset)
+    return _mixed_stack(model, recurrent.jamba_state, is_full=lambda index: index % period == offset)
 
 
 def read_bamba(model: ModelConfig) -> LayerStack:
     """Bamba: attention only on the layers that ``attn_layer_indices`` names."""
     indices = model.text.counts("attn_layer_indices", least=0) or []
-    return _mixed_stack(model, bamba_state, is_full=lambda index: index in indices)
+    return _mixed_stack(model, recurrent.bamba_state, is_full=lambda index: index in indices)
 
 
 def read_granite_hybrid(model: ModelConfig) -> LayerStack:
     """Granite 4 hybrids: ``layer_types`` (or ``layers_block_type``); every layer is recurrent where absent."""
-    return _mixed_stack(model, bamba_state, "layer_types", "layers_block_type", is_full=lambda _: False)
+    return _mixed_stack(model, recurrent.bamba_state, "layer_types", "layers_block_type", is_full=lambda _: False)
 
 
 def read_parallel_hybrid(model: ModelConfig) -> LayerStack:
     """Falcon-H1: every layer has attention and a Mamba-2 state side by side."""
     indices = model.text.counts("attn_layer_indices", least=0)
-    cache, state = full_attention(model), bamba_state(model)
+    cache, state = full_attention(model), recurrent.bamba_state(model)
     return tuple((cache, state) if indices is None or index in indices else (state,) for index in range(model.layers))
-
-
-NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
-_NEMOTRON_NAMES = frozenset({"mamba", "linear_attention", "attention", "full_attention", "mlp", "moe"})
-
-
-def read_nemotron_hybrid(model: ModelConfig) -> LayerStack:
-    """Nemotron-H: a letter (M, *, -, E) or a name for each layer; MLP and expert layers keep nothing.
-
-    A ``sliding_window`` holds for every attention layer. Source: vLLM 0.33, ``NemotronHAttention``.
-    """
-    kinds = nemotron_kinds(model)
-    span = Span(tokens=model.text.size("sliding_window", default=0) or None)
-    names = [kind for kind in kinds if kind not in ("mlp", "moe")]
-    caches = iter(
-        _named_stack(model, "layer_types", names, nemotron_state, lambda model: limited(full_attention(model), span))
-    )
-    return tuple(() if kind in ("mlp", "moe") else next(caches) for kind in kinds)
-
-
-def nemotron_kinds(model: ModelConfig) -> list[str]:
-    """What each layer of Nemotron-H is, by name. The list's length is the number of layers: the newest files have no
-    ``num_hidden_layers`` at all."""
-    text = model.text
-    pattern = text.text("hybrid_override_pattern")
-    if pattern is not None:
-        if not pattern or set(pattern) - set(NEMOTRON_LETTERS):
-            raise text.refused("hybrid_override_pattern", "only M, *, - and E are known")
-        return [NEMOTRON_LETTERS[letter] for letter in pattern]
-    key = "layer_types" if text.says("layer_types") else "layers_block_type"
-    kinds = text.texts(key)
-    if not kinds:
-        raise text.missing("hybrid_override_pattern", "layers_block_type")
-    if set(kinds) - _NEMOTRON_NAMES:
-        raise text.refused(key, f"only {', '.join(sorted(_NEMOTRON_NAMES))} layers are known")
-    return kinds
 
 
 def read_zamba2(model: ModelConfig) -> LayerStack:
@@ -268,7 +221,7 @@ def read_zamba2(model: ModelConfig) -> LayerStack:
         raise text.contradicts("num_attention_heads", f"it does not divide the attention width {width}")
     if any(index >= model.layers for index in ids):
         raise text.contradicts("hybrid_layer_ids", f"it names layers beyond the last of {model.layers}")
-    cache, state = full_heads(query, width // query), zamba2_state(model)
+    cache, state = full_heads(query, width // query), recurrent.zamba2_state(model)
     return tuple((cache, state) if index in ids else (state,) for index in range(model.layers))
 
 
@@ -279,7 +232,7 @@ def read_short_conv(model: ModelConfig) -> LayerStack:
         indices = model.text.counts("full_attn_idxs", least=0)
         return indices is None or index in indices
 
-    return _mixed_stack(model, short_conv_state, "layer_types", is_full=is_full)
+    return _mixed_stack(model, recurrent.short_conv_state, "layer_types", is_full=is_full)
 
 
 def read_plamo2(model: ModelConfig) -> LayerStack:
@@ -291,7 +244,7 @@ def read_plamo2(model: ModelConfig) -> LayerStack:
     text, layers = model.text, model.layers
     step = text.count("mamba_step")
     full = text.counts("full_attention_idx", least=0) or []
-    cache, state = full_attention(model), plamo2_state(model)
+    cache, state = full_attention(model), recurrent.plamo2_state(model)
     window = limited(cache, Span(tokens=text.count("attention_window_size")))
     stack: list[tuple[Layer, ...]] = []
     for index in range(layers):
@@ -309,4 +262,6 @@ def read_rg_lru(model: ModelConfig) -> LayerStack:
     pattern = text.texts("_block_types", "block_types") or ["recurrent", "recurrent", "attention"]
     span = Span(tokens=text.optional_count("attention_window_size", "sliding_window") or 2048)
     names = [pattern[index % len(pattern)] for index in range(model.layers)]
-    return _named_stack(model, "_block_types", names, rg_lru_state, lambda model: limited(full_attention(model), span))
+    return named_stack(
+        model, "_block_types", names, recurrent.rg_lru_state, lambda model: limited(full_attention(model), span)
+    )

@@ -49,7 +49,7 @@ READERS: Mapping[str, Reader] = {
     "minimax": hybrid.read_lightning,
     "minimax_m3_vl_text": latent.read_indexed_heads,
     "mllama_text_model": attention.read_vision_cross,
-    "nemotron_h": hybrid.read_nemotron_hybrid,
+    "nemotron_h": heterogeneous.read_nemotron_hybrid,
     "olmo_hybrid": hybrid.read_gated_delta,
     "openelm": heterogeneous.read_listed_heads,
     "phi4flash": heterogeneous.read_yoco,

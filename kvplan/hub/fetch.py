@@ -93,7 +93,7 @@ def _elements(info: Mapping[str, object]) -> dict[str, int]:
 
 def _read_json(session: Session, url: str) -> dict[str, object]:
     """One JSON object in one request, of at most the size of a config."""
-    file = url.rpartition("/")[2] if "/resolve/" in url else "the list of files"
+    file = url.rpartition("/")[2] if "/resolve/" in url else "list of files"
     body = bytearray()
     with session.get(url, file) as response:
         if response.status_code != 200:

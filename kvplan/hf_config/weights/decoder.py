@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kvplan.hf_config.config import HEAD_NAMES, HIDDEN_NAMES, LAYER_NAMES, LayerStack, ModelConfig
-from kvplan.hf_config.hybrid import nemotron_kinds
+from kvplan.hf_config.heterogeneous import nemotron_kinds
 from kvplan.hf_config.weights.parts import Config, nested, whole
 from kvplan.hf_config.weights.traits import TRAITS, Traits
 from kvplan.layers import FullAttention, HeadLayer, Layer, SharedKv

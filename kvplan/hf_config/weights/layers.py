@@ -6,7 +6,7 @@ Also the MTP (multi-token prediction) layers: stored in the checkpoint, loaded o
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from kvplan.hf_config.hybrid import NEMOTRON_LETTERS
+from kvplan.hf_config.heterogeneous import NEMOTRON_LETTERS
 from kvplan.hf_config.readers import MTP_COUNT_NAMES, MTP_UNSAID
 from kvplan.hf_config.weights import heterogeneous, mixers
 from kvplan.hf_config.weights.decoder import Decoder

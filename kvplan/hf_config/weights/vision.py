@@ -28,12 +28,10 @@ def encoder_parts(config: Config, text_hidden: int) -> list[WeightPart]:
 def _vision(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
     family = str(vision.get("model_type") or config.get("model_type") or "")
     model = str(config.get("model_type") or "")
-    for start, reader in _OF_MODEL.items():
-        if model.startswith(start):
-            return reader(config, vision, text_hidden)
-    for start, reader in _VISION.items():
-        if family.startswith(start):
-            return reader(config, vision, text_hidden)
+    for name, table in ((model, _OF_MODEL), (family, _VISION)):
+        for start, parts_of in table.items():
+            if name.startswith(start):
+                return parts_of(config, vision, text_hidden)
     if "vt_hidden_size" in vision:
         return _moonvit(config, vision, text_hidden)
     if "depth" in vision and whole(vision, "spatial_merge_size"):
