@@ -410,19 +410,6 @@ ggml_cuda_init: found 1 CUDA devices (Total VRAM: 24123 MiB):
 TGI = """
 2024-09-03T04:40:00.000000Z  INFO text_generation_launcher: Args {
     model_id: "org/llama",
-    max_total_tokens: Some(
-        4096,
-    ),
-}
-2024-09-03T04:40:18.377577Z  INFO text_generation_launcher: KV-cache blocks: 19056, size: 1
-2024-09-03T04:40:19.370247Z  INFO text_generation_router::server: Setting max batch total tokens to 19056
-"""
-
-
-def test_tgi_in_text_and_in_json() -> None:
-    text = """
-2024-09-03T04:40:00.000000Z  INFO text_generation_launcher: Args {
-    model_id: "org/llama",
     num_shard: Some(
         2,
     ),
@@ -436,7 +423,10 @@ def test_tgi_in_text_and_in_json() -> None:
 2024-09-03T04:40:18.377577Z  INFO text_generation_launcher: KV-cache blocks: 19056, size: 1
 2024-09-03T04:40:19.370247Z  INFO text_generation_router::server: Setting max batch total tokens to 19056
 """
-    (start,) = starts_of(text)
+
+
+def test_tgi_in_text_and_in_json() -> None:
+    (start,) = starts_of(TGI)
     assert (start.engine, start.model, start.tensor_parallel) == ("tgi", "org/llama", 2)
     assert (start.max_model_len, start.max_num_seqs, start.memory_utilization) == (4096, 128, 0.95)
     assert (start.kv_tokens, start.blocks, start.block_tokens) == (19056, 19056, 1)
@@ -447,6 +437,9 @@ def test_tgi_in_text_and_in_json() -> None:
     }
     (json_start,) = starts_of(json.dumps({**message, "target": "text_generation_router"}))
     assert json_start.kv_tokens == 133696
+
+
+KINDS = ["docker", "cri", "journald", "compose", "kubectl", "ansi", "progress", "windows", "junk", "loki"]
 
 
 def wrapped(kind: str, text: str) -> str:
@@ -467,9 +460,7 @@ def wrapped(kind: str, text: str) -> str:
     return "\n".join(shapes[kind](line) for line in lines)
 
 
-@pytest.mark.parametrize(
-    "kind", ["docker", "cri", "journald", "compose", "kubectl", "ansi", "progress", "windows", "junk", "loki"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "clean", [V1, V0, V033, SGLANG, TRT, LLAMA, TGI], ids=["v1", "v0", "0.33", "sglang", "trt", "llama", "tgi"]
 )
@@ -483,9 +474,7 @@ def figures_of(start: EngineStart) -> dict[str, object]:
     return {name: value for name, value in vars(start).items() if name not in skipped}
 
 
-@pytest.mark.parametrize(
-    "kind", ["docker", "cri", "journald", "compose", "kubectl", "ansi", "progress", "windows", "junk", "loki"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_long_log_is_read_as_if_every_line_were_cleaned(kind: str, tmp_path: Path) -> None:
     served = 'INFO: 10.0.3.7:51234 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n' * 3
     text = served.join(wrapped(kind, clean) + "\n" for clean in (V1, V0, V033, SGLANG, TRT, LLAMA, TGI))
