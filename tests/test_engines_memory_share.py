@@ -1,4 +1,4 @@
-"""A GPU that others use too, and the forms in which an engine's part of it is said."""
+"""The share of a GPU that an engine takes: what others hold, and the ways to give it."""
 
 import json
 from fractions import Fraction
@@ -102,7 +102,7 @@ def test_an_amount_is_not_a_share_of_what_is_free() -> None:
         utilization_of_total(Deployment(gpu_memory_bytes=(20 * GIB,), memory_utilization=part))
 
 
-def test_forms_of_one_share_give_one_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_ways_to_give_one_share_give_one_plan(capsys: pytest.CaptureFixture[str]) -> None:
     card = ("--gpu-memory", "80GiB", "--gpu-memory-utilization")
     pools = [planned(capsys, 0, *card, form)["pool"]["blocks"] for form in ("0.5", "40GiB", "0.5free", "0.5 of free")]
     assert len(set(pools)) == 1
