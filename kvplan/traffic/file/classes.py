@@ -21,7 +21,7 @@ from kvplan.traffic.file.fields import (
     Section,
     Share,
     Surroundings,
-    looked_up,
+    as_invalid_value,
 )
 from kvplan.traffic.file.lengths import Answers, Cap, Length
 from kvplan.traffic.prefixes import SharedPrefix
@@ -127,7 +127,8 @@ def _loops(client: str | list[str]) -> str:
 
 
 def _known(client: str | list[str], info: ValidationInfo[Surroundings]) -> str | list[str]:
-    looked_up(lambda: load_loops(_loops(client), extra_folder=info.context.profiles))
+    with as_invalid_value():
+        load_loops(_loops(client), extra_folder=info.context.profiles)
     return client
 
 

@@ -20,7 +20,7 @@ from kvplan.traffic.file.fields import (
     Positive,
     Section,
     Text,
-    looked_up,
+    as_invalid_value,
 )
 from kvplan.traffic.spec import MOST_REPLICAS, KvPool, PlannedDeployment, StepCost
 
@@ -86,7 +86,8 @@ class OwnShape(Section):
             asked = {**load_calibration(Path(self.calibration)).device, **asked}
         gpu_name, memory_bytes = asked.pop("gpu", None), asked.pop("kv_memory_bytes", None)
         if gpu_name is not None:
-            looked_up(lambda: load_gpu(gpu_name, extra_folder=profiles), at=("deployment", "gpu"))
+            with as_invalid_value(at=("deployment", "gpu")):
+                load_gpu(gpu_name, extra_folder=profiles)
         pool = None if memory_bytes is None else KvPool(memory_bytes=memory_bytes)
         if self.kv_pool is not None:
             given = self.kv_pool

@@ -3,7 +3,8 @@
 A validator raises ``InvalidValueError`` for what is wrong; ``complaints`` adds the key and its line.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -56,10 +57,11 @@ class OneOf(Section):
         return self
 
 
-def looked_up(look_up: Callable[[], object], *, at: KeyPath = ()) -> None:
-    """Calls ``look_up``; its InputError becomes a complaint about the file."""
+@contextmanager
+def as_invalid_value(*, at: KeyPath = ()) -> Iterator[None]:
+    """Turns an InputError, of a parser or a catalogue, into an invalid value of the file."""
     try:
-        look_up()
+        yield
     except InputError as error:
         raise InvalidValueError(error.message, hint=error.hint, at=at) from error
 
@@ -72,10 +74,8 @@ def _with_unit(parse: Callable[[str], float], unit: str, description: str, *exam
             raise InvalidValueError(f"{value} has no unit", hint=f"write it with its unit: {value}{unit}")
         if not isinstance(value, str):
             raise PydanticKnownError("string_type")
-        try:
+        with as_invalid_value():
             return parse(value)
-        except InputError as error:
-            raise InvalidValueError(error.message, hint=error.hint) from error
 
     written = Annotated[str, Field(examples=list(examples), description=description)]
     return BeforeValidator(convert, json_schema_input_type=written)

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from kvplan.errors import InputError
 from kvplan.traffic.arrival_processes import Ramp
 from kvplan.traffic.file.classes import TrafficShape
 from kvplan.traffic.file.complaints import Places, complaining
@@ -20,6 +19,7 @@ from kvplan.traffic.file.fields import (
     Share,
     Surroundings,
     Text,
+    as_invalid_value,
 )
 from kvplan.traffic.file.yaml_text import KeyPath
 from kvplan.traffic.spec import AdmissionPlan, Limit, RetryAfter, Traffic
@@ -71,7 +71,6 @@ class AdmissionShape(Section):
 
 
 class LimitShape(Section):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True, populate_by_name=True)
     min: NotNegative | BytesText | None = None
     max: NotNegative | BytesText | None = None
     class_name: Annotated[str | None, Field(alias="class")] = None
@@ -98,10 +97,8 @@ def _bound(name: str, value: float | str | None) -> float | None:
     if isinstance(value, str):
         if not name.endswith("_bytes"):
             raise InvalidValueError(f"{value!r} is not a number")
-        try:
+        with as_invalid_value():
             return float(parse_bytes(value))
-        except InputError as error:
-            raise InvalidValueError(error.message, hint=error.hint) from error
     if name.endswith("_bytes"):
         raise InvalidValueError(f"{value!r} has no unit", hint="write it like 40GiB")
     if name.endswith("_share") and value > 1:

@@ -110,7 +110,10 @@ def _records(stream: io.TextIOBase, file: str, notes: TraceNotes) -> Iterator[tu
         raise InputError(f"{file} is empty", hint=_PLAIN_HINT, file=file)
     opening = first.strip()
     if opening == "{" or opening.startswith("["):
-        raise InputError(f"{file} is one JSON value", hint=f"one object a line: jq -c '.[]' {file}", file=file, line=1)
+        hint = f"one object a line: jq -c '.[]' {file}"
+        if '"conversations"' in first:
+            hint = "conversations have no arrival times and no token counts; a trace needs both"
+        raise InputError(f"{file} is one JSON value", hint=hint, file=file, line=1)
     yield from _json_records(first, lines, file, notes) if opening.startswith("{") else _csv_records(first, lines)
 
 
