@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kvplan.calibration import Calibration, calibrate, calibration_text, deployment_of, misleading_lines, release_in
+from kvplan.calibration import Calibration, calibrate, calibration_text, logged_deployment, misleading_lines, release_in
 from kvplan.calibration_file import apply_calibration, load_calibration
 from kvplan.capacity import fit
 from kvplan.cli import main
@@ -85,7 +85,7 @@ def test_the_window_is_that_of_the_concurrency_where_no_other_line_says_it() -> 
         "INFO 04-24 16:33:13 [kv_cache_utils.py:637] Maximum concurrency for 32,768 tokens per request: 4.84x\n"
     )
     assert start.max_model_len is None
-    assert deployment_of(start, load_gpu("l40s")).max_model_len == 32768
+    assert logged_deployment(start, load_gpu("l40s")).max_model_len == 32768
 
 
 def test_terms_that_are_printed_apart_are_compared_apart() -> None:
@@ -129,7 +129,7 @@ def test_a_log_without_figures_is_refused() -> None:
     with pytest.raises(InputError, match="no figure"):
         calibrate(start_of(vllm_log(silent)), model(), H100)
     with pytest.raises(InputError, match="how much memory"):
-        deployment_of(start_of(vllm_log(ROW)))
+        logged_deployment(start_of(vllm_log(ROW)))
 
 
 def test_a_refused_start_still_tells_its_pool() -> None:

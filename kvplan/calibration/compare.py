@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from kvplan.calibration.deployment import deployment_of, with_drafter_of
+from kvplan.calibration.deployment import logged_deployment, with_drafter_of
 from kvplan.calibration.findings import inferred_kv_type, log_findings, nothing_measured, overdrawn
 from kvplan.calibration.misleading import Misleading, graphs_are_inside, misleading_lines
 from kvplan.calibration.pool import check_model, measured_pool
@@ -74,7 +74,7 @@ def calibrate(
     Raises InputError where the log is of another model (its pool contradicts the model's layers), or has no figure of
     its memory.
     """
-    deployment = with_drafter_of(start, model, deployment_of(start, gpu, weight_bytes))
+    deployment = with_drafter_of(start, model, logged_deployment(start, gpu, weight_bytes))
     window, native = deployment.max_model_len, model.max_context_tokens
     if start.engine != "llama.cpp" and window is not None and native is not None and window > native:
         model = replace(model, max_context_tokens=window)  # the engine served it, so its config was overridden

@@ -37,7 +37,7 @@ def model_id_in(name: str) -> str:
     return name if found is None else f"{found[1]}/{found[2]}"
 
 
-def deployment_of(start: EngineStart, gpu: GpuProfile | None = None, weight_bytes: int | None = None) -> Deployment:
+def logged_deployment(start: EngineStart, gpu: GpuProfile | None = None, weight_bytes: int | None = None) -> Deployment:
     """What was deployed: the log's settings where it prints them, the engine's defaults elsewhere.
 
     Raises InputError where neither the log nor ``gpu`` says how much memory there was.

@@ -23,17 +23,6 @@ class Misleading:
     reason: str
 
 
-def effective_tokens(concurrency: float, window_tokens: int) -> int:
-    """Tokens that requests of a whole window can really hold: concurrency × window.
-
-    For a hybrid model the printed token figure of vLLM up to 0.20 is smaller by a factor that depends on its groups.
-
-    >>> effective_tokens(33.04, 32768)
-    1082654
-    """
-    return int(concurrency * window_tokens)
-
-
 def misleading_lines(start: EngineStart, fit: Fit | None = None) -> tuple[Misleading, ...]:
     """The misleading lines of one start, in order. ``fit`` is the plan of the same deployment, where there is one."""
     found = list(_of_any_engine(start))
@@ -77,7 +66,7 @@ def _of_any_engine(start: EngineStart) -> Iterator[Misleading]:
 def _of_vllm_capacity(start: EngineStart) -> Iterator[Misleading]:
     window = start.concurrency_tokens
     if start.concurrency and window is not None:
-        real = effective_tokens(start.concurrency, window)
+        real = int(start.concurrency * window)  # tokens that requests of a whole window can really hold
         if start.kv_tokens is not None and abs(real - start.kv_tokens) > 0.02 * real:
             yield from _at(
                 start.line_of("kv_tokens"),
