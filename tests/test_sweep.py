@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvplan.check.measure import measure
+from kvplan.check.plan_and_play import measure
 from kvplan.errors import InputError
 from kvplan.simulation.tasks import RunOptions
 from kvplan.sweep import cluster_executor, sweep

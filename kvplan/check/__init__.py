@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvplan.check.against import changes, figures, read_baseline, settings
 from kvplan.check.judge import judge_limits
-from kvplan.check.measure import measure
+from kvplan.check.plan_and_play import measure
 from kvplan.check.results import Check, Difference
 from kvplan.errors import InputError
 from kvplan.simulation.tasks import RunOptions

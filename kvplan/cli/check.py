@@ -47,7 +47,7 @@ def run(
     With --output the report goes to the file, and the text to stdout.
     """
     from kvplan.check import check
-    from kvplan.check.measure import parse_prices
+    from kvplan.check.plan_and_play import parse_prices
     from kvplan.sweep import cluster_executor
 
     folder = options.profiles_folder(profiles)

@@ -71,7 +71,7 @@ def run(
     profiles: options.Profiles = None,
 ) -> int:
     """Find the smallest GPU and parallelism that carries a load. Exit 1: none does."""
-    from kvplan.check.measure import parse_prices
+    from kvplan.check.plan_and_play import parse_prices
     from kvplan.compare import DEFAULT_SEEDS, compare
     from kvplan.engines import parse_engine
     from kvplan.profiles.loader import load_gpu

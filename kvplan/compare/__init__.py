@@ -10,7 +10,7 @@ from pathlib import Path
 from kvplan.capacity import FITS, Fit, fit
 from kvplan.check.against import figures
 from kvplan.check.judge import judge_limits, read
-from kvplan.check.measure import measure
+from kvplan.check.plan_and_play import measure
 from kvplan.check.results import Measured
 from kvplan.compare.results import Candidate, Choice, Comparison, ShapeLoad, Verdict
 from kvplan.engines.base import Deployment, EngineVersion

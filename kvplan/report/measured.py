@@ -30,9 +30,10 @@ def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str 
     yield headline(model, f"{run_name}, {count(found.requests)} requests")
     for line in _setting(found):
         yield paragraph(line, style=QUIET, indent=0)
+    first_token, end = _error(rest.ttft.error_share), _error(rest.e2e.error_share)
     yield answer(
         f"efficiency {found.efficiency:.3f}: the last {count(rest.requests)} requests are predicted with an error "
-        f"of {rest.ttft.error_share:+.1%} in the mean time to first token and of {rest.e2e.error_share:+.1%} end to end"
+        f"of {first_token} in the mean time to first token and of {end} end to end"
     )
     yield BLANK
     yield columns(("mean of each part", "measured", "predicted", "error"), _rows(found))
@@ -75,12 +76,12 @@ def _rows(found: EfficiencyFit) -> Iterator[tuple[str, ...]]:
 
 
 def _row(name: str, times: Compared) -> tuple[str, ...]:
-    return name, _seconds(times.measured.mean_s), _seconds(times.predicted.mean_s), f"{times.error_share:+.1%}"
+    return name, _seconds(times.measured.mean_s), _seconds(times.predicted.mean_s), _error(times.error_share)
 
 
 def _quantile(part: RunPart, share: str) -> tuple[str, ...]:
     measured, predicted = (getattr(times, f"{share}_s") for times in (part.e2e.measured, part.e2e.predicted))
-    return f"the rest: E2E {share}", _seconds(measured), _seconds(predicted), f"{predicted / measured - 1.0:+.1%}"
+    return f"the rest: E2E {share}", _seconds(measured), _seconds(predicted), _error(predicted / measured - 1.0)
 
 
 def _unfitted(found: EfficiencyFit) -> str:
@@ -91,6 +92,11 @@ def _unfitted(found: EfficiencyFit) -> str:
         f"± {BAND_SHARE:.0%}: {_seconds(fast.mean_s)} to {_seconds(slow.mean_s)}; the measured "
         f"{_seconds(found.rest.e2e.measured.mean_s)} lies {'inside' if inside else 'OUTSIDE'}"
     )
+
+
+def _error(share: float) -> str:
+    """With its sign; what rounds to nothing has none of its own."""
+    return f"{round(share, 3) + 0.0:+.1%}"
 
 
 def _seconds(value: float) -> str:
