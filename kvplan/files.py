@@ -5,8 +5,6 @@ from pathlib import Path
 
 from kvplan.errors import InputError, unreadable
 
-_LARGEST_TEXT_BYTES = 64 * 2**20
-
 
 def require_file(path: Path) -> None:
     """Refuses a folder, a device, and a named pipe: a device may never end, a pipe may never begin.
@@ -20,19 +18,19 @@ def require_file(path: Path) -> None:
         raise InputError("this is a device or pipe, not a file", hint="give a file", file=str(path))
 
 
-def read_small_text(path: Path, *, hint: str) -> str:
-    """The text of a file that a command printed; ``hint`` names that command."""
+def read_small_text(path: Path, *, hint: str, most_bytes: int = 64 * 2**20) -> str:
+    """The text of a file of at most ``most_bytes``; ``hint`` names the command that writes one."""
     try:
         require_file(path)
         with path.open("rb") as stream:
-            body = stream.read(_LARGEST_TEXT_BYTES + 1)
+            body = stream.read(most_bytes + 1)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}", hint=hint, file=str(path)) from error
     except OSError as error:
         raise unreadable(path, error) from error
-    if len(body) > _LARGEST_TEXT_BYTES:
-        raise InputError(f"{path} is larger than {_LARGEST_TEXT_BYTES >> 20} MiB", hint=hint, file=str(path))
+    if len(body) > most_bytes:
+        raise InputError(f"{path} is larger than {most_bytes >> 20} MiB", hint=hint, file=str(path))
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not text", hint=hint, file=str(path)) from error
+        raise InputError(f"{path} is not UTF-8 text", hint=hint, file=str(path)) from error

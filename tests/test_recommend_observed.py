@@ -169,7 +169,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a device or pipe"):
         read_metrics(Path("/dev/zero"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is not text"):
+    with pytest.raises(InputError, match="is not UTF-8 text"):
         read_metrics(tmp_path / "binary")
 
 

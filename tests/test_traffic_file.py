@@ -260,7 +260,7 @@ def test_a_folder_a_missing_and_a_huge_file(tmp_path: Path) -> None:
     assert "chat" in (caught.value.hint or "")
     huge = tmp_path / "huge.yaml"
     huge.write_bytes(b"#" * (4 * 2**20 + 1))
-    with pytest.raises(InputError, match="too many for a traffic file"):
+    with pytest.raises(InputError, match="is larger than 4 MiB"):
         load_traffic(huge)
     latin = tmp_path / "latin.yaml"
     latin.write_bytes("model: Müller".encode("latin-1"))

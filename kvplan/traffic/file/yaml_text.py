@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from kvplan.errors import InputError, unreadable
-from kvplan.files import require_file
+from kvplan.errors import InputError
+from kvplan.files import read_small_text
 
 LARGEST_FILE_BYTES = 4 * 2**20
 MOST_VALUES = 200_000
@@ -41,25 +41,8 @@ for _tag, _pattern, _first in _CORE_SCHEMA:
 
 
 def read_text(path: Path) -> str:
-    """The text of a small file; InputError for a folder, a missing or unreadable file, or one far too large."""
-    file = str(path)
-    if path.is_dir():
-        raise InputError(f"{file} is a folder, not a traffic file", hint="name the YAML file inside it", file=file)
-    try:
-        require_file(path)
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise InputError(
-                f"{file} has {path.stat().st_size:,} bytes, too many for a traffic file",
-                hint="a traffic file names a recorded trace; kvplan trace FILE writes such a file",
-                file=file,
-            )
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {file}", hint="kvplan init writes one that runs", file=file) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 text", hint="save it as UTF-8", file=file) from error
-    except OSError as error:
-        raise unreadable(path, error) from error
+    """The text of a traffic file. Raises InputError for a folder, a missing or unreadable file, or a large one."""
+    return read_small_text(path, hint="kvplan init writes a traffic file that runs", most_bytes=LARGEST_FILE_BYTES)
 
 
 def parse_mapping(text: str, file: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
