@@ -234,15 +234,14 @@ def drafting_findings(
     )
 
 
-def uneven_finding(pools: Sequence[int], fewest: int) -> Finding | None:
+def uneven_findings(pools: Sequence[int], fewest: int) -> Iterator[Finding]:
     """How much of the largest stage's pool is of use, where the stage with the fewest blocks decides."""
     most = max(range(len(pools)), key=pools.__getitem__)
-    if not pools[fewest] or pools[most] * _EVEN <= pools[fewest]:
-        return None
-    return Finding(
-        code="stages-uneven",
-        severity="info",
-        message=f"stage {fewest} holds {pools[fewest]:,} blocks and decides; stage {most} could hold "
-        f"{pools[most]:,}, of which {pools[fewest] / pools[most]:.1%} is of use",
-        hint="move layers to the stage with room: --pp-layers",
-    )
+    if 0 < pools[fewest] < pools[most] * _EVEN:
+        yield Finding(
+            code="stages-uneven",
+            severity="info",
+            message=f"stage {fewest} holds {pools[fewest]:,} blocks and decides; stage {most} could hold "
+            f"{pools[most]:,}, of which {pools[fewest] / pools[most]:.1%} is of use",
+            hint="move layers to the stage with room: --pp-layers",
+        )

@@ -9,7 +9,13 @@ from kvplan.engines.lora import adapters_are_priced
 from kvplan.engines.memory_share import others_term
 from kvplan.engines.vllm.budget import stage_budgets
 from kvplan.engines.vllm.drafting import check_lookahead, cut_to_drafter, drafter_of, with_drafter
-from kvplan.engines.vllm.findings import drafting_findings, loads_encoder, media_findings, plan_findings, uneven_finding
+from kvplan.engines.vllm.findings import (
+    drafting_findings,
+    loads_encoder,
+    media_findings,
+    plan_findings,
+    uneven_findings,
+)
 from kvplan.engines.vllm.kv_types import kv_types
 from kvplan.engines.vllm.memory_findings import budget_findings, step_findings
 from kvplan.engines.vllm.pages import stage_layouts
@@ -61,7 +67,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
             *drafting_findings(drafter, settings, asked.max_model_len, has_states=model.keeps(RecurrentLayer)),
             *(() if budget is None else budget_findings(model, deployment, settings, budget)),
             *step_findings(model, deployment, settings, budget),
-            *filter(None, [uneven_finding(pools, fewest)]),
+            *uneven_findings(pools, fewest),
         ),
         tokens=_printed_tokens(deployment, settings, layout, blocks),
         loaded=None if drafter is None else whole,
