@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.hf_config.config import CHECK_HINT, HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, Fields, ModelConfig
 from kvplan.hf_config.context import read_context, says_context, served_context
-from kvplan.hf_config.defaults import CLASS_DEFAULTS, NESTED_DEFAULTS
+from kvplan.hf_config.defaults import class_keys
 from kvplan.hf_config.dtypes import quantises_weights, quantization_block, read_dtype, read_kv_scheme
 from kvplan.hf_config.families import ENCODER_HINT, find_family, language_block
 from kvplan.hf_config.readers import next_token_layers, reader_of
@@ -95,22 +95,10 @@ def _model_config(config: Mapping[str, object], source: Source) -> ModelConfig:
     is_nested = text.values is not outer.values
     family = find_family(outer, text)
     _require_causal(outer, family, is_nested=is_nested)
-    defaults = CLASS_DEFAULTS.get(family)
-    if defaults is not None:
-        # transformers always writes these three into a flat file; a nested block may leave out any default
-        needed = () if is_nested else ("num_hidden_layers", "num_attention_heads", "hidden_size")
-        text = text.with_defaults({name: value for name, value in defaults.keys.items() if name not in needed})
-    if is_nested:
-        text = text.with_defaults(NESTED_DEFAULTS.get(family, {}))
+    text = text.with_defaults(class_keys(family, is_nested=is_nested))
     if not is_nested and family not in _OWN_NAMES:
         _require_shape(text)
-    return ModelConfig(
-        text=text,
-        outer=outer,
-        family=family,
-        dtype=read_dtype(outer, text, family),
-        strict=defaults is not None and defaults.strict,
-    )
+    return ModelConfig(text=text, outer=outer, family=family, dtype=read_dtype(outer, text, family))
 
 
 def _notes(model: ModelConfig) -> tuple[str, ...]:

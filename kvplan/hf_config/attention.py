@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.config import CHECK_HINT, KV_HEAD_NAMES, Fields, LayerStack, ModelConfig
+from kvplan.hf_config.defaults import STRICT_FAMILIES
 from kvplan.hf_config.windows import Span, read_spans
 from kvplan.layers import ChunkedAttention, CrossAttention, FullAttention, Layer, SharedKv, SlidingAttention
 
@@ -91,7 +92,7 @@ def _kv_heads(model: ModelConfig, query_heads: int) -> int:
     if kv is not None:
         return kv
     is_null = any(name in text.values for name in KV_HEAD_NAMES)
-    if model.family == "explicit" or (is_null and model.strict):
+    if model.family == "explicit" or (is_null and model.family in STRICT_FAMILIES):
         raise text.missing(*KV_HEAD_NAMES)
     return query_heads
 

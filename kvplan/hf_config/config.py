@@ -218,15 +218,13 @@ KV_HEAD_NAMES = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "num_attent
 class ModelConfig:
     """The language model in a config: its own block (``text``) and the whole file (``outer``); the same where flat.
 
-    ``family`` names its config class, the key of the tables; ``dtype`` is the type it runs in, and keeps its state in;
-    ``strict`` classes refuse an explicit null.
+    ``family`` names its config class, the key of the tables; ``dtype`` is the type it runs in, and keeps its state in.
     """
 
     text: Fields
     outer: Fields
     family: str
     dtype: StoredType
-    strict: bool = False
 
     @property
     def layers(self) -> int:

@@ -198,7 +198,7 @@ CLASS_DEFAULTS: Mapping[str, ClassDefaults] = {
     "zamba2": _class(54, 32, 2560, head_dim=80, context=4096, tied=True),
 }
 
-NESTED_DEFAULTS: Mapping[str, Mapping[str, int]] = {
+_NESTED_DEFAULTS: Mapping[str, Mapping[str, int]] = {
     # vLLM 0.33, ``BailingMoeV3TextConfig``: the language block of Ling 3 VL
     "bailing_hybrid": {"layer_group_size": 5, "head_dim": 128, "kv_lora_rank": 512, "qk_rope_head_dim": 64},
     "diffusion_gemma_text": {"vocab_size": 262_144, "intermediate_size": 9216},
@@ -211,3 +211,19 @@ NESTED_DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "qwen2_moe": {"vocab_size": 151_936, "intermediate_size": 5632, "shared_expert_intermediate_size": 5632},
 }
 """Further values that a nested block leaves to its class, mostly widths that only weights and activations need."""
+
+
+STRICT_FAMILIES = frozenset(family for family, defaults in CLASS_DEFAULTS.items() if defaults.strict)
+
+
+def class_keys(family: str, *, is_nested: bool) -> Mapping[str, object]:
+    """What the class of ``family`` fills in.
+
+    A flat file must state its layers, heads and width, because transformers always writes them there; a nested block
+    may leave out whatever its class fills in.
+    """
+    keys = CLASS_DEFAULTS[family].keys if family in CLASS_DEFAULTS else {}
+    if is_nested:
+        return {**keys, **_NESTED_DEFAULTS.get(family, {})}
+    needed = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    return {name: value for name, value in keys.items() if name not in needed}
