@@ -113,13 +113,15 @@ class _Reading:
     def starts(self, lines: Iterable[LogLine]) -> list[EngineStart]:
         """Every start in ``lines`` that has a figure; each line is read by the first engine's wording that fits."""
         for line in lines:
-            if not self._ends_arguments(line):
-                any(wording.trigger.search(line.text) and self._takes(wording, line) for wording in WORDINGS)
+            if self._ends_arguments(line):
+                continue
+            for wording in WORDINGS:
+                if wording.trigger.search(line.text) and self._takes(wording, line):
+                    break
         if self._current is not None:
             self._take_early(self._current)
             self._finished.append(_finish(self._current))
-        found = self._finished
-        return [start for start in found if start.observations or start.refusals]
+        return [start for start in self._finished if start.observations or start.refusals]
 
     def _ends_arguments(self, line: LogLine) -> bool:
         if self._arguments is None:
@@ -164,14 +166,14 @@ class _Reading:
         return True
 
     def _may_be_early(self, wording: Wording, found: tuple[Observation, ...]) -> bool:
-        """Whether a line gives only settings, where no start or a complete one goes before it: they may be the next
-        start's, which vLLM's offline API announces only after them."""
+        """Whether a line gives only settings and follows a complete start, or none: they may belong to the next one,
+        because vLLM's offline API prints them before the line that begins a start."""
         current = self._current
         is_between = current is None or (current.wording is wording and current.has_memory())
         return is_between and {item.name for item in found} <= wording.early_settings
 
     def _take_early(self, start: _Building) -> None:
-        """Settings printed before the marker of ``start``; those that no marker follows are the start's own too."""
+        """Gives ``start`` the settings printed before its marker, or after its memory where no other marker follows."""
         if self._early and start.wording.early_settings:
             start.first_line = min(start.first_line, self._early[0].line)
             start.add(self._early)
