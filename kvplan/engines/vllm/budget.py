@@ -8,29 +8,8 @@ from kvplan.engines.base import Budget, BudgetTerm, Deployment, Settings
 from kvplan.engines.drafting import EAGLE, MTP, Drafter, draft_weights
 from kvplan.engines.lora import expert_slots, lora_bytes
 from kvplan.engines.ranks import stage_layers
+from kvplan.engines.vllm import budget_terms as size
 from kvplan.engines.vllm.budget_constants import PENALTY_ROW_BYTES
-from kvplan.engines.vllm.budget_terms import (
-    band_bytes,
-    communication_bytes,
-    compile_bytes,
-    dense_width,
-    encoder_bytes,
-    encoder_output_bytes,
-    encoder_tokens,
-    encoder_width,
-    expert_tokens,
-    expert_width,
-    forward_bytes,
-    graph_bytes,
-    graph_count,
-    graphs_inside,
-    non_torch_bytes,
-    output_tokens,
-    sampler_bytes,
-    sampler_copies,
-    sampler_state_bytes,
-    workspace_bytes,
-)
 from kvplan.engines.vllm.rank_facts import RankFacts, rank_facts
 from kvplan.engines.weights import load_rank
 from kvplan.model import ModelSpec
@@ -106,7 +85,7 @@ def rank_budget(facts: RankFacts) -> Budget:
     requested = requested_bytes(facts.total_bytes, facts.utilization)
     terms = rank_terms(facts)
     left = requested - sum(term.bytes for term in terms if term.inside_fraction)
-    half = band_bytes(facts)
+    half = size.band_bytes(facts)
     return Budget(
         rank=facts.rank,
         total_bytes=facts.total_bytes,
@@ -121,33 +100,33 @@ def rank_budget(facts: RankFacts) -> Budget:
 def rank_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
     """Every term that is not 0, and those of ``_ALWAYS``, in the order in which the memory is taken."""
     rows = min(facts.sequences, facts.batched_tokens)
-    count = graph_count(facts)
+    count = size.graph_count(facts)
     terms = (
         BudgetTerm(name="weights", bytes=facts.weight_bytes, formula=facts.weight_formula),
-        BudgetTerm(name="non_torch", bytes=non_torch_bytes(facts), formula="CUDA context and libraries"),
+        BudgetTerm(name="non_torch", bytes=size.non_torch_bytes(facts), formula="CUDA context and libraries"),
         BudgetTerm(
             name="communication",
-            bytes=communication_bytes(facts),
+            bytes=size.communication_bytes(facts),
             formula=f"NCCL and all-reduce buffers at tensor parallelism {facts.tensor_parallel}",
         ),
         *activation_terms(facts),
         BudgetTerm(
             name="sampler_state",
-            bytes=sampler_state_bytes(facts),
+            bytes=size.sampler_state_bytes(facts),
             formula=f"{facts.sequences:,} × {facts.vocabulary:,} × {float(PENALTY_ROW_BYTES):g} B for penalties",
         ),
         BudgetTerm(
             name="attention_workspace",
-            bytes=workspace_bytes(facts),
+            bytes=size.workspace_bytes(facts),
             formula="buffers of sparse MLA (5 × window × latent × 2 B + 512 MiB) and of FlashInfer (394 MiB)",
         ),
         BudgetTerm(name="speculative", bytes=facts.speculative_bytes, formula=facts.speculative_formula),
         BudgetTerm(name="lora", bytes=facts.lora_bytes, formula="slots × rank × widths of the adapted matrices × 2 B"),
         BudgetTerm(
             name="cuda_graphs",
-            bytes=graph_bytes(count),
+            bytes=size.graph_bytes(count),
             formula=f"0.10 GiB + 0.0042 GiB × {count} graphs" if count else "eager mode: none",
-            inside_fraction=graphs_inside(facts),
+            inside_fraction=size.graphs_inside(facts),
         ),
         BudgetTerm(
             name="log_probabilities",
@@ -165,21 +144,20 @@ def activation_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
 
     The forward pass counts in full; each other phase counts with what it needs above all before it.
     """
-    forward, sampler, compiling = forward_bytes(facts), sampler_bytes(facts), compile_bytes(facts)
-    encoder, outputs = encoder_bytes(facts), encoder_output_bytes(facts)
+    forward, sampler, compiling = size.forward_bytes(facts), size.sampler_bytes(facts), size.compile_bytes(facts)
+    encoder, outputs = size.encoder_bytes(facts), size.encoder_output_bytes(facts)
     decoding = max(forward, sampler, compiling)
     rows, tokens = min(facts.sequences, facts.batched_tokens), f"{facts.batched_tokens:,} tokens × 2 B"
-    width = dense_width(facts) + expert_width(facts)
-    chunk = (
-        f", experts {chunked:,} tokens at a time" if (chunked := expert_tokens(facts)) < facts.batched_tokens else ""
-    )
+    width = size.dense_width(facts) + size.expert_width(facts)
+    at_a_time = size.expert_tokens(facts)
+    chunk = f", experts {at_a_time:,} tokens at a time" if at_a_time < facts.batched_tokens else ""
     latents = f" + {facts.latent_context_width:,} × cached latents" if facts.latent_context_width else ""
     terms = [
         BudgetTerm(name="activation_forward", bytes=forward, formula=f"{tokens} × {width:,} values{latents}{chunk}"),
         BudgetTerm(
             name="activation_sampler",
             bytes=max(0, sampler - forward),
-            formula=f"{float(sampler_copies(facts)):g} × {rows:,} rows × {facts.vocabulary:,} × 4 B = "
+            formula=f"{float(size.sampler_copies(facts)):g} × {rows:,} rows × {facts.vocabulary:,} × 4 B = "
             f"{format_bytes(sampler)}; only the excess over the forward pass counts",
         ),
         BudgetTerm(
@@ -194,15 +172,15 @@ def activation_terms(facts: RankFacts) -> tuple[BudgetTerm, ...]:
             BudgetTerm(
                 name="activation_encoder_outputs",
                 bytes=outputs,
-                formula=f"{output_tokens(facts):,} image tokens × {facts.encoder.outputs * facts.hidden:,} × 2 B "
+                formula=f"{size.output_tokens(facts):,} image tokens × {facts.encoder.outputs * facts.hidden:,} × 2 B "
                 "while the decoder runs",
             ),
             BudgetTerm(
                 name="activation_encoder",
                 bytes=max(0, encoder - outputs - decoding),
-                formula=f"{encoder_tokens(facts):,} tokens × {facts.encoder.patches_per_token} patches × 2 B × "
-                f"{encoder_width(facts):,} values = {format_bytes(encoder)} before the decoder runs; only the excess "
-                "over the other peaks counts",
+                formula=f"{size.encoder_tokens(facts):,} tokens × {facts.encoder.patches_per_token} patches × 2 B × "
+                f"{size.encoder_width(facts):,} values = {format_bytes(encoder)} before the decoder runs; only the "
+                "excess over the other peaks counts",
             ),
         ]
     return tuple(terms)
