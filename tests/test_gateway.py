@@ -229,22 +229,15 @@ async def test_a_large_body_is_parsed_off_the_loop(gateway: Served, monkeypatch:
     assert (await large)[0] == 200, "a bound may exceed the window, and then the window holds"
 
 
-@pytest.mark.parametrize(
-    ("value", "times"),
-    [(b"0,", 60_000), (b"[0],", 60_000), (b"[],", 60_000), (b'{"a":0},', 60_000), (b'{"a":0},', 7_000)],
-)
-@against(body_limit_bytes=2**22)
-async def test_a_body_of_too_many_values_is_refused_unparsed(
-    gateway: Served, value: bytes, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """50,000 values and a window of 1,024; a key counts as eight."""
+@against(body_limit_bytes=2**20)
+async def test_a_body_of_too_many_values_is_refused_unparsed(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "MOST_VALUES", 50_000)
-    read: list[bytes] = []
-    monkeypatch.setattr(middleware, "parse_body", read.append)
-    raw = b'{"max_tokens": 1, "prompt": [' + value * times + b"0]}"
+    parsed: list[bytes] = []
+    monkeypatch.setattr(middleware, "parse_body", parsed.append)
+    raw = b'{"max_tokens": 1, "prompt": [' + b"0," * 60_000 + b"0]}"
     status, _, body = await gateway.request("POST", "/v1/completions", data=raw)
     assert (status, error_of(body)["code"]) == (413, "request_too_large")
-    assert not read
+    assert not parsed
 
 
 @against(promise(capacity=64 * 6), count=True, body_limit_bytes=2**20)

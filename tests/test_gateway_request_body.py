@@ -40,12 +40,11 @@ def test_a_large_body_is_parsed_as_a_small_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "times", "is_refused"), [(b"0,", 800, False), (b"0,", 801, True), (b'"":0,', 101, True)]
+    ("unit", "times"), [(b"0,", 800), (b"[0],", 400), (b"[],", 400), (b'{"":0},', 100), (b'"":0,', 100)]
 )
-def test_values_are_counted_by_their_commas_brackets_and_colons(unit: bytes, times: int, is_refused: bool) -> None:
-    raw = b" " * 800 + unit * times
-    if is_refused:
-        with pytest.raises(BadRequestError):
-            refuse_many_values(raw, 800)
-    else:
-        refuse_many_values(raw, 800)
+def test_values_are_counted_by_their_commas_brackets_and_colons(unit: bytes, times: int) -> None:
+    """At most 800 here; a key counts as eight."""
+    blank = b" " * 800
+    refuse_many_values(blank + unit * times, 800)
+    with pytest.raises(BadRequestError):
+        refuse_many_values(blank + unit * (times + 1), 800)
