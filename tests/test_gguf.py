@@ -110,6 +110,7 @@ def test_windows_by_period_by_list_and_by_default() -> None:
     assert sum(1 for layer in by_default.layers if isinstance(layer[0], SlidingAttention)) == 29
     listed = read_gguf_metadata({**gemma, "gemma3.attention.sliding_window_pattern": [True] * 33 + [False]})
     assert sum(1 for layer in listed.layers if isinstance(layer[0], SlidingAttention)) == 33
+    assert read_gguf_metadata({**gemma, "sliding_window_pattern": [True] * 33 + [False]}).layers == listed.layers
     first_full = read_gguf_metadata({**gemma, **_renamed(gemma, "gemma3", "laguna")})
     assert isinstance(first_full.layers[0][0], FullAttention)
     assert isinstance(first_full.layers[1][0], SlidingAttention)

@@ -641,6 +641,7 @@ def test_the_shape_of_an_encoder_by_family(config: dict[str, Any], shape: Encode
         ),
         (with_keys(LLAMA, layer_types=["magic_attention"] * 32), "layer_types"),
         (with_keys(LLAMA, layer_types=["full_attention"] * 3), "layer_types"),
+        (named("DoryForCausalLM", layer_types=["chunked_attention"] * 32, sliding_window=64), "layer_types"),
         (with_keys(LLAMA, hybrid_override_pattern="M*M*"), "hybrid_override_pattern"),
         (with_keys(LLAMA, linear_attn_config={"kda_layers": [1]}), "linear_attn_config"),
         (with_keys(LLAMA, num_key_value_heads=5), "num_key_value_heads"),
