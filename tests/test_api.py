@@ -71,3 +71,11 @@ def test_a_deployment_takes_every_key_of_a_traffic_file() -> None:
         with pytest.raises(kvplan.InputError) as caught:
             kvplan.deploy("h100", **wrong)
         assert caught.value.hint == hint
+
+
+def test_a_release_that_is_not_named_is_the_one_that_was_checked() -> None:
+    from kvplan.engines import engine_of
+    from kvplan.engines.sglang.classes import CHECKED_RELEASE as SGLANG
+    from kvplan.engines.vllm.releases import CHECKED_RELEASE as VLLM
+
+    assert (engine_of("vllm").default_release, engine_of("sglang").default_release) == (VLLM, SGLANG)

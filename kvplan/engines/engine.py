@@ -42,7 +42,8 @@ class Engine:
     """One engine.
 
     ``has``: its options among those that not every engine has (``Option.rare``). ``unpriced``: options that its plan
-    does not price. ``kv_types`` and ``plan`` raise InputError for an impossible deployment and UnsupportedModelError
+    does not price. ``default_release``: whose rules are used where none is named, if that makes a difference.
+    ``kv_types`` and ``plan`` raise InputError for an impossible deployment and UnsupportedModelError
     for what kvplan does not know. ``command`` starts the command line; ``flags`` follow in their order. ``metrics``
     takes the release, None for the newest. ``not_on``: GPU vendors that it does not support. The functions import what
     they need when they are called, so that declaring an engine costs nothing.
@@ -56,4 +57,5 @@ class Engine:
     flags: Callable[[], Mapping[str, FlagValue]]
     command: Callable[[Served], str]
     metrics: Callable[[tuple[int, ...] | None], EngineMetrics]
+    default_release: tuple[int, ...] | None = None
     not_on: frozenset[str] = frozenset({"apple"})

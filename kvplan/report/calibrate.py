@@ -5,7 +5,7 @@ from shlex import quote
 
 from kvplan.calibration import Calibration, TermDifference
 from kvplan.report.fit_json import budget_object, finding_object
-from kvplan.report.fit_text import findings, settings_line
+from kvplan.report.fit_text import engine_words, findings, settings_line
 from kvplan.report.json_text import document, picked
 from kvplan.report.numbers import count, format_bytes, ratio
 from kvplan.report.page import BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
@@ -44,7 +44,7 @@ def kept_and_used(written: str | None, command: str, use: str) -> Iterator[Part]
 
 
 def _setting(found: Calibration, which: str) -> tuple[str, str]:
-    engine = str(found.deployment.engine).replace("@", " ")
+    engine = engine_words(found.deployment.engine)
     return f"{which} · {engine}" if which else engine, settings_line(found.planned.plan.settings)
 
 

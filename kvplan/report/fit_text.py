@@ -8,7 +8,8 @@ from itertools import takewhile
 from shlex import quote
 
 from kvplan.capacity import Fit
-from kvplan.engines.base import OVER_STATE_BLOCKS, Budget, Finding, Settings
+from kvplan.engines import engine_of, parse_engine
+from kvplan.engines.base import OVER_STATE_BLOCKS, Budget, EngineVersion, Finding, Settings
 from kvplan.remedies import MOST_GPUS, Remedy
 from kvplan.report.model import provenance
 from kvplan.report.numbers import count, format_bytes, ratio
@@ -96,7 +97,18 @@ def _hardware(fit: Fit) -> str:
         if ranks > 1
     ]
     shared = f" ({', '.join(split)})" if split else ""
-    return " · ".join((f"{gpu}{shared}", str(asked.engine).replace("@", " "), f"KV {fit.plan.kv_types.name}"))
+    return " · ".join((f"{gpu}{shared}", engine_words(asked.engine), f"KV {fit.plan.kv_types.name}"))
+
+
+def engine_words(engine: EngineVersion | str) -> str:
+    """The engine and its release, or the one whose rules are used where none is named.
+
+    >>> engine_words("vllm"), engine_words("vllm@0.20"), engine_words("tgi")
+    ('vllm 0.33', 'vllm 0.20', 'tgi')
+    """
+    version = parse_engine(engine) if isinstance(engine, str) else engine
+    release = version.release or engine_of(version.name).default_release
+    return version.name if release is None else f"{version.name} {'.'.join(map(str, release))}"
 
 
 def settings_line(settings: Settings) -> str:

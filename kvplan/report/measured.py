@@ -6,7 +6,7 @@ from dataclasses import asdict
 from shlex import quote
 
 from kvplan.report.calibrate import kept_and_used
-from kvplan.report.fit_text import settings_line
+from kvplan.report.fit_text import engine_words, settings_line
 from kvplan.report.json_text import document, picked
 from kvplan.report.numbers import count
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, paragraph
@@ -63,7 +63,7 @@ def _setting(found: EfficiencyFit) -> tuple[str, str]:
     backend = found.backend
     replicas = f"{backend.replicas} × " if backend.replicas > 1 else ""
     blocks = f"{replicas}{count(backend.blocks)} blocks of {backend.layout.block_tokens}"
-    return f"{backend.gpu} · {backend.engine.replace('@', ' ')} · {blocks}", settings_line(backend.settings)
+    return f"{backend.gpu} · {engine_words(backend.engine)} · {blocks}", settings_line(backend.settings)
 
 
 def _rows(found: EfficiencyFit) -> Iterator[tuple[str, ...]]:

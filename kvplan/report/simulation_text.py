@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from shlex import quote
 
+from kvplan.report.fit_text import engine_words
 from kvplan.report.numbers import count, format_bytes, percent, plain_seconds, ratio, seconds
 from kvplan.report.page import ACTION, BLANK, QUIET, Columns, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.simulation.backend import Backend
@@ -56,8 +57,7 @@ def backend_words(backend: Backend, asked: PlannedDeployment) -> str:
     replicas = f"{backend.replicas} replicas, each " if backend.replicas > 1 else ""
     ranks = asked.tensor_parallel * asked.pipeline_parallel * asked.data_parallel
     gpu = f" on {replicas}{ranks} × {backend.gpu}" if backend.gpu else ""
-    engine = backend.engine.replace("@", " ")
-    return f"{name}{gpu}, {engine}, window {backend.settings.max_model_len:,}"
+    return f"{name}{gpu}, {engine_words(backend.engine)}, window {backend.settings.max_model_len:,}"
 
 
 def pool_line(result: Simulation) -> str:

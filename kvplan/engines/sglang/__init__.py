@@ -96,6 +96,7 @@ def _command(served: Served) -> str:
 
 ENGINE = Engine(
     name="sglang",
+    default_release=(0, 5, 23),
     has=frozenset(
         {
             "expert_parallel",

@@ -125,6 +125,7 @@ def _metrics(release: tuple[int, ...] | None) -> EngineMetrics:
 
 ENGINE = Engine(
     name="vllm",
+    default_release=(0, 33),
     has=frozenset(
         {
             "expert_parallel",
