@@ -727,7 +727,7 @@ def test_lines_of_excerpts_without_a_head() -> None:
     loading = (
         "INFO 1 gpu_model_runner.py:1] Starting to load model /m/org/small...\nAvailable KV cache memory: 1.00 GiB\n"
     )
-    (start,) = starts_of(loading + wrapped)
+    (start,) = starts_of(loading + loading.replace("small", "draft") + wrapped)
     assert (start.model, start.memory_utilization) == ("/m/org/small", 0.8)
     (llama,) = starts_of(
         "llama_kv_cache: size = 416.00 MiB ( 32768 cells, 13 layers, 1/1 seqs), "

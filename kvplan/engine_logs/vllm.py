@@ -35,6 +35,9 @@ def _combine(seen: Observations) -> Observations:
         combined.append(replace(last["peak_bytes"], name="activation_bytes", value=peak - weights))
     if "version" not in values and "v0_release" in values:
         combined.append(replace(last["v0_release"], name="version"))
+    loaded = [item for item in seen if item.name == "loaded_model"]
+    if "model" not in values and loaded:  # a draft model is loaded after the model
+        combined.append(replace(loaded[0], name="model"))
     for name in ("kv_tokens", "concurrency"):
         printed = [(item.value, item) for item in seen if item.name == name and isinstance(item.value, int | float)]
         if len(printed) > 1:
@@ -59,6 +62,7 @@ WORDING = Wording(
     early_settings=frozenset(
         {
             "model",
+            "loaded_model",
             "kv_dtype",
             "quantization",
             "tensor_parallel",
@@ -108,7 +112,7 @@ WORDING = Wording(
         r"device_name=(?P<gpu_text>(?:NVIDIA|AMD)_[A-Za-z0-9_-]+)",
         # Unsloth, which starts vLLM inside a training process; its GB is a GiB.
         r"(?P<gpu_text>(?:NVIDIA|Tesla|AMD) [\w -]+)\. Num GPUs = \d+\. Max memory: (?P<total_gib>[\d.]+) GB",
-        r"Starting to load model (?P<model_text>\S+?)\.\.\.",
+        r"Starting to load model (?P<loaded_model_text>\S+?)\.\.\.",
         r"Using max model len (?P<max_model_len_count>\d+)",
         r"Chunked prefill is enabled with max_num_batched_tokens=(?P<max_num_batched_tokens>\d+)",
         pattern(r"Asynchronous scheduling is enabled", async_scheduling=True),
