@@ -102,7 +102,7 @@ def test_experts_worked_in_chunks_before_0_17() -> None:
     assert "experts 32,768 tokens at a time" in term.formula
 
 
-def test_latent_attention_turns_its_context_back() -> None:
+def test_latent_attention_expands_its_cached_context() -> None:
     """DeepSeek at TP 8: 16 heads × 256 values × 65,536 tokens × 2 B = 512 MiB beside the layer."""
     with_context = forward_bytes(facts(latent_context_width=16 * 256))
     assert with_context - forward_bytes(facts()) == 512 * MIB
@@ -139,7 +139,7 @@ def test_the_peak_is_the_largest_phase() -> None:
         assert activation == max(encoder_bytes(here), encoder_output_bytes(here) + decoding)
 
 
-def test_an_encoder_has_a_line_of_its_own_where_it_is_not_the_peak_too() -> None:
+def test_an_encoder_has_its_own_term_even_below_the_peak() -> None:
     """Qwen3.6's: the start-up run encodes one picture of 16,384 tokens (a log of 0.20 with steps of 4,096 prints it),
     each of 4 patches × (3 × 4,304 + 3 × 1,152) × 2 B = 2.0 GiB, and keeps 16,384 × 4,096 × 2 B."""
     here = facts(encoder=TOWER, batched_tokens=4096)
@@ -177,7 +177,7 @@ def test_what_the_second_runner_keeps() -> None:
     assert terms(**kept)["sampler_state"] == 1024 * 128256 * 33 // 8
 
 
-def test_compiling_times_kernels_on_a_table_of_its_own() -> None:
+def test_compiling_tunes_kernels_on_its_own_table() -> None:
     """Gemma's table, 262,144 × 2,816 × 2 B = 1.375 GiB, is above a small batch; eager mode compiles nothing."""
     gemma = {"vocabulary": 262144, "hidden": 2816, "sequences": 16, "batched_tokens": 512}
     assert compile_bytes(facts(**gemma)) == 262144 * 2816 * 2
@@ -248,7 +248,7 @@ def test_communication_grows_with_ranks_and_nodes() -> None:
         ({"tensor_parallel": 8, "vendor": "amd", "capability": None}, "2.5"),
     ],
 )
-def test_communication_by_what_joins_the_cards(changes: dict[str, Any], amount: str) -> None:
+def test_communication_by_link(changes: dict[str, Any], amount: str) -> None:
     assert communication_bytes(facts(gpus=changes["tensor_parallel"] // 2, **changes)) == gib(amount)
 
 
@@ -294,7 +294,7 @@ def test_the_band_is_the_root_of_the_summed_squares() -> None:
         ({"capability": (8, 9)}, {"capability": (8, 9), "tensor_parallel": 8, "intermediate": 8 * 14336}),
     ],
 )
-def test_what_is_less_known_has_a_wider_band(surer: dict[str, Any], unsurer: dict[str, Any]) -> None:
+def test_less_certain_terms_widen_the_band(surer: dict[str, Any], unsurer: dict[str, Any]) -> None:
     assert half_width(**surer) < half_width(**unsurer)
 
 
@@ -397,7 +397,7 @@ def test_adapters_take_from_the_pool() -> None:
     assert plain.kv_bytes - more.kv_bytes == taken["lora"] > 0
 
 
-def test_multi_token_layers_wait_for_speculation() -> None:
+def test_multi_token_layers_are_loaded_only_for_speculation() -> None:
     model = spec(DEEPSEEK_V3)
     deployment = Deployment(gpu=H100, tensor_parallel=8)
     plain = rank_facts(model, deployment, resolve_settings(model, deployment))

@@ -160,14 +160,14 @@ def test_worst_cases() -> None:
             reserved_tokens(wrong, 100)
 
 
-def test_a_cap_beyond_the_window_is_said() -> None:
+def test_a_cap_beyond_the_window_is_reported() -> None:
     shape = RequestShape(name="greedy", prompt_tokens=1000, max_output_tokens=40000)
     answer = fit(LLAMA, TEN_GIB, [shape])
     assert answer.reservations[0].reserved_tokens == 32768
     assert "cap-beyond-window" in {finding.code for finding in answer.findings}
 
 
-def test_logical_bytes_stand_beside_charged_ones() -> None:
+def test_stored_bytes_are_shown_beside_charged_ones() -> None:
     """A hybrid: windows saturate and states are unpadded in what is stored, not in what is charged."""
     state = Mamba2State(heads=128, head_dim=64, state=128, groups=8, conv_kernel=4)
     hybrid = model_of([[FULL], [state]] * 4)
@@ -191,7 +191,7 @@ def test_logical_bytes_by_rank() -> None:
     assert stored(tensor_parallel=16, context_parallel=2) == 512 * (2 * 5000 + 2 * 1024)
 
 
-def test_the_pool_of_a_pipeline_is_the_heaviest_stages() -> None:
+def test_the_heaviest_stage_decides_the_pool_of_a_pipeline() -> None:
     """34 layers on 4 stages are 8 + 9 + 9 + 8: a block is 9 layers'."""
     model = model_of([[FULL]] * 34)
     plan = fit(model, Deployment(kv_memory_bytes=10 * GIB, pipeline_parallel=4)).plan

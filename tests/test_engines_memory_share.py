@@ -66,7 +66,7 @@ def test_a_whole_gpu_is_never_free(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_others_hold_is_a_line_of_the_budget(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_of_other_processes_is_a_term_of_the_budget(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Engines whose share is of what is free, or that have none, have as much less for KV; vLLM's pool stays."""
     alone = planned(capsys, 0, "--gpu", "h100", "--engine", engine)["budget"]
     beside = planned(capsys, 0, "--gpu", "h100", "--engine", engine, "--other-processes", "4GiB")["budget"]
@@ -87,7 +87,9 @@ def test_what_others_hold_is_a_line_of_the_budget(engine: str, capsys: pytest.Ca
         (MemoryPart(limit_bytes=30 * GIB), Fraction(3, 10)),
     ],
 )
-def test_a_part_of_a_gpu_as_a_share_of_all_of_it(asked: Fraction | MemoryPart | None, share: Fraction | None) -> None:
+def test_every_kind_of_share_as_a_share_of_the_whole_gpu(
+    asked: Fraction | MemoryPart | None, share: Fraction | None
+) -> None:
     """Of 100 GiB others hold 20."""
     deployment = Deployment(gpu_memory_bytes=(100 * GIB,), other_processes_bytes=20 * GIB, memory_utilization=asked)
     assert utilization_of_total(deployment) == share
@@ -108,7 +110,7 @@ def test_all_ways_to_give_one_share_give_one_plan(capsys: pytest.CaptureFixture[
     assert len(set(pools)) == 1
 
 
-def test_nothing_is_a_pool(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_pool_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
     """No memory for KV is an answer, not a mistake."""
     for nothing in ("0", "0GiB"):
         document = planned(capsys, 1, "--kv-memory", nothing)

@@ -68,7 +68,7 @@ def test_blocks_by_kind_type_and_gpu(layers: list[Layer], kv: KvTypes, capabilit
     assert attention_block(kernel_block(layers, kv, capability), None) == block
 
 
-def test_a_block_asked_for_is_taken_or_refused() -> None:
+def test_a_given_block_is_used_or_refused() -> None:
     assert attention_block(kernel_block([GQA], KV16, HOPPER), 32) == 32
     assert attention_block(kernel_block([MLA], KV8, HOPPER), 16) == 16  # Triton's kernel takes it
     for layers, asked in (([GQA], 8), ([GQA], 0), ([MLA, INDEX], 16)):
@@ -111,9 +111,7 @@ def test_8_bit_kv_before_ada_is_refused_where_no_kernel_reads_it(layer: Layer, c
         (KdaState(heads=32, dim=128, conv_kernel=4, bounded_gate=True), HOPPER, 1),
     ],
 )
-def test_states_that_can_be_exported_cost_a_block(
-    layer: RecurrentLayer, capability: tuple[int, int], blocks: int
-) -> None:
+def test_exportable_states_cost_a_block(layer: RecurrentLayer, capability: tuple[int, int], blocks: int) -> None:
     assert checkpoint_blocks(layer, capability) == blocks
 
 
@@ -145,7 +143,7 @@ def test_hybrid_blocks(attention: Layer, state: RecurrentLayer, kv: KvTypes, cac
     assert page_bytes >= state.fixed_bytes(kv)
 
 
-def test_a_longer_block_asked_for_stays() -> None:
+def test_a_longer_given_block_is_kept() -> None:
     block, _ = hybrid_block(GQA, [GDN], KV16, block_tokens=4096, prefix_caching=True, capability=HOPPER)
     assert block == 4096
 
@@ -158,7 +156,7 @@ def test_a_longer_block_asked_for_stays() -> None:
         (GDN, (0, 33)),
     ],
 )
-def test_a_state_is_exported_from_a_release_on(layer: RecurrentLayer, first: tuple[int, int]) -> None:
+def test_the_first_release_that_exports_a_state(layer: RecurrentLayer, first: tuple[int, int]) -> None:
     """``num_prefill_checkpoint_blocks`` in the sources of vLLM 0.28 (none), 0.29, 0.31, 0.32 and 0.33."""
     before = (0, first[1] - 1)
     assert [checkpoint_blocks(layer, HOPPER, release) for release in (before, first)] == [0, 1]
@@ -191,7 +189,7 @@ def test_latents_of_0_7_are_padded() -> None:
     assert abs(plan.blocks - 18_418) <= 5, "the log's two decimals"
 
 
-def test_an_index_that_is_pooled_and_its_tail() -> None:
+def test_a_pooled_index_and_its_tail() -> None:
     """GLM-5.3-Flash on vLLM 0.33, TP 1, 20 GiB: blocks of 4,352 tokens and 50,620,416 B, 424 of them; KDA states in
     groups of 9, 9, 8 and 8, eleven latents with their index keys in one, the tails in a ring of one block a request.
     A request of 1,048,576 tokens takes 254 blocks, one of 8,192 takes 15."""

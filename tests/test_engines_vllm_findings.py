@@ -39,7 +39,7 @@ def codes(answer: Fit) -> dict[str, str]:
     return {finding.code: finding.severity for finding in answer.findings}
 
 
-def test_a_plain_plan_has_nothing_to_say() -> None:
+def test_a_plain_plan_has_no_findings() -> None:
     assert codes(fit(LLAMA, Deployment(kv_memory_bytes=10 * GIB))) == {}
 
 
@@ -58,7 +58,7 @@ def test_more_sequences_than_state_blocks_do_not_start() -> None:
     assert "max-num-seqs-above-state-blocks" not in codes(eager)
 
 
-def test_sequences_that_can_never_run_together_are_said() -> None:
+def test_sequences_that_can_never_run_together_are_reported() -> None:
     answer = fit(LLAMA, Deployment(kv_memory_bytes=GIB, max_model_len=1024))
     assert codes(answer) == {"max-num-seqs-above-pool": "info"}
     assert answer.findings[0].hint == "--max-num-seqs 511"
@@ -68,7 +68,7 @@ def test_a_hybrids_charge_is_explained() -> None:
     assert codes(fit(HYBRID, Deployment(kv_memory_bytes=200 * GIB)))["hybrid-charges-more-than-stored"] == "info"
 
 
-def test_a_window_hybrids_charge_is_explained_and_stands_beside_what_is_stored() -> None:
+def test_a_window_hybrids_charge_is_explained_beside_what_is_stored() -> None:
     """gemma-3-27b of 5,000 tokens stores (10 × 5,000 + 52 × 1,024) × 2 × 16 × 128 × 2 B."""
     gemma = read_model("google/gemma-3-27b-it", offline=True)
     shape = RequestShape(name="chat", prompt_tokens=4000, max_output_tokens=1000)
@@ -84,13 +84,13 @@ def test_expert_parallelism_is_not_ignored() -> None:
 
 
 @pytest.mark.parametrize(("capability", "said"), [((8, 0), False), ((9, 0), False), ((10, 0), True), (None, True)])
-def test_other_generations_are_named(capability: tuple[int, int] | None, said: bool) -> None:
+def test_unchecked_generations_are_named(capability: tuple[int, int] | None, said: bool) -> None:
     device = replace(B200, compute_capability=capability)
     found = codes(fit(LLAMA, Deployment(kv_memory_bytes=10 * GIB, gpu=device)))
     assert ("gpu-generation-unchecked" in found) == said
 
 
-def test_options_that_change_the_pool_unpriced_are_refused() -> None:
+def test_unpriced_options_that_change_the_pool_are_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="cannot tell"):
         fit(LLAMA, Deployment(kv_memory_bytes=10 * GIB, speculative_tokens=3))
     with pytest.raises(InputError, match="cache_type_k is an option of llama"):

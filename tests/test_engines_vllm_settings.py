@@ -182,7 +182,7 @@ def test_a_hybrids_class_without_attention_keeps_its_cache() -> None:
     assert resolve_settings(granite, Deployment()).prefix_caching
 
 
-def test_a_class_may_have_a_number_of_sequences_of_its_own() -> None:
+def test_a_class_may_have_its_own_default_of_sequences() -> None:
     """Source: vLLM 0.33, ``DiffusionGemmaModelForBlockDiffusionConfig``: 8, where the user says nothing."""
     diffusion = replace(MODEL, architecture="DiffusionGemmaForBlockDiffusion")
     assert resolve_settings(diffusion, Deployment()).max_num_seqs == 8
@@ -200,7 +200,7 @@ def test_a_window_beyond_the_models_is_refused() -> None:
     assert refused.value.key == "max_model_len"
 
 
-def test_a_window_that_nobody_says_is_2048() -> None:
+def test_the_window_without_any_source_is_2048() -> None:
     silent = model_of([[FULL]], window=None)
     assert resolve_settings(silent, Deployment()).max_model_len == 2048
     assert resolve_settings(silent, Deployment(max_model_len=65536)).max_model_len == 65536
@@ -229,7 +229,7 @@ def test_engine_names() -> None:
 
 
 @pytest.mark.parametrize(("release", "groups"), [("0.6.3", 1), ("0.8.5", 1), ("0.9.0", 1), ("0.9.1", 7), ("0.33", 7)])
-def test_windows_have_groups_of_their_own_since_the_hybrid_manager(release: str, groups: int) -> None:
+def test_windows_have_their_own_groups_since_the_hybrid_manager(release: str, groups: int) -> None:
     """vllm-project/vllm pull 17996; before, a block of Gemma-3-27B is 62 layers × 16 tokens × 2 × 16 × 128 × 2 B."""
     gemma = read_model("google/gemma-3-27b-it", offline=True)
     asked = Deployment(engine=parse_engine(f"vllm@{release}"), kv_memory_bytes=40 * 2**30, max_model_len=8192)

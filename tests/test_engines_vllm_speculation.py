@@ -57,7 +57,7 @@ def test_every_method_has_a_row() -> None:
     assert {row["asked"]["speculative_method"] for row in ROWS} == set(METHODS)
 
 
-def test_what_is_not_said_follows_from_the_model() -> None:
+def test_the_method_follows_from_the_models() -> None:
     own, plain, small = read_model("deepseek-ai/DeepSeek-V3", offline=True), read_model(LLAMA, offline=True), model_of
     implied = drafter_of(own, Deployment(speculative_tokens=3))
     assert implied is not None
@@ -104,7 +104,7 @@ def test_several_modules_keep_what_they_read_back() -> None:
         ),
     ],
 )
-def test_what_vllm_refuses_or_nobody_knows(asked: dict[str, Any], kind: type[Exception], said: str) -> None:
+def test_refused_and_unknown_drafters(asked: dict[str, Any], kind: type[Exception], said: str) -> None:
     deployment = Deployment(kv_memory_bytes=40 * GIB, speculative_tokens=3, max_num_seqs=1)
     with pytest.raises(kind, match=said):
         fit(read_model(LLAMA, offline=True), replace(deployment, **asked))
@@ -188,7 +188,7 @@ def test_weights_of_next_token_layers(name: str, module_bytes: int) -> None:
     assert abs(draft_weights(model, drafter, 1).bytes / (module_bytes - tables) - 1) < 0.01
 
 
-def test_the_drafter_is_a_line_of_the_last_stages_budget() -> None:
+def test_the_drafter_is_a_term_of_the_last_stages_budget() -> None:
     model = read_model("zai-org/GLM-4.5-Air", offline=True)
     deployment = Deployment(gpu=load_gpu("h200"), tensor_parallel=2, max_model_len=8192)
     plain, guessing = (fit(model, replace(deployment, speculative_tokens=tokens)).plan.budget for tokens in (0, 2))
@@ -200,7 +200,7 @@ def test_the_drafter_is_a_line_of_the_last_stages_budget() -> None:
     assert not [term for term in plain.terms if term.name == "speculative"]
 
 
-def test_a_drafter_that_is_captured_has_graphs_of_its_own() -> None:
+def test_a_captured_drafter_has_its_own_graphs() -> None:
     """16 sequences of 4 tokens a step: 19 + 11 graphs, as many again for MTP's first token and 5 of one token a
     sequence for the others, 0.0042 GiB each. N-grams are looked up, a draft model runs without graphs."""
 

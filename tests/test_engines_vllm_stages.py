@@ -59,6 +59,6 @@ def test_a_budget_of_each_stage_decides_with_its_own_pages() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(30, 34, 0), (64,), (32, 31), (65, -1)])
-def test_stages_must_share_out_the_layers(sizes: tuple[int, ...]) -> None:
+def test_stages_must_divide_the_layers(sizes: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="do not divide 64 layers into 2 stages"):
         stage_layers(64, 2, sizes)

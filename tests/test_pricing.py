@@ -51,7 +51,7 @@ def test_windows_stop_growing() -> None:
     ]
 
 
-def test_a_latent_is_copied_and_dealt_by_context_parallelism_only() -> None:
+def test_only_context_parallelism_splits_a_latent() -> None:
     """DeepSeek-V3: 61 layers of (512 + 64) × 2 B."""
     model = read_model("deepseek-ai/DeepSeek-V3", offline=True)
     alone = price(model, Deployment(), (1001,))

@@ -15,7 +15,7 @@ from kvplan.units import GIB
 LLAMA = read_model("meta-llama/Llama-3.1-8B-Instruct", offline=True)
 
 
-def test_a_plan_that_fits_needs_none() -> None:
+def test_a_plan_that_fits_needs_no_change() -> None:
     assert smallest_changes(fit(LLAMA, Deployment(kv_memory_bytes=40 * GIB))) == ()
 
 
@@ -56,7 +56,7 @@ def test_the_fewest_gpus(model: str, gpu: str, change: str) -> None:
         assert smaller.verdict != FITS
 
 
-def test_none_is_said_where_no_number_of_gpus_carries_it() -> None:
+def test_no_change_where_no_number_of_gpus_is_enough() -> None:
     answer = fit(read_model("deepseek-ai/DeepSeek-V3", offline=True), Deployment(gpu=load_gpu("t4")))
     assert smallest_changes(answer) == ()
 

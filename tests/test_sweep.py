@@ -69,7 +69,7 @@ def test_workers_are_at_least_one() -> None:
         sweep(_square, [1, 2], workers=0)
 
 
-def test_what_a_killed_process_had_in_hand_is_done_again(tmp_path: Path) -> None:
+def test_tasks_of_a_killed_process_run_again(tmp_path: Path) -> None:
     tasks = [_Deadly(number=number, marker=tmp_path / "died" if number == 3 else None) for number in range(8)]
     assert sweep(_die_once, tasks, workers=2) == [number * number for number in range(8)]
     assert (tmp_path / "died").exists()
@@ -82,7 +82,7 @@ def test_a_task_that_kills_every_worker_is_an_error_with_a_way_out() -> None:
     assert "--workers 1" in caught.value.hint
 
 
-def test_an_error_of_a_task_is_the_sweep_s() -> None:
+def test_an_error_in_a_task_is_raised() -> None:
     with pytest.raises(InputError, match="not an amount of memory"):
         sweep(_refuse, [1, 2, 3], workers=2)
 
@@ -155,7 +155,7 @@ def test_a_cluster_loses_a_worker_and_nothing_else(cluster: tuple[str, list[subp
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_cluster_that_nobody_runs_is_named() -> None:
+def test_an_unreachable_cluster_is_named() -> None:
     pytest.importorskip("distributed", reason="the extra cluster is not installed")
     import kvplan.sweep
 
@@ -165,7 +165,7 @@ def test_a_cluster_that_nobody_runs_is_named() -> None:
             sweep(_square, [1, 2], cluster="tcp://127.0.0.1:9")
 
 
-def test_without_the_extra_the_way_to_install_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match="Dask, which is not installed") as caught:
         sweep(_square, [1, 2], cluster="tcp://127.0.0.1:8786")

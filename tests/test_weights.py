@@ -221,7 +221,7 @@ def test_bytes_without_parts() -> None:
     assert rank_weights(model_of([[]]), tensor_parallel=2, given_bytes=500).bytes == 250
 
 
-def test_given_bytes_are_shared_out_by_the_parts() -> None:
+def test_given_bytes_are_divided_by_the_parts() -> None:
     model = spec(LLAMA_CONFIG)
     assert rank_weights(model, tensor_parallel=4, given_bytes=16 * GIB).bytes == 4 * GIB
     stages = [

@@ -127,7 +127,7 @@ def test_every_option_is_used_or_refused(engine: str, option: str) -> None:
     assert any(planned) if option in OF_SOME_MODELS else all(planned), answers
 
 
-def test_every_field_of_a_deployment_is_an_option_that_someone_can_ask_for() -> None:
+def test_every_field_of_a_deployment_is_an_option() -> None:
     assert {row.field for row in rows()} == {field.name for field in fields(Deployment)} - {"corrections"}
     keys = [key for row in rows() for key in row.keys]
     assert len(keys) == len(set(keys))
@@ -147,7 +147,7 @@ def test_the_words_for_an_option_ask_for_it(option: str) -> None:
     assert deployment_of(read_options(said), offline=True) == given
 
 
-def test_engines_state_the_rare_options_that_they_have() -> None:
+def test_engines_declare_their_rare_options() -> None:
     rare = {row.field for row in rows() if row.option.rare}
     assert frozenset().union(*(engine.has for engine in every_engine())) == rare
     for name in ENGINES:
@@ -197,7 +197,7 @@ def test_what_fits_is_what_no_finding_calls_an_error(engine: str) -> None:
     assert len(verdicts) > 1
 
 
-def test_an_option_that_can_only_take_memory_leaves_no_hope() -> None:
+def test_an_option_that_only_takes_memory_cannot_make_a_plan_fit() -> None:
     """Adapters of experts are not counted: a plan that fails without them fails; one that fits is not known."""
     experts = MODELS["deepseek-ai/DeepSeek-V3"]
     small = fit(experts, Deployment(gpu=H100, max_model_len=8192, lora_slots=2))
@@ -207,7 +207,7 @@ def test_an_option_that_can_only_take_memory_leaves_no_hope() -> None:
     assert fit(dense, Deployment(gpu=H100, max_model_len=8192, lora_slots=2)).verdict == FITS
 
 
-def test_another_engines_option_is_the_users_mistake() -> None:
+def test_another_engines_option_is_an_input_error() -> None:
     model = MODELS["meta-llama/Llama-3.1-8B-Instruct"]
     with pytest.raises(InputError, match=r"kv_unified is an option of llama\.cpp; vllm has no equivalent"):
         fit(model, Deployment(kv_memory_bytes=40 * GIB, kv_unified=False))
