@@ -126,7 +126,7 @@ def _loops(client: str | list[str]) -> str:
     return client if isinstance(client, str) else AROUND.join(client)
 
 
-def _known(client: str | list[str], info: ValidationInfo[Surroundings]) -> str | list[str]:
+def _known(client: str | list[str], info: "ValidationInfo[Surroundings]") -> str | list[str]:
     with as_invalid_value():
         load_loops(_loops(client), extra_folder=info.context.profiles)
     return client

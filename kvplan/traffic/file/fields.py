@@ -95,7 +95,7 @@ def _rate(text: str) -> float:
     return per_second
 
 
-def _beside(name: str, info: ValidationInfo[Surroundings]) -> str:
+def _beside(name: str, info: "ValidationInfo[Surroundings]") -> str:
     """The path of a file that the traffic file names, relative to its folder."""
     found = info.context.folder / Path(name).expanduser()
     if not found.exists():
