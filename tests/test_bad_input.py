@@ -125,7 +125,7 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     (["compare", LLAMA, "--gpu", "h100", "--max-model-len", "32kB"], 3, ("'32kB' is not", "which is 32K; 32k is")),
     (["simulate", "chat", "--strategy", "hope"], 3, ("hope",)),
     (["simulate", "chat", "--scale", "0"], 3, ("scale",)),
-    (["simulate", "chat", "--seeds", "0"], 3, ("--seeds 0",)),
+    (["simulate", "chat", "--seeds", "0"], 3, ("seeds: at least one seed is needed", "--seeds 1")),
 ]
 
 

@@ -84,10 +84,10 @@ def run(
         result = simulate(
             mix,
             strategies=tuple(strategy) if strategy else DEFAULT_STRATEGIES,
-            seeds=options.positive_or_none(seeds, "--seeds"),
+            seeds=seeds,
             seed=seed,
             scale=scale,
-            workers=options.positive_or_none(workers, "--workers"),
+            workers=workers,
             keep_rows=requests is not None,
             offline=offline,
             profiles_folder=folder,
