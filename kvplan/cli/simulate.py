@@ -1,7 +1,7 @@
 """``kvplan simulate``: what happens when this traffic meets that pool."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +15,6 @@ from kvplan.errors import InputError
 
 if TYPE_CHECKING:
     from kvplan.capacity import Fit
-    from kvplan.recommend.results import CapPoint
     from kvplan.report.page import Part
     from kvplan.simulation.results import Simulation
 
@@ -95,17 +94,34 @@ def run(
             say=talk,
         )
     result = with_recommendation(result)
-    caps: Sequence[CapPoint] = ()
-    if plot is not None or report is not None:
-        from kvplan.recommend.caps import cap_curve
-        from kvplan.simulation.tasks import RunOptions
-
-        with progress_bar("curves") as step:
-            caps = cap_curve(result, RunOptions(workers=workers, profiles_folder=folder, progress=step, say=talk))
     if requests is not None:
         from kvplan.report.requests_csv import lines
 
         write_lines(requests, lines(result.rows))
+    if plot is not None or report is not None:
+        _draw(result, plot, report, workers=workers, offline=offline, folder=folder, force=force)
+    if format == "text":
+        show(_sparklines(result))
+    show_report("simulation", format, result)
+    return 0
+
+
+def _draw(
+    result: "Simulation",
+    plot: Path | None,
+    report: Path | None,
+    *,
+    workers: int | None,
+    offline: bool,
+    folder: Path | None,
+    force: bool,
+) -> None:
+    """Play the curves over the default cap, and write the picture and the page."""
+    from kvplan.recommend.caps import cap_curve
+    from kvplan.simulation.tasks import RunOptions
+
+    with progress_bar("curves") as step:
+        caps = cap_curve(result, RunOptions(workers=workers, profiles_folder=folder, progress=step, say=talk))
     if plot is not None:
         from kvplan.report.plot import draw
 
@@ -116,10 +132,6 @@ def run(
         planned = _budgeted(result, offline=offline, profiles_folder=folder)
         kind = _REPORTS[report.suffix.lower()]
         show_report("simulation", kind, result, planned, caps, output=report, force=force)
-    if format == "text":
-        show(_sparklines(result))
-    show_report("simulation", format, result)
-    return 0
 
 
 def _sparklines(result: "Simulation") -> "Iterator[Part]":
