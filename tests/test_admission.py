@@ -8,9 +8,9 @@ import pytest
 from kvplan.admission import (
     DEFAULT_STRATEGIES,
     STRATEGIES,
-    Ask,
     DrainEstimate,
     Ledger,
+    RequestSize,
     charge,
     effective_cap,
     promised_blocks,
@@ -131,8 +131,8 @@ def test_promised_blocks_reads_the_fraction_as_written() -> None:
 
 
 def test_every_strategy_charges_what_it_says() -> None:
-    ask = Ask(prompt_tokens=1_000, cap_tokens=4_096, expected_output_tokens=451)
-    charged = {name: charge(strategy, ask, lambda tokens: -(-tokens // 16)) for name, strategy in STRATEGIES.items()}
+    size = RequestSize(prompt_tokens=1_000, cap_tokens=4_096, expected_output_tokens=451)
+    charged = {name: charge(strategy, size, lambda tokens: -(-tokens // 16)) for name, strategy in STRATEGIES.items()}
     assert charged == {
         "worst_case": 319,  # ceil((1,000 + 4,096) / 16) = ceil(318.5)
         "worst_case_default_cap": 319,

@@ -327,11 +327,11 @@ def test_compiled_gives_the_same_bits() -> None:
     count = 300
     prompt = rng.integers(1, 100, count)
     answer = rng.integers(1, 50, count)
-    requests = Requests(
-        arrival_s=np.cumsum(rng.exponential(0.05, count)),
-        prompt_tokens=prompt,
-        output_tokens=answer,
-        cap_tokens=np.minimum(answer + rng.integers(0, 10, count), 160 - prompt),
+    requests = Requests.uncharged(
+        np.cumsum(rng.exponential(0.05, count)),
+        prompt,
+        answer,
+        np.minimum(answer + rng.integers(0, 10, count), 160 - prompt),
         charge=-(-prompt // 16),
         refused_for_good=rng.random(count) < 0.01,
         client=rng.integers(0, 2, count),

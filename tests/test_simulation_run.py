@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvplan.admission import STRATEGIES, Ask, charge, effective_cap
+from kvplan.admission import STRATEGIES, RequestSize, charge, effective_cap
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.recommend import safety_fraction, with_recommendation
@@ -284,8 +284,8 @@ def test_array_doors_equal_the_gateway_s_functions(name: str) -> None:
         prompt, sent = int(arrivals.prompt_tokens[row]), int(arrivals.max_tokens[row])
         cap = max(effective_cap(prompt, sent or None, 1024, applied.default_max_tokens), 1)
         usual = min(expected[arrivals.class_index[row]], cap)
-        ask = Ask(prompt_tokens=prompt, cap_tokens=cap, expected_output_tokens=usual)
-        weight = charge(STRATEGIES[name], ask, backend.layout.request_blocks)
+        size = RequestSize(prompt_tokens=prompt, cap_tokens=cap, expected_output_tokens=usual)
+        weight = charge(STRATEGIES[name], size, backend.layout.request_blocks)
         assert (asked.cap_tokens[row], asked.charge[row]) == (cap, weight)
         assert asked.refused_for_good[row] == (prompt >= 1024 or weight > applied.capacity)
     assert effective_caps(np.array([0, 5]), np.array([1000, 1022]), 1024, None).tolist() == [24, 2]
@@ -411,8 +411,8 @@ def test_the_played_cap_keeps_to_the_limit_of_the_file(limit: float) -> None:
     drawn = [sample(traffic, seed) for seed in (5, 6)]
     assert mean_truncated(drawn, cap) <= limit
     assert cap == caps[0] or mean_truncated(drawn, caps[caps.index(cap) - 1]) > limit
-    source = f"the smallest round cap that cuts off at most {100 * limit:g}% of all answers, the file's limits."
-    assert found.inputs.default_max_tokens_source.startswith(source)
+    source = f"the smallest round cap that cuts off at most {100 * limit:g}% of all answers (limits.truncated_share)"
+    assert found.inputs.default_max_tokens_source == source
     assert found.recommendation is not None
     assert source in found.recommendation.reason
 

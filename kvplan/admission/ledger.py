@@ -1,4 +1,4 @@
-"""The ledger: reservations against a fixed capacity."""
+"""The ledger of reservations."""
 
 import threading
 from collections.abc import Hashable, Iterator
@@ -6,13 +6,13 @@ from contextlib import contextmanager
 
 
 class Ledger:
-    """Reservations against a fixed capacity: weighted, never above it, each released exactly once by its id.
+    """Weighted reservations that never exceed a fixed capacity, each released exactly once by its id.
 
-    Every operation is one short critical section under a lock, without waiting inside it; so the ledger may be used
-    from threads and from coroutines alike, and ``release`` may stand in a ``finally`` that is being cancelled.
-    An id names one reservation for the ledger's life: use a counter or a UUID.
+    Every operation is one short critical section under a lock and never waits inside it. So a ledger can be shared by
+    threads and coroutines, and ``release`` can be called in a ``finally`` block that is being cancelled. Use an id for
+    one reservation only: a counter or a UUID.
 
-    Law: reserved + free = capacity, at every moment.
+    At every moment, reserved + free = capacity.
 
     >>> ledger = Ledger(10)
     >>> ledger.try_reserve("a", 6), ledger.try_reserve("b", 6), ledger.free
@@ -31,32 +31,32 @@ class Ledger:
 
     @property
     def capacity(self) -> int:
-        """The most that may be reserved together."""
+        """The most that can be reserved at once."""
         return self._capacity
 
     @property
     def reserved(self) -> int:
-        """Weight of all living reservations."""
+        """The weight of all current reservations."""
         return self._reserved
 
     @property
     def free(self) -> int:
-        """Weight that a new reservation may still take."""
+        """The weight that a new reservation can take."""
         return self._capacity - self._reserved
 
     @property
     def holders(self) -> int:
-        """Living reservations."""
+        """The number of current reservations."""
         return len(self._weights)
 
     def weight_of(self, holder: Hashable) -> int | None:
-        """What ``holder`` has reserved; None where it holds nothing."""
+        """What ``holder`` has reserved; None if it holds nothing."""
         return self._weights.get(holder)
 
     def try_reserve(self, holder: Hashable, weight: int) -> bool:
-        """Reserve ``weight`` for ``holder`` if that much is free; say whether it was.
+        """Reserve ``weight`` for ``holder`` if that much is free; return whether it was.
 
-        A negative weight or a second reservation under a living id is a mistake of the caller: ValueError.
+        Raises ValueError for a negative weight, and for a holder that has a reservation already.
         """
         if weight < 0:
             raise ValueError(f"a reservation of {weight} would create room")
@@ -70,7 +70,7 @@ class Ledger:
             return True
 
     def shrink(self, holder: Hashable, weight: int) -> bool:
-        """Lower the reservation of ``holder`` to ``weight``; it never grows. False where nothing changed."""
+        """Lower the reservation of ``holder`` to ``weight``; it never grows. Return whether it changed."""
         if weight < 0:
             raise ValueError(f"a reservation of {weight} would create room")
         with self._lock:
@@ -82,7 +82,7 @@ class Ledger:
             return True
 
     def release(self, holder: Hashable) -> bool:
-        """Give back what ``holder`` reserved. Only the first release counts; the others return False."""
+        """Release what ``holder`` reserved. Return False if it held nothing, as after a first release."""
         with self._lock:
             weight = self._weights.pop(holder, None)
             if weight is None:
@@ -92,7 +92,7 @@ class Ledger:
 
     @contextmanager
     def reserve(self, holder: Hashable, weight: int) -> Iterator[bool]:
-        """Hold ``weight`` for the length of a ``with`` block; yields whether there was room.
+        """Hold ``weight`` during a ``with`` block; yields whether there was room.
 
         >>> ledger = Ledger(1)
         >>> with ledger.reserve("a", 1) as admitted:

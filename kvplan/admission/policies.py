@@ -1,4 +1,4 @@
-"""What a request is charged, by which policy, and which can never be served."""
+"""What each strategy charges a request, and which requests can never be served."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ RESERVATION_EXCEEDS_POOL = "reservation_exceeds_pool"
 
 
 def promised_blocks(blocks: int, safety_fraction: float, reserved_blocks: int = 1) -> int:
-    """Blocks that the front door may promise: floor((blocks − reserved) × safety_fraction).
+    """Blocks that the ledger may promise: floor((blocks − reserved) × safety_fraction).
 
-    The engine always has the whole pool; only the ledger is held below it. The fraction is read as the decimal it was
-    written as, so 0.9 of 26,568 is not spoilt by binary rounding.
+    The engine always has the whole pool; only the ledger is kept below it. The fraction is taken as the decimal that
+    was written, so that binary rounding does not change 0.9 of 26,568.
 
     >>> promised_blocks(26_569, 0.90), promised_blocks(11, 0.3)
     (23911, 3)
@@ -23,10 +23,10 @@ def promised_blocks(blocks: int, safety_fraction: float, reserved_blocks: int = 
 def effective_cap(
     prompt_tokens: int, max_tokens: int | None, window_tokens: int, default_max_tokens: int | None = None
 ) -> int:
-    """Tokens that the answer may reach: min(asked, window − prompt).
+    """Tokens that the answer can reach: min(max_tokens, window − prompt).
 
-    Unset means the default where the server has one (and then forwards it), else the rest of the window: the most that
-    a request can promise. Zero or less means that the prompt leaves no room for an answer.
+    Without ``max_tokens`` it is the default, where the server has one (and forwards it), else the rest of the window.
+    Zero or less means that the prompt leaves no room for an answer.
 
     >>> effective_cap(1_000, 4_096, 32_768), effective_cap(30_000, 4_096, 32_768), effective_cap(1_000, None, 32_768)
     (4096, 2768, 31768)
@@ -39,7 +39,7 @@ def effective_cap(
 
 
 def permanent_refusal(prompt_tokens: int, window_tokens: int, weight: int, capacity: int) -> str | None:
-    """Why this request can never be served here, or None; such a request must not be told to try again.
+    """Why a request can never be served here, or None; such a request must not be told to try again.
 
     >>> permanent_refusal(40_000, 32_768, 1, 100), permanent_refusal(10, 32_768, 101, 100)
     ('prompt_exceeds_window', 'reservation_exceeds_pool')
@@ -52,9 +52,9 @@ def permanent_refusal(prompt_tokens: int, window_tokens: int, weight: int, capac
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
-    """What a strategy may look at: the prompt, the effective cap, and the class's usual long answer (its p95, not
-    above the cap)."""
+class RequestSize:
+    """What a strategy knows of a request: its prompt, its effective cap, and the p95 of the answers of its class, which
+    is at most the cap."""
 
     prompt_tokens: int
     cap_tokens: int
@@ -63,33 +63,36 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """One admission rule. ``counts`` is the ledger's unit: ``blocks`` (of ``tokens(ask)`` tokens, by the engine's own
-    rule), ``requests`` (one each), or ``nothing``. ``fills_default_cap``: clients that send no cap get the default, and
-    so does the engine. ``engine_caps``: the engine itself refuses when its queue is full."""
+    """One admission rule.
+
+    ``counts`` is the unit of the ledger: ``blocks`` (what the engine takes for ``tokens(size)`` tokens), ``requests``
+    (one each) or ``nothing``. ``fills_default_cap``: requests without a cap get the default, in the engine too.
+    ``engine_caps``: the engine itself refuses when its queue is full.
+    """
 
     name: str
     counts: str
     summary: str
-    tokens: Callable[[Ask], int] | None = None
+    tokens: Callable[[RequestSize], int] | None = None
     fills_default_cap: bool = False
     engine_caps: bool = False
 
 
-def _worst_case(ask: Ask) -> int:
-    return ask.prompt_tokens + ask.cap_tokens
+def _worst_case(size: RequestSize) -> int:
+    return size.prompt_tokens + size.cap_tokens
 
 
-def _prompt_only(ask: Ask) -> int:
-    return ask.prompt_tokens
+def _prompt_only(size: RequestSize) -> int:
+    return size.prompt_tokens
 
 
-def _ratio(ask: Ask) -> int:
-    """0.7 × the cap, rounded up, on top of the prompt; 0.7 is SGLang's starting new-token ratio."""
-    return ask.prompt_tokens + -(-7 * ask.cap_tokens // 10)
+def _ratio(size: RequestSize) -> int:
+    """The prompt + 0.7 × the cap, rounded up; 0.7 is the initial new-token ratio of SGLang."""
+    return size.prompt_tokens + -(-7 * size.cap_tokens // 10)
 
 
-def _quantile(ask: Ask) -> int:
-    return ask.prompt_tokens + ask.expected_output_tokens
+def _quantile(size: RequestSize) -> int:
+    return size.prompt_tokens + size.expected_output_tokens
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -128,15 +131,15 @@ STRATEGIES: dict[str, Strategy] = {
 DEFAULT_STRATEGIES = ("worst_case", "worst_case_default_cap", "prompt_only", "concurrency", "none")
 
 
-def charge(strategy: Strategy, ask: Ask, request_blocks: Callable[[int], int]) -> int:
-    """Weight of one request in the ledger: blocks of the tokens that the strategy counts, one, or nothing.
+def charge(strategy: Strategy, size: RequestSize, request_blocks: Callable[[int], int]) -> int:
+    """The weight of a request in the ledger: blocks of the tokens that the strategy counts, one, or nothing.
 
-    >>> ask = Ask(prompt_tokens=100, cap_tokens=60, expected_output_tokens=20)
+    >>> size = RequestSize(prompt_tokens=100, cap_tokens=60, expected_output_tokens=20)
     >>> def blocks(tokens: int) -> int:
     ...     return -(-tokens // 16)
-    >>> [charge(strategy, ask, blocks) for strategy in STRATEGIES.values()]
+    >>> [charge(strategy, size, blocks) for strategy in STRATEGIES.values()]
     [10, 10, 7, 1, 0, 9, 8, 0]
     """
     if strategy.counts == "requests":
         return 1
-    return 0 if strategy.tokens is None else request_blocks(strategy.tokens(ask))
+    return 0 if strategy.tokens is None else request_blocks(strategy.tokens(size))

@@ -1,19 +1,21 @@
-"""What a refused request is told: when enough should have been given back, spread so that not all come at once."""
+"""The Retry-After of a refusal: when enough should have been released, spread so that clients do not return at once."""
 
 import math
 import threading
 
 
 class DrainEstimate:
-    """When refused requests may hope to fit: how fast the ledger drains, and how much of that is promised already.
+    """When refused requests can expect to fit: how fast the ledger drains, and how much of that is promised already.
 
-    By Little's law a ledger that holds ``reserved``, each unit for ``hold_s`` on average, gives back reserved / hold_s
-    a second. ``hold_s`` is a running mean over about one turnover of the ledger: the release of w out of R reserved
-    moves it by w / R of the way to how long w was held. So it is right after the first release, and an idle hour
-    changes nothing. A refused request that lacks ``missing`` waits for those that were told a time before it, and then
-    missing × hold_s / reserved. Each of those will take its whole ``weight``, not only what it lacked, from a ledger
-    that is kept full: so of many refused at once each is told a time later by weight × hold_s / capacity (which is
-    reserved + weight − missing), and they come one by one. Before any release nothing is known: ``unknown_s``.
+    By Little's law a ledger that holds ``reserved``, each unit for ``hold_s`` on average, releases reserved / hold_s a
+    second. ``hold_s`` is a running mean over about one turnover of the ledger: the release of w out of R reserved moves
+    it by w / R of the way to the time that w was held. So it is right after the first release, and an idle hour changes
+    nothing.
+
+    A refused request that lacks ``missing`` waits for those that were refused before it, and then missing × hold_s /
+    reserved. Each of those will take its whole ``weight``, not only what it lacked, from a ledger that stays full. So
+    each of many refused at once is told a time later by weight × hold_s / capacity (capacity = reserved + weight −
+    missing), and they come one by one. Before any release the wait is ``unknown_s``.
 
     >>> drain = DrainEstimate()
     >>> drain.wait_s(missing=50, weight=100, reserved=1_000, now_s=0.0)
@@ -33,7 +35,7 @@ class DrainEstimate:
         self._lock = threading.Lock()
 
     def released(self, weight: int, *, held_s: float, reserved: int) -> None:
-        """Note that ``weight`` of the ``reserved`` came back after ``held_s``."""
+        """Note that ``weight`` of the ``reserved`` was released after ``held_s``."""
         if weight <= 0:
             return
         with self._lock:
@@ -41,8 +43,10 @@ class DrainEstimate:
             self._hold_s = hold_s + (held_s - hold_s) * weight / reserved
 
     def wait_s(self, *, missing: int, weight: int, reserved: int, now_s: float) -> float:
-        """Seconds until ``missing`` more should have been released beyond what others were told to wait for; at most
-        ``longest_s``. Telling it is a promise of ``weight``: the next one asked waits behind it."""
+        """Seconds until ``missing`` more should have been released beyond what others wait for; at most ``longest_s``.
+
+        Each call promises ``weight``: the next request waits behind it.
+        """
         with self._lock:
             if self._hold_s is None:
                 return self._unknown_s
@@ -60,11 +64,11 @@ class DrainEstimate:
 
 
 def retry_after_s(wait_s: float, *, jitter_share: float, draw: float, longest_s: float = 60.0) -> float:
-    """Seconds to put into ``retry-after-ms``: the wait, at least one second, spread upwards by up to ``jitter_share``.
+    """Seconds for ``retry-after-ms``: the wait, at least one second, spread upwards by up to ``jitter_share``.
 
-    ``draw`` is uniform in [0, 1). No SDK spreads a Retry-After that it honours, so the server must, also where the wait
+    ``draw`` is uniform in [0, 1). No SDK spreads a Retry-After that it honours, so the server must, even where the wait
     is at its longest: the spread ends at ``longest_s``, which the most cautious client still honours. ``Retry-After``
-    itself is this, rounded up.
+    itself is this value, rounded up.
 
     >>> retry_after_s(4.0, jitter_share=0.25, draw=0.5), retry_after_s(0.1, jitter_share=0.0, draw=0.9)
     (4.5, 1.0)
@@ -76,5 +80,5 @@ def retry_after_s(wait_s: float, *, jitter_share: float, draw: float, longest_s:
 
 
 def whole_seconds(seconds: float) -> int:
-    """The header's value: rounded up, at least 1."""
+    """The value of the ``Retry-After`` header: rounded up, at least 1."""
     return max(1, math.ceil(seconds))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 from kvplan.admission import (
     PROMPT_EXCEEDS_WINDOW,
     STRATEGIES,
-    Ask,
     DrainEstimate,
     Ledger,
+    RequestSize,
     Strategy,
     charge,
     effective_cap,
@@ -159,8 +159,8 @@ def price(promise: Promise, demand: Demand) -> Price:
     for prompt in demand.prompts:
         held = min(prompt, window)
         capped = effective_cap(held, cap, window)
-        ask = Ask(prompt_tokens=held, cap_tokens=capped, expected_output_tokens=promise.expected_output_tokens)
-        weight += charge(promise.strategy, ask, promise.request_blocks)
+        size = RequestSize(prompt_tokens=held, cap_tokens=capped, expected_output_tokens=promise.expected_output_tokens)
+        weight += charge(promise.strategy, size, promise.request_blocks)
         tokens += held + capped
     return Price(weight=weight * demand.sequences, tokens=tokens * demand.sequences, cap_to_write=written)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
 from statistics import NormalDist
-from typing import Protocol
 
 from kvplan.simulation.front_door import AppliedStrategy
 from kvplan.simulation.results import (
@@ -19,24 +18,14 @@ from kvplan.simulation.results import (
     SeedResult,
     StrategyResult,
 )
-from kvplan.simulation.types import UNLIMITED, Samples
+from kvplan.simulation.tasks import TaskResult
+from kvplan.simulation.types import UNLIMITED
 
 _WORST_COUNTS = ("preemptions", "refusals")
 
 
-class OneRun(Protocol):
-    """What is known of one seed."""
-
-    @property
-    def result(self) -> SeedResult: ...
-    @property
-    def samples(self) -> Samples | None: ...
-    @property
-    def sustainable_per_s(self) -> float: ...
-
-
 def over_seeds(
-    applied: AppliedStrategy, runs: Sequence[OneRun], class_names: Sequence[str], *, watched_s: float
+    applied: AppliedStrategy, runs: Sequence[TaskResult], class_names: Sequence[str], *, watched_s: float
 ) -> StrategyResult:
     """One strategy over its seeds: sums of counts, means and 95 % intervals of shares and times."""
     results = [run.result for run in runs]

@@ -206,7 +206,7 @@ def default_cap(traffic: Traffic, drawings: Sequence[Arrivals], backend: Backend
         return min(given, window), "the traffic file"
     limits = [one.maximum for one in traffic.limits if (one.name, one.class_name) == ("truncated_share", None)]
     share = next((limit for limit in limits if limit is not None), None)
-    named = "" if share is None else ", the file's limits.truncated_share"
+    named = "" if share is None else " (limits.truncated_share)"
     share = MAX_TRUNCATED_SHARE if share is None else share
     cap = provisional_cap(drawings, backend, max_truncated_share=share)
     bound = f"{100 * share:g}% of all answers{named}"

@@ -3,7 +3,6 @@
 It is fitted on the first third of the run; how well it predicts the rest says how far to trust it.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -157,8 +156,6 @@ def play(run: MeasuredRun, backend: Backend) -> RequestRows:
 
     Of several replicas the one with the fewest requests takes the next, as vLLM's own load balancer does.
     """
-    count = len(run)
-    never, none = np.full(count, math.inf), np.zeros(count)
     too_long = int((run.prompt_tokens >= backend.settings.max_model_len).sum())
     if too_long:
         raise InputError(
@@ -166,19 +163,7 @@ def play(run: MeasuredRun, backend: Backend) -> RequestRows:
             hint="give the engine's --max-model-len",
             key="max_model_len",
         )
-    asked = Requests(
-        arrival_s=run.arrival_s,
-        prompt_tokens=run.prompt_tokens,
-        output_tokens=run.output_tokens,
-        cap_tokens=run.output_tokens.copy(),
-        charge=np.zeros(count, np.int64),
-        refused_for_good=np.zeros(count, np.bool_),
-        client=np.zeros(count, np.int64),
-        time_out_s=never,
-        cancel_s=never,
-        client_draw=none,
-        server_draw=none,
-    )
+    asked = Requests.uncharged(run.arrival_s, run.prompt_tokens, run.output_tokens, run.output_tokens)
     door = FrontDoor(replicas=backend.replicas, router=Router.LEAST_RESERVED)
     return run_kernel(asked, engine_setup(backend), door, (ClientRule(),)).rows
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kvplan.admission import STRATEGIES, Ask, Strategy
+from kvplan.admission import STRATEGIES, RequestSize, Strategy
 from kvplan.engines.base import CacheLayout
 from kvplan.profiles.kinds import ClientProfile
 from kvplan.profiles.loader import load_loops
@@ -194,10 +194,10 @@ def _charges(strategy: Strategy, layout: CacheLayout, prompt: Integers, cap: Int
         return np.ones(len(prompt), np.int64)
     if strategy.tokens is None:
         return np.zeros(len(prompt), np.int64)
-    tokens: Callable[[Ask], Integers] = strategy.tokens  # type: ignore[assignment] # integer arithmetic, here on arrays
+    tokens: Callable[[RequestSize], Integers] = strategy.tokens  # type: ignore[assignment] # integer arithmetic, here on arrays
     usual = np.minimum(expected, cap)
-    ask = Ask(prompt_tokens=prompt, cap_tokens=cap, expected_output_tokens=usual)  # type: ignore[arg-type]
-    return charged_blocks(layout, tokens(ask))
+    size = RequestSize(prompt_tokens=prompt, cap_tokens=cap, expected_output_tokens=usual)  # type: ignore[arg-type]
+    return charged_blocks(layout, tokens(size))
 
 
 def _cancel_times(arrivals: Arrivals, output_tokens: Integers, backend: Backend) -> Floats:

@@ -96,8 +96,9 @@ def run_tasks(tasks: Sequence[Task], *, requests: int, options: RunOptions) -> l
         return list(watched(options.executor.map(run_task, tasks)))
     cores = min(count_workers(options.workers), len(tasks))
     estimate = _Estimate(options.say)
-    estimate.least(_least_seconds(requests) * len(tasks) / cores)
-    here = partial(run_task, say=options.say, expect=lambda each_s: estimate.about(each_s * len(tasks) / cores))
+    fast = requests >= WORTH_COMPILING and compiled.is_available()
+    estimate((_COMPILED_REQUEST_S if fast else _REQUEST_S) * requests * len(tasks) / cores, "at least")
+    here = partial(run_task, say=options.say, expect=lambda each_s: estimate(each_s * len(tasks) / cores))
     if len(tasks) == 1 or requests * len(tasks) < _SMALL_RUN_REQUESTS:
         return list(watched(map(here, tasks)))
     order = sorted(range(len(tasks)), key=lambda place: _HARDEST_FIRST[tasks[place].applied.strategy.counts])
@@ -110,7 +111,7 @@ def run_tasks(tasks: Sequence[Task], *, requests: int, options: RunOptions) -> l
         started_s = time.process_time()
         first.append(here(rest.pop(0)))  # compiled or loaded here, so that forked workers inherit it
         rest_s = min(rest_s, (time.process_time() - started_s) * len(rest) / cores)
-    estimate.about(rest_s)
+    estimate(rest_s)
     played = list(watched(chain(first, over_processes(run_task, rest, cores))))
     return [result for _, result in sorted(zip(order, played, strict=True), key=itemgetter(0))]
 
@@ -121,22 +122,10 @@ class _Estimate:
     def __init__(self, say: Callable[[str], None] | None) -> None:
         self.say, self.said_s = say, 0.0
 
-    def least(self, seconds: float) -> None:
-        self._tell(seconds, "at least")
-
-    def about(self, seconds: float) -> None:
-        self._tell(seconds, "about")
-
-    def _tell(self, seconds: float, how: str) -> None:
+    def __call__(self, seconds: float, how: str = "about") -> None:
         if self.say is not None and seconds > max(_LONG_RUN_S, self.said_s * _LONGER_FACTOR):
             self.say(f"this takes {how} {seconds / 60:.0f} min; fewer seeds or a shorter duration is faster")
             self.said_s = seconds
-
-
-def _least_seconds(requests: int) -> float:
-    """The least time that one run with so many requests takes, before anything was played."""
-    fast = requests >= WORTH_COMPILING and compiled.is_available()
-    return requests * (_COMPILED_REQUEST_S if fast else _REQUEST_S)
 
 
 def _watched(results: Iterable[TaskResult], *, total: int, progress: Progress | None) -> Iterator[TaskResult]:

@@ -150,6 +150,29 @@ class Requests:
     chain_tokens: int = 512
     parent: Integers | None = None
 
+    @classmethod
+    def uncharged(
+        cls, arrival_s: Any, prompt_tokens: Any, output_tokens: Any, cap_tokens: Any, **columns: Any
+    ) -> "Requests":
+        """Requests that are charged nothing and whose clients wait for ever; ``columns`` replace any of these."""
+        count = len(arrival_s)
+        usual = {
+            "charge": np.zeros(count, np.int64),
+            "refused_for_good": np.zeros(count, np.bool_),
+            "client": np.zeros(count, np.int64),
+            "time_out_s": np.full(count, inf),
+            "cancel_s": np.full(count, inf),
+            "client_draw": np.zeros(count),
+            "server_draw": np.zeros(count),
+        }
+        return cls(
+            arrival_s=np.array(arrival_s, np.float64),
+            prompt_tokens=np.array(prompt_tokens, np.int64),
+            output_tokens=np.array(output_tokens, np.int64),
+            cap_tokens=np.array(cap_tokens, np.int64),
+            **usual | columns,
+        )
+
     def part(self, piece: slice) -> "Requests":
         """Some of the requests, where they share no content and have one answer each."""
         columns: dict[str, Any] = {name: one[piece] for name, one in vars(self).items() if isinstance(one, np.ndarray)}

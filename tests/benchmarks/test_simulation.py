@@ -65,16 +65,13 @@ def worst_case(count: int, rate_per_s: float = 6.0) -> tuple[Requests, FrontDoor
     prompt = np.clip(rng.lognormal(np.log(1020), 0.843, count), 1, 16_000).astype(np.int64)
     answer = np.clip(rng.lognormal(np.log(129), 0.761, count), 1, 16_000).astype(np.int64)
     cap = np.full(count, 1_024)
-    return Requests(
-        arrival_s=np.cumsum(rng.exponential(1 / rate_per_s, count)),
-        prompt_tokens=prompt,
-        output_tokens=answer,
-        cap_tokens=cap,
+    arrival_s = np.cumsum(rng.exponential(1 / rate_per_s, count))
+    return Requests.uncharged(
+        arrival_s,
+        prompt,
+        answer,
+        cap,
         charge=-(-(prompt + cap) // 16),
-        refused_for_good=np.zeros(count, np.bool_),
-        client=np.zeros(count, np.int64),
-        time_out_s=np.full(count, inf),
-        cancel_s=np.full(count, inf),
         client_draw=rng.random(count),
         server_draw=rng.random(count),
     ), FrontDoor(capacity=(BLOCKS - 1) * 9 // 10)
@@ -200,12 +197,12 @@ PARTS = {
     "measure": "figures are made of rows",
 }
 ROOMS = {
-    "who arrives, is let in, comes again": ("play", "door", "clients"),
+    "who arrives, is admitted, retries": ("event_loop", "front_door"),
     "jumps from event to event": ("advance", "clock"),
-    "batches that read, admit or preempt": ("batch", "admitting", "running"),
-    "ends and blocks given back": ("leaving", "kept", "identities", "windows"),
-    "blocks counted": ("paging",),
-    "heaps": ("keys", "heappush", "heappop"),
+    "batches that prefill, admit or preempt": ("batch", "waiting", "running"),
+    "ends and blocks given back": ("leaving", "prefix_cache"),
+    "blocks counted": ("blocks",),
+    "heaps and lists": ("state", "heappush", "heappop"),
 }
 
 

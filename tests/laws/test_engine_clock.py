@@ -1,6 +1,6 @@
 """The kernel equals the step-by-step reference: same decisions, same order, and times equal to the bit."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -102,13 +102,11 @@ def traffic(draw: st.DrawFn, *, patient: bool = True, shared: bool = False) -> R
         own = [draw(st.lists(st.integers(0, 2), min_size=0, max_size=3)) for _ in range(count)]
         chain = np.array([link for links in own for link in links], np.int64)
         start = np.cumsum([0, *map(len, own)])
-    return Requests(
-        arrival_s=arrival_s,
-        prompt_tokens=prompts,
-        output_tokens=answers,
-        cap_tokens=np.minimum(asked, WINDOW_TOKENS - prompts),
-        charge=np.zeros(count, np.int64),
-        refused_for_good=np.zeros(count, np.bool_),
+    return Requests.uncharged(
+        arrival_s,
+        prompts,
+        answers,
+        np.minimum(asked, WINDOW_TOKENS - prompts),
         client=np.array(draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))),
         time_out_s=np.array(draw(st.lists(seconds, min_size=count, max_size=count))),
         cancel_s=np.array(draw(st.lists(seconds, min_size=count, max_size=count))),
@@ -203,19 +201,14 @@ def test_whole_prompts_equal_the_reference(setup: EngineSetup, requests: Request
 def test_ends_in_one_batch_are_seen_in_order_of_admission() -> None:
     """The third request takes the first one's seat and ends with the second: the hold that a refusal is told from
     moves by the second's first."""
-    charge = np.array([1, 10, 19, 25, 10])
-    requests = Requests(
-        arrival_s=np.array([0.0, 0.0, 1.5, 15.0, 20.0]),
-        prompt_tokens=np.ones(5, np.int64),
-        output_tokens=np.array([2, 10, 8, 7, 1]),
-        cap_tokens=np.array([2, 10, 8, 7, 1]),
-        charge=charge,
-        refused_for_good=np.zeros(5, np.bool_),
-        client=np.ones(5, np.int64),
-        time_out_s=np.full(5, inf),
-        cancel_s=np.full(5, inf),
-        client_draw=np.zeros(5),
-        server_draw=np.zeros(5),
+    answers = [2, 10, 8, 7, 1]
+    requests = Requests.uncharged(
+        [0.0, 0.0, 1.5, 15.0, 20.0],
+        [1] * 5,
+        answers,
+        answers,
+        charge=np.array([1, 10, 19, 25, 10]),
+        client=np.ones(5, int),
     )
     layout = CacheLayout(block_tokens=4, bytes_per_block=1, groups=(group("full", 4),), in_flight_tokens=16)
     setup = EngineSetup(
@@ -237,7 +230,6 @@ def test_ends_in_one_batch_are_seen_in_order_of_admission() -> None:
 def test_a_client_that_leaves_during_a_batch_is_freed_before_what_the_batch_ends(is_async: bool) -> None:
     """Two requests are read in one batch, and the client of the second leaves meanwhile. A third takes all other blocks
     and two of theirs: the second's only block and the first's last, so that twelve of its thirteen are found again."""
-    count = 4
     layout = CacheLayout(block_tokens=1, bytes_per_block=1, groups=(group("full", 1),), in_flight_tokens=96)
     setup = EngineSetup(
         blocks=97,
@@ -249,18 +241,12 @@ def test_a_client_that_leaves_during_a_batch_is_freed_before_what_the_batch_ends
         prefix_caching=True,
         async_scheduling=is_async,
     )
-    requests = Requests(
-        arrival_s=np.array([0.0, 0.0, 0.1, 1.0]),
-        prompt_tokens=np.array([13, 1, 84, 13]),
-        output_tokens=np.ones(count, np.int64),
-        cap_tokens=np.ones(count, np.int64),
-        charge=np.zeros(count, np.int64),
-        refused_for_good=np.zeros(count, np.bool_),
-        client=np.zeros(count, np.int64),
-        time_out_s=np.full(count, inf),
+    requests = Requests.uncharged(
+        [0.0, 0.0, 0.1, 1.0],
+        [13, 1, 84, 13],
+        [1] * 4,
+        [1] * 4,
         cancel_s=np.array([inf, 0.05, inf, inf]),
-        client_draw=np.zeros(count),
-        server_draw=np.zeros(count),
         chain=np.array([7, 7]),
         chain_start=np.array([0, 1, 1, 1, 2]),
         chain_tokens=16,
@@ -282,19 +268,7 @@ def test_an_end_that_a_preemption_brings_forward_is_seen_before_the_client_leave
         max_num_batched_tokens=16,
         step=StepCost(base_s=0.01, prefill_token_s=0.0, decode_sequence_s=0.0, kv_token_s=0.0007),
     )
-    requests = Requests(
-        arrival_s=np.array([0.25, 0.5]),
-        prompt_tokens=np.array([49, 10]),
-        output_tokens=np.array([40, 40]),
-        cap_tokens=np.array([40, 40]),
-        charge=np.zeros(2, np.int64),
-        refused_for_good=np.zeros(2, np.bool_),
-        client=np.zeros(2, np.int64),
-        time_out_s=np.full(2, inf),
-        cancel_s=np.array([3.0, inf]),
-        client_draw=np.zeros(2),
-        server_draw=np.zeros(2),
-    )
+    requests = Requests.uncharged([0.25, 0.5], [49, 10], [40, 40], [40, 40], cancel_s=np.array([3.0, inf]))
     run = run_kernel(requests, setup, FrontDoor(), CLIENTS)
     assert run.rows.preemptions.tolist() == [0, 1]
     assert run.rows.outcome.tolist() == [Outcome.COMPLETED, Outcome.COMPLETED]
@@ -340,10 +314,7 @@ def doors(draw: st.DrawFn) -> FrontDoor:
 def test_doors_and_clients_equal_the_reference(
     setup: EngineSetup, requests: Requests, door: FrontDoor, stop_s: float
 ) -> None:
-    charged = Requests(
-        **{each.name: getattr(requests, each.name) for each in fields(requests)}
-        | {"charge": -(-(requests.prompt_tokens + requests.cap_tokens) // 4)}
-    )
+    charged = replace(requests, charge=-(-(requests.prompt_tokens + requests.cap_tokens) // 4))
     watch = Watch(stop_s=stop_s)
     assert_equal(run_kernel(charged, setup, door, CLIENTS, watch=watch), charged, setup, door, watch)
 

@@ -235,19 +235,8 @@ traffic: {duration: 1s, classes: [{name: a, rate: 1/s, prompt_tokens: 1, output_
 
 def who_enters(arrivals: Sequence[int], answers: Sequence[int], charges: Sequence[int], capacity: int) -> Flags:
     """Which requests are let in, that arrive at these steps, write these answers and never try twice."""
-    answer = np.array(answers)
-    asked = Requests(
-        arrival_s=np.array(arrivals) / 8,
-        prompt_tokens=np.ones_like(answer),
-        output_tokens=answer,
-        cap_tokens=answer,
-        charge=np.array(charges),
-        refused_for_good=np.zeros(len(answer), np.bool_),
-        client=np.zeros_like(answer),
-        time_out_s=np.full(len(answer), inf),
-        cancel_s=np.full(len(answer), inf),
-        client_draw=np.zeros(len(answer)),
-        server_draw=np.zeros(len(answer)),
+    asked = Requests.uncharged(
+        np.array(arrivals) / 8, np.ones(len(answers)), answers, answers, charge=np.array(charges)
     )
     setup = engine_setup(build_backend(parse_traffic(EVEN_STEPS, file="even.yaml")))
     run = run_kernel(asked, setup, FrontDoor(capacity=capacity), [ClientRule()], compiled=False)
@@ -285,20 +274,7 @@ def test_a_larger_ledger_may_refuse_more_unequal_requests() -> None:
 
 def test_a_constant_retry_after_is_obeyed() -> None:
     """Two requests, room for one: the second comes back after exactly the seconds that it was told."""
-    ones = np.ones(2, np.int64)
-    asked = Requests(
-        arrival_s=np.array([0.0, 0.1]),
-        prompt_tokens=16 * ones,
-        output_tokens=100 * ones,
-        cap_tokens=100 * ones,
-        charge=8 * ones,
-        refused_for_good=np.zeros(2, bool),
-        client=0 * ones,
-        time_out_s=np.full(2, inf),
-        cancel_s=np.full(2, inf),
-        client_draw=np.zeros(2),
-        server_draw=np.zeros(2),
-    )
+    asked = Requests.uncharged([0.0, 0.1], [16, 16], [100, 100], [100, 100], charge=np.array([8, 8]))
     traffic = parse_traffic(POOL.format(**USUAL | {"seqs": 4, "is_async": "false"}), file="mix.yaml")
     front = FrontDoor(capacity=8, retry_after=RetryAfter(seconds=3.0))
     rule = ClientRule(tries=3, honours_retry_after=True)

@@ -48,29 +48,21 @@ class Line:
 def plain_requests(
     arrival_s: Any, prompt_tokens: Any, output_tokens: Any, max_tokens: Any, window: int, chains: list[list[int]]
 ) -> Requests:
-    """Requests before an open door: no charge, no time-out, no retry."""
-    count = len(arrival_s)
+    """Uncharged requests with their caps cut to the window; ``chains`` are the ids of their shared content, if any."""
     prompt = np.array(prompt_tokens, np.int64)
     shared = any(chains)
-    return Requests(
-        arrival_s=np.array(arrival_s, np.float64),
-        prompt_tokens=prompt,
-        output_tokens=np.array(output_tokens, np.int64),
-        cap_tokens=np.minimum(np.array(max_tokens, np.int64), window - prompt),
-        charge=np.zeros(count, np.int64),
-        refused_for_good=np.zeros(count, np.bool_),
-        client=np.zeros(count, np.int64),
-        time_out_s=np.full(count, inf),
-        cancel_s=np.full(count, inf),
-        client_draw=np.zeros(count),
-        server_draw=np.zeros(count),
+    return Requests.uncharged(
+        arrival_s,
+        prompt,
+        output_tokens,
+        np.minimum(np.array(max_tokens, np.int64), window - prompt),
         chain=np.array([link for chain in chains for link in chain], np.int64) if shared else None,
         chain_start=np.cumsum([0, *map(len, chains)]) if shared else None,
     )
 
 
 def open_door(requests: Requests, setup: EngineSetup) -> Run:
-    """Everything is let in; the engine queues and preempts."""
+    """Everything is admitted; the engine queues and preempts."""
     return run_kernel(requests, setup, FrontDoor(), [ClientRule()], compiled=False)
 
 

@@ -147,8 +147,6 @@ def event_loop(
     states, clocks, slot_rows, ring_rows, cell_rows = engines
     row, time, column, moment = rows
     outcome, admitted, finish = column[OUTCOME], moment[ADMITTED], moment[FINISH]
-    cell_at, book_at, chain_tokens, per_node, block, width, root, keys = pool_numbers
-    sizes, fixed, kinds, lag, kinds_at = layout
     replicas, stop_s = door[REPLICAS], watch[STOP_S]
     count = len(arrival_s)
     # A column with the same value for all requests has one entry.
@@ -181,20 +179,8 @@ def event_loop(
         # Let the engines catch up, and release what they finish.
         for r in range(replicas):
             if next_s >= clocks[r][QUIET_S] or sort >= SAMPLES:
-                shape = (sizes, fixed, kinds, lag, kinds_at, form, ring_rows[r])
-                pool = (
-                    cell_rows[r],
-                    book,
-                    table,
-                    cell_at,
-                    book_at,
-                    chain_tokens,
-                    per_node,
-                    block,
-                    width,
-                    root,
-                    r * keys,
-                )
+                shape = (*layout, form, ring_rows[r])
+                pool = (cell_rows[r], book, table, *pool_numbers[:7], r * pool_numbers[7])
                 advance(
                     next_s,
                     1 if sort == SAMPLES else 0,
