@@ -147,17 +147,17 @@ def test_the_safety_fraction_is_of_the_pool(llama: ModelSpec) -> None:
     assert found in (whole // 2, whole // 2 - 1)
 
 
-def test_traffic_is_held_to_its_limits(llama: ModelSpec, traffic: Traffic) -> None:
-    found = _compare(llama, traffic, "h100", "4090", "l4", tensor_parallel=[1, 2], seeds=2)
+def test_traffic_is_held_to_its_limits(llama: ModelSpec) -> None:
+    """At 8 requests a second one L4 refuses more than the limit in both seeds; everything larger may carry it."""
+    crowd = parse_traffic(TRAFFIC.replace("rate: 4/s", "rate: 8/s"), file="traffic.yaml")
+    found = _compare(llama, crowd, "h100", "4090", "l4", tensor_parallel=[1, 2], seeds=2)
     assert found.smallest is not None
     assert any("its measured step time" in note for note in found.notes)
-    for one in found.candidates:
-        if one.carries:
-            share = one.figures["refused_share"]
-            assert share is not None
-            assert share <= 0.05 or one.broken == ()
-        elif one.verdict == "limits_broken":
-            assert reason(one, found).startswith(("refused_share", "longest_window_tokens"))
+    assert all(one.broken == () for one in found.candidates if one.carries)
+    (one,) = (one for one in found.candidates if not one.carries)
+    assert (one.choice.gpu.name, one.choice.gpus, one.verdict) == ("l4-24gb", 1, "limits_broken")
+    assert (one.figures["refused_share"] or 0) > 0.05
+    assert reason(one, found).startswith("refused_share")
 
 
 def test_traffic_without_limits_is_held_to_few_refusals(llama: ModelSpec) -> None:
