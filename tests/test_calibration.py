@@ -546,6 +546,18 @@ def test_what_a_log_leaves_open_is_said() -> None:
     assert not [each for each in calibrate(start_of(vllm_log(ROW)), model(), H100).findings if each.severity != "info"]
 
 
+def test_a_gguf_file_without_latents_is_no_other_model() -> None:
+    """DeepSeek-V2-Lite's kind: K of 27 × 16 heads × 192, V of 27 × 16 × 128 values, where a latent would have 576."""
+    cells = "llama_kv_cache: size = 4320.00 MiB ( 16384 cells, 27 layers, 1/1 seqs)"
+    log = f"{cells}, K (f16): 2592.00 MiB, V (f16): 1728.00 MiB"
+    latent = read_model("deepseek-ai/DeepSeek-V2-Lite-Chat")
+    (found,) = [each for each in calibrate(start_of(log), latent, H100).findings if each.code == "latents-expanded"]
+    assert "would give 486.00 MiB" in found.message  # 27 × 576 × 2 B × 16,384
+    assert "the log says 4,320.00" in found.message
+    with pytest.raises(InputError, match=r"MiB of KV buffers, the log says 4,320\.00"):
+        calibrate(start_of(log), model(), H100)
+
+
 def test_options_complete_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Worker lines alone say nothing of the parallelism, and a folder's name may be that of a bundled model."""
     log = tmp_path / "server.log"

@@ -736,6 +736,7 @@ def test_lines_of_excerpts_without_a_head() -> None:
         "K (f16):  48.75 MiB, V (f16):  48.75 MiB\n"
     )
     assert (llama.engine, llama.kv_bytes, llama.kv_dtype) == ("llama.cpp", round(513.5 * MIB), "f16")
+    assert llama.kv_tokens == 32768
 
 
 def test_a_v0_log_without_a_release_is_of_the_last_that_began_it_by_default() -> None:

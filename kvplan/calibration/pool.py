@@ -10,7 +10,8 @@ from kvplan.engine_logs import EngineStart
 from kvplan.engines import engine_plan
 from kvplan.engines.base import Finding
 from kvplan.errors import InputError
-from kvplan.units import GIB, format_bytes
+from kvplan.layers import LatentAttention
+from kvplan.units import GIB, MIB, format_bytes
 
 _ROUNDING_BYTES = GIB // 200
 """Engines print GiB with two digits: half of the last one."""
@@ -93,7 +94,8 @@ class _Capacity(NamedTuple):
 def check_model(start: EngineStart, planned: Fit) -> tuple[Finding, ...]:
     """Refuses a log whose pool cannot be that of the model: its memory and its capacity contradict the layers.
 
-    It is only a finding where releases differ: with several groups of layers, or a draft's layers among them.
+    It is only a finding where releases differ (with several groups of layers, or a draft's layers among them) or GGUF
+    files do (MLA).
     """
     memory = start.kv_bytes
     if memory is None or memory <= 4 * _ROUNDING_BYTES:
@@ -111,6 +113,16 @@ def check_model(start: EngineStart, planned: Fit) -> tuple[Finding, ...]:
         f"KV memory of {format_bytes(memory)} would give {float(found.planned):,.2f} {found.what}{{}}, "
         f"the log says {float(found.logged):,.2f}"
     )
+    if start.engine == "llama.cpp" and planned.model.keeps(LatentAttention):
+        return (
+            Finding(
+                code="latents-expanded",
+                severity="warning",
+                message=f"{differs.format(' for the latents of this MLA model')}: its GGUF file keeps full keys and "
+                "values for every head, as files from before April 2025 do",
+                hint="plan for the file (org/name/file.gguf)",
+            ),
+        )
     groups = planned.plan.layout.groups
     if len(groups) > 1 or groups[0].rule != "full" or start.has_speculation:
         rules = differs.format(" by the plan's rules")
@@ -133,10 +145,10 @@ def _capacity(start: EngineStart, planned: Fit, memory: int) -> _Capacity | None
     """The pool in the unit that the engine prints next to its memory; None where it prints none."""
     plan, layout = planned.plan, planned.plan.layout
     if start.engine == "llama.cpp":
-        return _Capacity(Fraction(plan.kv_bytes), Fraction(memory), "bytes of KV buffers", Fraction(0))
+        return _Capacity(Fraction(plan.kv_bytes, MIB), Fraction(memory, MIB), "MiB of KV buffers", Fraction(0))
     if start.engine == "sglang" and start.kv_tokens is not None:
         held = Fraction(layout.bytes_per_block, layout.block_tokens) * start.kv_tokens
-        return _Capacity(held, Fraction(memory), "bytes for its tokens", Fraction(0))
+        return _Capacity(held / MIB, Fraction(memory, MIB), "MiB for its tokens", Fraction(0))
     if start.blocks is not None:
         return _Capacity(Fraction(memory, layout.bytes_per_block), Fraction(start.blocks), "blocks", Fraction(1))
     if start.concurrency is not None and start.concurrency_tokens == plan.settings.max_model_len:

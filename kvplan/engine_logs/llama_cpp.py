@@ -54,8 +54,13 @@ def _combine(seen: Observations) -> Observations:
     if "kv_bytes" not in sums and "value_bytes" in sums:  # an excerpt without the "KV buffer size" lines
         kept.append(replace(names["value_bytes"], name="kv_bytes", value=sums["key_bytes"] + sums["value_bytes"]))
     cells, key_type, value_type = (names.get(name) for name in ("cells_tokens", "key_dtype", "value_dtype"))
+    parts = [(item.value, item) for item in kept if item.name == "cells_part_tokens" and isinstance(item.value, int)]
     if cells is not None:
         kept.append(replace(cells, name="kv_tokens"))
+    elif parts:  # an excerpt without n_ctx: the largest cache is that of layers without a window
+        (most, largest), streams = max(parts, key=lambda part: part[0]), names.get("streams")
+        count = streams.value if streams is not None and isinstance(streams.value, int) else 1
+        kept.append(replace(largest, name="kv_tokens", value=most * count))
     if key_type is not None and value_type is not None:
         both = key_type.value if key_type.value == value_type.value else f"{key_type.value}/{value_type.value}"
         kept.append(replace(key_type, name="kv_dtype", value=both))
@@ -86,7 +91,8 @@ WORDING = Wording(
         r"kv_unified += (?P<kv_unified_flag>true|false)",
         r"initializing(?: slots)?, n_slots = (?P<slots_count>\d+)(?:, n_ctx_slot = (?P<max_model_len_count>\d+))?",
         rf"KV buffer size = +(?P<kv_part_mib>{_MIB}) MiB",
-        rf"(?:size = +{_MIB} MiB \( *(?P<cells_part_tokens>\d+) cells, +\d+ layers, +\d+(?:/ *\d+)? seqs\),"
+        rf"(?:size = +{_MIB} MiB \( *(?P<cells_part_tokens>\d+) cells, +\d+ layers,"
+        rf" +\d+(?:/ *(?P<streams_count>\d+))? seqs\),"
         rf" K \((?P<key_dtype_text>\w+)\): +(?P<key_part_mib>{_MIB}) MiB, V \((?P<value_dtype_text>\w+)\): +"
         rf"(?P<value_part_mib>{_MIB}) MiB)",
         rf"KV self size += +{_MIB} MiB, K \((?P<key_dtype_text>\w+)\): +(?P<key_part_mib>{_MIB}) MiB,"
