@@ -10,7 +10,6 @@ from kvplan.errors import InputError
 from kvplan.simulation.kernel import state
 from kvplan.simulation.types import UNLIMITED, ClientRule, EngineSetup, Floats, FrontDoor, Integers, Requests, Watch
 
-_NO_ONE = -1
 _SLIDING, _CHUNKED = 1, 2
 
 
@@ -27,7 +26,7 @@ class Arrays:
 
     def read_only(self, values: Floats | Integers, dtype: Any) -> Any:
         """A column that is not written to: its first entry where all are equal."""
-        return self.of(values[:1] if is_one_number(values) else values, dtype)
+        return self.of(values[:1] if is_constant(values) else values, dtype)
 
     def table(self) -> Any:
         """An empty table from integers to integers."""
@@ -39,7 +38,7 @@ class Arrays:
         return Dict.empty(types.int64, types.int64)
 
 
-def is_one_number(values: Floats | Integers) -> bool:
+def is_constant(values: Floats | Integers) -> bool:
     """Whether all entries of an array are equal."""
     return values.strides == (0,) or (len(values) > 0 and bool((values == values[0]).all()))
 
@@ -56,7 +55,6 @@ class Layout:
     numbers: state.LayoutNumbers
     form: Any
     ring_places: int
-    kinds: int
 
 
 def cache_layout(engine: EngineSetup, arrays: Arrays) -> Layout:
@@ -102,7 +100,6 @@ def cache_layout(engine: EngineSetup, arrays: Arrays) -> Layout:
         numbers=(len(every), fixed, len(kinds), 1 if engine.async_scheduling else 0, kinds_at),
         form=arrays.of(form),
         ring_places=ring,
-        kinds=len(kinds),
     )
 
 
@@ -111,9 +108,9 @@ def slot_rows(seats: int, kinds: int, replicas: int, arrays: Arrays) -> tuple[An
     field = [*offsets(state.SLID, seats), state.SLID * seats, state.SLID * seats + seats * kinds]
     row = np.zeros(field[-1] + max(1, seats * kinds), np.int64)
     for name in (state.END_AT, state.SLIDE_AT):
-        row[field[name] : field[name] + seats] = _NO_ONE
+        row[field[name] : field[name] + seats] = -1
     row[field[state.NEXT_SLIDING] : field[state.NEXT_SLIDING] + seats] = -2
-    row[field[state.NEXT_SLOT] : field[state.NEXT_SLOT] + seats] = [*range(1, seats), _NO_ONE]
+    row[field[state.NEXT_SLOT] : field[state.NEXT_SLOT] + seats] = [*range(1, seats), -1]
     return arrays.of(np.tile(row, (replicas, 1))), tuple(field)
 
 
@@ -133,7 +130,7 @@ def engine_rows(free: int, replicas: int, arrays: Arrays) -> tuple[Any, Any]:
             state.FRESH,
             state.SLIDING_HEAD,
         ]
-    ] = _NO_ONE
+    ] = -1
     row[state.FREE] = free
     row[state.LATE] = 1
     return arrays.of(np.tile(row, (replicas, 1))), arrays.of(np.zeros((replicas, state.CLOCK_PLACES)), np.float64)
@@ -184,8 +181,8 @@ def identities(
     behind, ahead = row[:cells], row[cells : 2 * cells]
     behind[:], ahead[:] = np.arange(1, cells + 1), np.arange(-1, cells - 1)
     behind[root], ahead[first] = (first, root)
-    row[at[state.CONTENT] : at[state.CONTENT] + cells] = _NO_ONE
-    row[at[state.TWIN] : at[state.TWIN] + cells] = _NO_ONE
+    row[at[state.CONTENT] : at[state.CONTENT] + cells] = -1
+    row[at[state.TWIN] : at[state.TWIN] + cells] = -1
     return Identities(
         cells=arrays.of(np.tile(row, (replicas, 1))),
         book=book,

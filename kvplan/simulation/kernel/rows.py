@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvplan.simulation.kernel import state
-from kvplan.simulation.kernel.arrays import Arrays, is_one_number, offsets
+from kvplan.simulation.kernel.arrays import Arrays, is_constant, offsets
 from kvplan.simulation.types import Counts, Floats, Integers, Outcome, RequestRows, Requests
 from kvplan.traffic.on_disk import forget, zeros
 
@@ -184,7 +184,7 @@ def request_rows(row: Counts, time: Floats, parent: Integers | None, stop_s: flo
         gave_up_s = np.where(gave_up, finish_s, np.nan)
         finish_s[gave_up] = np.nan
     return RequestRows(
-        attempts=np.broadcast_to(attempts[0], count) if count and is_one_number(attempts) else attempts,
+        attempts=np.broadcast_to(attempts[0], count) if count and is_constant(attempts) else attempts,
         refusals=columns[state.REFUSALS],
         outcome=outcome,
         admitted_s=moments[state.ADMITTED],

@@ -167,7 +167,7 @@ def _run(
     if not engine.reserves_whole_input:
         _check_longest(requests, engine, usable)
     layout = cache_layout(engine, arrays)
-    slots, field = slot_rows(seats, layout.kinds, replicas, arrays)
+    slots, field = slot_rows(seats, layout.numbers[state.KINDS_NUMBER], replicas, arrays)
     states, clocks = engine_rows(usable, replicas, arrays)
     pool = no_identities(seats, replicas, arrays)
     if has_identities:
