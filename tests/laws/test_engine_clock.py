@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ from kvplan.traffic.spec import StepCost
 from tests.reference_door import ReferenceDoor
 
 WINDOW_TOKENS = 96
+OPEN_DOOR, ALL_TIME = FrontDoor(), Watch()
+STEP = StepCost(base_s=0.01, prefill_token_s=0.0, decode_sequence_s=0.0, kv_token_s=0.0)
 
 
 def group(rule: str, block_tokens: int, window_tokens: int | None = None, retained_tokens: int = 0) -> CacheGroup:
@@ -155,8 +158,9 @@ CLIENTS = (
 )
 
 
-def assert_equal(run: Run, requests: Requests, setup: EngineSetup, door: FrontDoor, watch: Watch) -> None:
-    """Row by row and in total; times with ==."""
+def compared(requests: Requests, setup: EngineSetup, door: FrontDoor = OPEN_DOOR, watch: Watch = ALL_TIME) -> Run:
+    """The run on the kernel, after it was compared with the reference row by row and in total; times with ==."""
+    run = run_kernel(requests, setup, door, CLIENTS, watch=watch)
     reference = ReferenceDoor(requests, setup, door, CLIENTS, watch)
     rows = reference.run()
     for name, expected in {
@@ -181,21 +185,33 @@ def assert_equal(run: Run, requests: Requests, setup: EngineSetup, door: FrontDo
         assert run.totals.over_capacity_events == sum(engine.over_capacity_events for engine in engines)
         if all(each.rule == "full" for each in setup.layout.groups):
             assert run.totals.used_peak_blocks == sum(engine.peak_used for engine in engines)
+    return run
+
+
+def small_setup(**changes: Any) -> EngineSetup:
+    """96 blocks of one token for three sequences; a step takes 10 ms."""
+    setup = EngineSetup(
+        blocks=97,
+        layout=CacheLayout(block_tokens=1, bytes_per_block=1, groups=(group("full", 1),), in_flight_tokens=96),
+        max_model_len=WINDOW_TOKENS,
+        max_num_seqs=3,
+        max_num_batched_tokens=96,
+        step=STEP,
+    )
+    return replace(setup, **changes)
 
 
 @given(setup=setups(), requests=traffic())
 @settings(max_examples=250, deadline=None)
 def test_counts_equal_the_reference(setup: EngineSetup, requests: Requests) -> None:
-    run = run_kernel(requests, setup, FrontDoor(), CLIENTS)
-    assert run.kernel == "counts"
-    assert_equal(run, requests, setup, FrontDoor(), Watch())
+    assert compared(requests, setup).kernel == "counts"
 
 
 @given(setup=st.one_of(setups(whole=True), setups(whole=True, caching=True)), requests=traffic())
 @settings(max_examples=60, deadline=None)
 def test_whole_prompts_equal_the_reference(setup: EngineSetup, requests: Requests) -> None:
     """Without chunked prefill; a step then holds the longest prompt."""
-    assert_equal(run_kernel(requests, setup, FrontDoor(), CLIENTS), requests, setup, FrontDoor(), Watch())
+    compared(requests, setup)
 
 
 def test_ends_in_one_batch_are_seen_in_order_of_admission() -> None:
@@ -210,37 +226,16 @@ def test_ends_in_one_batch_are_seen_in_order_of_admission() -> None:
         charge=np.array([1, 10, 19, 25, 10]),
         client=np.ones(5, int),
     )
-    layout = CacheLayout(block_tokens=4, bytes_per_block=1, groups=(group("full", 4),), in_flight_tokens=16)
-    setup = EngineSetup(
-        blocks=100,
-        layout=layout,
-        max_model_len=WINDOW_TOKENS,
-        max_num_seqs=3,
-        max_num_batched_tokens=16,
-        step=StepCost(base_s=1.0, prefill_token_s=0.0, decode_sequence_s=0.0, kv_token_s=0.0),
-    )
-    door = FrontDoor(capacity=30)
-    run = run_kernel(requests, setup, door, CLIENTS)
+    run = compared(requests, small_setup(step=replace(STEP, base_s=1.0)), FrontDoor(capacity=30))
     assert run.rows.finish_s[1] == run.rows.finish_s[2]
     assert run.rows.refusals[4] > 0
-    assert_equal(run, requests, setup, door, Watch())
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_client_that_leaves_during_a_batch_is_freed_before_what_the_batch_ends(is_async: bool) -> None:
     """Two requests are read in one batch, and the client of the second leaves meanwhile. A third takes all other blocks
     and two of theirs: the second's only block and the first's last, so that twelve of its thirteen are found again."""
-    layout = CacheLayout(block_tokens=1, bytes_per_block=1, groups=(group("full", 1),), in_flight_tokens=96)
-    setup = EngineSetup(
-        blocks=97,
-        layout=layout,
-        max_model_len=WINDOW_TOKENS,
-        max_num_seqs=3,
-        max_num_batched_tokens=96,
-        step=StepCost(base_s=0.01, prefill_token_s=0.003, decode_sequence_s=0.0, kv_token_s=0.0),
-        prefix_caching=True,
-        async_scheduling=is_async,
-    )
+    setup = small_setup(step=replace(STEP, prefill_token_s=0.003), prefix_caching=True, async_scheduling=is_async)
     requests = Requests.uncharged(
         [0.0, 0.0, 0.1, 1.0],
         [13, 1, 84, 13],
@@ -251,45 +246,30 @@ def test_a_client_that_leaves_during_a_batch_is_freed_before_what_the_batch_ends
         chain_start=np.array([0, 1, 1, 1, 2]),
         chain_tokens=16,
     )
-    run = run_kernel(requests, setup, FrontDoor(), CLIENTS)
+    run = compared(requests, setup)
     assert run.rows.first_token_s[3] == pytest.approx(1.0 + 0.01 + 0.003)
-    assert_equal(run, requests, setup, FrontDoor(), Watch())
 
 
 def test_an_end_that_a_preemption_brings_forward_is_seen_before_the_client_leaves() -> None:
     """The second request is preempted on the way, so that later batches are shorter: the first one's client, which
     leaves at 3.25 s, has its last token at 2.88 s, and no other event made the door look before."""
-    layout = CacheLayout(block_tokens=1, bytes_per_block=1, groups=(group("full", 1),), in_flight_tokens=16)
-    setup = EngineSetup(
-        blocks=97,
-        layout=layout,
-        max_model_len=WINDOW_TOKENS,
-        max_num_seqs=3,
-        max_num_batched_tokens=16,
-        step=StepCost(base_s=0.01, prefill_token_s=0.0, decode_sequence_s=0.0, kv_token_s=0.0007),
-    )
     requests = Requests.uncharged([0.25, 0.5], [49, 10], [40, 40], [40, 40], cancel_s=np.array([3.0, inf]))
-    run = run_kernel(requests, setup, FrontDoor(), CLIENTS)
+    run = compared(requests, small_setup(max_num_batched_tokens=16, step=replace(STEP, kv_token_s=0.0007)))
     assert run.rows.preemptions.tolist() == [0, 1]
     assert run.rows.outcome.tolist() == [Outcome.COMPLETED, Outcome.COMPLETED]
-    assert_equal(run, requests, setup, FrontDoor(), Watch())
 
 
 @given(setup=setups(caching=True), requests=traffic())
 @settings(max_examples=150, deadline=None)
 def test_cached_prefixes_equal_the_reference(setup: EngineSetup, requests: Requests) -> None:
     """Nobody shares content: counts say what a preempted request finds again."""
-    run = run_kernel(requests, setup, FrontDoor(), CLIENTS)
-    assert run.kernel == "counts"
-    assert_equal(run, requests, setup, FrontDoor(), Watch())
+    assert compared(requests, setup).kernel == "counts"
 
 
 @given(setup=setups(caching=True), requests=traffic(shared=True))
 @settings(max_examples=150, deadline=None)
 def test_shared_prefixes_equal_the_reference(setup: EngineSetup, requests: Requests) -> None:
-    run = run_kernel(requests, setup, FrontDoor(), CLIENTS)
-    assert run.kernel == "identities"
-    assert_equal(run, requests, setup, FrontDoor(), Watch())
+    assert compared(requests, setup).kernel == "identities"
 
 
 @st.composite
@@ -315,8 +295,7 @@ def test_doors_and_clients_equal_the_reference(
     setup: EngineSetup, requests: Requests, door: FrontDoor, stop_s: float
 ) -> None:
     charged = replace(requests, charge=-(-(requests.prompt_tokens + requests.cap_tokens) // 4))
-    watch = Watch(stop_s=stop_s)
-    assert_equal(run_kernel(charged, setup, door, CLIENTS, watch=watch), charged, setup, door, watch)
+    compared(charged, setup, door, Watch(stop_s=stop_s))
 
 
 @given(
@@ -330,7 +309,7 @@ def test_clients_that_leave_cached_prefixes_equal_the_reference(
 ) -> None:
     """Blocks of a client that left during a batch are freed before those of what that batch ends: it shows in who is
     evicted first."""
-    assert_equal(run_kernel(requests, setup, door, CLIENTS), requests, setup, door, Watch())
+    compared(requests, setup, door)
 
 
 @given(
@@ -349,9 +328,7 @@ def test_requests_for_several_answers_equal_the_reference(
     lengths = np.resize(requests.output_tokens, int(answers.sum()))
     charge = answers * -(-(requests.prompt_tokens + requests.cap_tokens) // 4)
     played = fan_out(replace(requests, charge=charge), answers, lengths)
-    watch = Watch(stop_s=stop_s)
-    run = run_kernel(played, setup, door, CLIENTS, watch=watch)
-    assert_equal(run, played, setup, door, watch)
+    run = compared(played, setup, door, Watch(stop_s=stop_s))
     assert played.parent is not None
     rows = merge_sequences(run.rows, played.parent)
     assert rows.attempts.sum() == run.rows.attempts.sum()
