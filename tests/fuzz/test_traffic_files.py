@@ -75,12 +75,25 @@ ODD_VALUES = [
 ODD_TEXT = [*ODD_YAML, "? ", "é"]
 
 
-def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Any]]:
+    """The path of every key and entry, and its value."""
     steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [found for step, inner in steps for found in ((*path, step), *_paths(inner, (*path, step)))]
+    return [found for step, inner in steps for found in (((*path, step), inner), *_places(inner, (*path, step)))]
 
 
-PATHS = _paths(SMALL)
+def _others(value: Any) -> list[Any]:
+    """Other values of the same kind, most of them valid."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int | float):
+        return [type(value)(value * factor) for factor in (0.5, 1.1, 2, 10)]
+    unit = value.lstrip("0123456789") if isinstance(value, str) else value
+    return [f"{number}{unit}" for number in (1, 3, 20)] if unit != value else []
+
+
+PLACES = _places(SMALL)
+PLAUSIBLE = st.sampled_from([(path, other) for path, value in PLACES for other in _others(value)])
+ODD = st.tuples(st.sampled_from([path for path, _ in PLACES]), st.sampled_from([*ODD_VALUES, "remove"]))
 
 
 @pytest.fixture(scope="module")
@@ -106,11 +119,7 @@ def _changed(changes: list[tuple[tuple[Any, ...], Any]]) -> dict[str, Any]:
 
 
 @bounded(40)
-@given(
-    changes=st.lists(
-        st.tuples(st.sampled_from(PATHS), st.sampled_from([*ODD_VALUES, "remove"])), min_size=1, max_size=2
-    )
-)
+@given(changes=st.lists(st.one_of(PLAUSIBLE, PLAUSIBLE, ODD), min_size=1, max_size=2))
 @example(changes=[(("traffic", "classes", 0, "rate"), "1000000000/s")])
 @example(changes=[(("traffic", "duration"), "1000000d")])
 def test_a_file_with_other_values_is_simulated_or_refused(
