@@ -89,7 +89,7 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     ([*POOL, "--max-model-len", "-5"], 3, ("--max-model-len -5",)),
     ([*POOL, "--max-num-seqs", "0"], 3, ("--max-num-seqs 0",)),
     ([*POOL, "--prompt", "131072"], 3, ("leaves no room for an answer",)),
-    ([*POOL, "--max-tokens", "100"], 3, ("give each cap its prompt",)),
+    ([*POOL, "--max-tokens", "100"], 3, ("give a --prompt for each --max-tokens",)),
     ([*POOL, "--kv-dtype", "fp7"], 3, ("'fp7' is not a KV type",)),
     ([*POOL, "--kv-dtype", "nvfp4"], 5, ("cannot tell",)),
     ([*POOL, "--engine", "vlm"], 3, ("'vlm' is not an engine",)),

@@ -284,7 +284,7 @@ def test_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out)["pool"]["tokens"] == 420_896
     for arguments, words in (
         (["calibrate", str(log), "--gpu", "h100", "--engine", "sglang"], "written by vllm"),
-        (["calibrate", str(log), "--gpu", "h100", "--start", "3"], "the log holds 1"),
+        (["calibrate", str(log), "--gpu", "h100", "--start", "3"], "the log has 1 start"),
         (["calibrate", str(log), "--gpu", "h100", "--output", str(out)], "exists"),
         (["calibrate", str(config), "--gpu", "h100"], "no start-up lines"),
         (["fit", str(config), "--calibration", str(log)], "not valid YAML"),

@@ -95,9 +95,9 @@ def test_a_start_up_logs_calibration_is_kept(run_file: Path) -> None:
     [
         (["--run", "{run}"], "needs the model"),
         (["--run", "{run}", "--model", "meta-llama/Llama-3.1-8B-Instruct"], "needs the GPU"),
-        (["server.log", "--run", "{run}"], "one after the other"),
-        (["server.log", "--traffic", "{traffic}"], "--traffic belongs to --run"),
-        (["--offline"], "neither a log nor a run"),
+        (["server.log", "--run", "{run}"], "cannot be combined"),
+        (["server.log", "--traffic", "{traffic}"], "--traffic is only for --run"),
+        (["--offline"], "no log or run"),
         (["--run", "{folder}", "--traffic", "{traffic}"], "is a folder"),
         (["--run", "{folder}/none.csv", "--traffic", "{traffic}"], "there is no"),
     ],

@@ -97,7 +97,7 @@ def test_classes_have_their_own_figures(name: str, measured: Measured) -> None:
 
 
 def test_a_figure_of_the_whole_has_no_class(measured: Measured) -> None:
-    with pytest.raises(InputError, match="a figure of the whole") as caught:
+    with pytest.raises(InputError, match="exists only for the whole") as caught:
         _judged(measured, "over_capacity_events: {class: chat, max: 0}")
     assert (caught.value.line, caught.value.key) == (24, "limits.over_capacity_events.class")
 
@@ -302,8 +302,8 @@ def test_a_plan_as_a_baseline_is_silent_on_what_it_does_not_hold(measured: Measu
     ("text", "words"),
     [
         ("", "is not JSON"),
-        ("[1]", "no answer of kvplan"),
-        ('{"schema": "kvplan.model"}', "no answer of kvplan"),
+        ("[1]", "is not the JSON of kvplan"),
+        ('{"schema": "kvplan.model"}', "is not the JSON of kvplan"),
         ('{"schema": "kvplan.check"}', "none of the figures"),
         ('{"schema": "kvplan.check", "figures": {"gpus": "many"}}', "none of the figures"),
         ('{"schema": "kvplan.simulation", "strategies": 3}', "none of the figures"),

@@ -87,7 +87,7 @@ def test_a_constraint_that_cannot_be_kept_is_exit_1(capsys: pytest.CaptureFixtur
     captured = capsys.readouterr()
     assert captured.out.startswith("No setting keeps the constraints")
     assert "would do (now 1)" in captured.out
-    assert "nothing is written" in captured.err
+    assert "nothing was written" in captured.err
     assert max(map(len, captured.out.splitlines())) <= 80
 
 
@@ -119,9 +119,9 @@ def test_write_without_a_file_prints_one(capsys: pytest.CaptureFixture[str], tmp
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--max-refused", "lots"], 3, "--max-refused lots is no share"),
-        (["--max-refused", "150%"], 3, "is no share"),
-        (["--max-truncated", "-1"], 3, "is no share"),
+        (["--max-refused", "lots"], 3, "--max-refused lots is not a share"),
+        (["--max-refused", "150%"], 3, "is not a share"),
+        (["--max-truncated", "-1"], 3, "is not a share"),
         (["--max-e2e-p99", "soon"], 3, "soon"),
         (["--max-e2e-p99", "0s"], 3, "not above zero"),
         (["--max-e2e-p99", "nan"], 3, "not above zero"),

@@ -50,7 +50,7 @@ def test_classes_that_are_charged_alike_share_a_row(capsys: pytest.CaptureFixtur
     [
         ("simulate - --seeds 2 --workers 1 --format json", TRAFFIC, '"blocks": 400'),
         ("trace - --format json", "arrival_s,prompt_tokens,output_tokens\n0,5,6\n1,7,8\n", '"requests": 2'),
-        ("recommend - --write", TRAFFIC, "--write needs the traffic file itself"),
+        ("recommend - --write", TRAFFIC, "--write needs a traffic file"),
     ],
 )
 def test_a_file_may_come_by_standard_input(arguments: str, given: str, said: str) -> None:
@@ -299,7 +299,7 @@ def test_an_endless_queue_and_a_limit_above_the_worst_case_are_said(
         ("--seeds", "1000000000", "more than 10,000"),
         ("--report", "report.docx", "name it *.html or *.md"),
         ("--plot", "nowhere/pool.png", "there is no folder"),
-        ("--plot", "pool.bmp", "pool.bmp is no picture"),
+        ("--plot", "pool.bmp", "pool.bmp is not a kind of picture"),
         ("--requests", "traffic.yaml", "traffic.yaml exists"),
     ],
 )

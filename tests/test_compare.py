@@ -311,8 +311,8 @@ def test_nothing_that_carries_is_the_answer_no(capsys: pytest.CaptureFixture[str
     [
         (("x/y", "--prompt", "5"), "compare needs GPUs"),
         (("--gpu", "h100", "--prompt", "5"), "no model was named"),
-        (("x/y", "--gpu", "h100", "--max-tokens", "5"), "without --prompt"),
-        (("--gpu", "h100", "--traffic", "traffic.yaml", "--prompt", "5"), "two loads"),
+        (("x/y", "--gpu", "h100", "--max-tokens", "5"), "--max-tokens needs --prompt"),
+        (("--gpu", "h100", "--traffic", "traffic.yaml", "--prompt", "5"), "cannot be combined"),
         (("x/y", "--gpu", "h101", "--prompt", "5"), "h101"),
         (("x/y", "--gpu", "h100", "--prompt", "0"), "--prompt 0"),
         (("x/y", "--gpu", "h100", "--tp", "0"), "--tensor-parallel"),

@@ -99,7 +99,7 @@ def read_baseline(path: Path) -> tuple[dict[str, float | None], bool]:
     schema = document.get("schema") if isinstance(document, dict) else None
     reader = _READERS.get(str(schema))
     if reader is None:
-        raise InputError(f"{file} is no answer of kvplan check, fit or simulate", hint=_HOW, file=file)
+        raise InputError(f"{file} is not the JSON of kvplan check, fit or simulate", hint=_HOW, file=file)
     complete = schema == "kvplan.check"
     found = {
         name: value
@@ -107,7 +107,7 @@ def read_baseline(path: Path) -> tuple[dict[str, float | None], bool]:
         if _is_number(value) or (value is None and complete)  # a check says what it could not have
     }
     if not found:
-        raise InputError(f"{file} holds none of the figures of a {schema} document", hint=_HOW, file=file)
+        raise InputError(f"{file} has none of the figures of a {schema} document", hint=_HOW, file=file)
     return found, complete
 
 

@@ -39,7 +39,7 @@ def _bounds(limit: Limit) -> Iterator[tuple[Bound, float]]:
 def _check_class(limit: Limit, file: str) -> None:
     if limit.class_name is not None and not MEASURES[limit.name].of_classes:
         raise InputError(
-            f"limits.{limit.name}: this is a figure of the whole, no class has its own",
+            f"limits.{limit.name}: this figure exists only for the whole, not for a class",
             hint="leave class out",
             file=file,
             line=limit.line,
@@ -52,7 +52,7 @@ def _judge(limit: Limit, bound: Bound, value: float, measured: Measured, *, stri
     if reading.value is None and measured.trouble is None and isinstance(MEASURES[limit.name], PlanMeasure):
         raise InputError(
             f"limits.{limit.name} cannot be judged: {reading.detail}",
-            hint="give what is missing, or remove the limit: what is not measured is no pass",
+            hint="give what is missing, or remove the limit: what is not measured does not pass",
             file=measured.traffic.file,
             line=limit.line,
             key=f"limits.{limit.name}",

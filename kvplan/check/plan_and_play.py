@@ -94,7 +94,7 @@ def parse_prices(texts: list[str], *, profiles_folder: str | Path | None = None)
             price = -1.0
         if not equals or not 0 <= price < 1e9:
             raise InputError(
-                f"--price {text!r} is not NAME=AMOUNT", hint="--price h100=2.50, of one GPU an hour", key="price"
+                f"--price {text!r} is not NAME=AMOUNT", hint="--price h100=2.50, for one GPU per hour", key="price"
             )
         found[load_gpu(name, extra_folder=profiles_folder).name] = price
     return found

@@ -74,7 +74,7 @@ def run(
     if measured_run is not None:
         if log is not None or start is not None:
             raise InputError(
-                "a log and a run are calibrated one after the other",
+                "a log and --run cannot be combined",
                 hint=f"kvplan calibrate --run {measured_run} --set deployment.calibration=FILE adds to a log's file",
                 key="run",
             )
@@ -87,7 +87,7 @@ def run(
         if misplaced is not None:
             option = f"--{misplaced.replace('_', '-')}"
             raise InputError(
-                f"{option} belongs to --run; a log says its own settings", hint=f"leave {option} out", key=misplaced
+                f"{option} is only for --run; a log has its own settings", hint=f"leave {option} out", key=misplaced
             )
         learnt = _from_log(
             readable(log),
@@ -101,7 +101,7 @@ def run(
             folder=folder,
         )
     else:
-        raise InputError("neither a log nor a run is named", hint="kvplan calibrate LOG, or --run FILE", key="log")
+        raise InputError("no log or run is named", hint="kvplan calibrate LOG, or --run FILE", key="log")
     if output is not None:
         write_file(output, learnt.calibration, force=force)
     if format == "json":
@@ -201,7 +201,7 @@ def _model_of(start: "EngineStart", log: Path) -> str:
             return inside
         raise InputError(
             f"the log's model is a folder of the engine's machine: {name}",
-            hint="name it: --model org/name, or the folder here",
+            hint="name it: --model org/name, or the folder on this machine",
             file=str(log),
             key="model",
         )
@@ -223,8 +223,8 @@ def _choose(starts: "list[EngineStart]", number: int | None, engine: str | None,
     if number is not None:
         if not 1 <= number <= len(starts):
             raise InputError(
-                f"--start {number}: the log holds {len(starts)}",
-                hint="without --start, the last that says something of memory",
+                f"--start {number}: the log has {len(starts)} start{'s' * (len(starts) != 1)}",
+                hint="without --start, the last one that says something about memory is used",
                 file=str(log),
                 key="start",
             )

@@ -52,7 +52,7 @@ def run(
 
     folder = options.profiles_folder(profiles)
     if against is not None and baseline is not None:
-        raise InputError("--against and --baseline are two bases", hint="give one of them", key="against")
+        raise InputError("--against and --baseline cannot be combined", hint="give one of them", key="against")
     if output is not None:
         check_free(output, force=force)
     changed = options.changes(set_keys, policy=policy, duration=duration, calibration=calibration)

@@ -127,12 +127,16 @@ def _load(
     """The traffic file, or the shape: one of them."""
     if traffic is not None:
         if prompt is not None or max_tokens is not None or concurrency is not None:
-            raise InputError("--traffic and a shape are two loads", hint="give one of them", key="traffic")
+            raise InputError(
+                "--traffic and --prompt, --max-tokens or --concurrency cannot be combined",
+                hint="give one of them",
+                key="traffic",
+            )
         from kvplan.traffic.load import load_traffic
 
         return load_traffic(traffic, profiles_folder=folder)
     if prompt is None and max_tokens is not None:
-        raise InputError("--max-tokens without --prompt is no shape", hint="--prompt 4000", key="prompt")
+        raise InputError("--max-tokens needs --prompt", hint="--prompt 4000", key="prompt")
     from kvplan.compare import ShapeLoad
 
     return ShapeLoad(

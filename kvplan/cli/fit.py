@@ -147,8 +147,8 @@ def _shapes(
 
     if len(caps) > len(prompts):
         raise InputError(
-            f"{len(caps)} × --max-tokens for {len(prompts)} × --prompt",
-            hint="give each cap its prompt",
+            f"--max-tokens is given {len(caps)} ×, --prompt only {len(prompts)} ×",
+            hint="give a --prompt for each --max-tokens",
             key="max_tokens",
         )
     padded = [*caps, *[default_cap] * (len(prompts) - len(caps))]

@@ -163,6 +163,6 @@ def _value(key: str, text: str) -> object:
         value: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InputError(
-            f"--set {key}={text}: the value is not YAML", hint=f"--set '{key}=VALUE', one value", key="set"
+            f"--set {key}={text}: the value is not YAML", hint=f"--set '{key}=VALUE', with a single value", key="set"
         ) from error
     return value

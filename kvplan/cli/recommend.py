@@ -64,9 +64,9 @@ def run(
     from kvplan.sweep import cluster_executor
 
     if output is not None and not write:
-        raise InputError("--output is where --write puts the traffic file", hint="add --write", key="output")
+        raise InputError("--output is only for --write", hint="add --write", key="output")
     if write and traffic == "-":
-        raise InputError("--write needs the traffic file itself, not standard input", hint="give its path", key="write")
+        raise InputError("--write needs a traffic file, not standard input", hint="give its path", key="write")
     if output is not None:
         check_free(output, force=force)
     folder = options.profiles_folder(profiles)
@@ -93,9 +93,9 @@ def run(
         )
     written = _written(advice) if write and advice.feasible else None
     if write and written is None:
-        talk("nothing is written: no setting keeps the constraints")
+        talk("nothing was written: no setting keeps the constraints")
     elif write and changed:
-        talk(f"only the answer is written; not what was tried by hand: {', '.join(changed)}")
+        talk(f"only the answer is written, without the overrides of this run: {', '.join(changed)}")
     if written is not None and output is not None:
         write_file(output, written, force=force)
         _warn_of_traces(advice, output)
@@ -128,7 +128,7 @@ def _warn_of_traces(advice: "Advice", output: Path) -> None:
     """Warn that a trace is looked for beside the file that names it."""
     replays = any(entry.trace is not None for entry in advice.traffic.classes)
     if replays and output.resolve().parent != Path(advice.traffic.file).resolve().parent:
-        talk(f"the traces that {output} names are looked for beside it")
+        talk(f"traces named in {output} are looked for in its folder")
 
 
 def _share(text: str | None, option: str) -> float | None:
@@ -141,7 +141,7 @@ def _share(text: str | None, option: str) -> float | None:
     except ValueError:
         value = -1.0
     if rest or not 0 <= value <= 1:
-        raise InputError(f"{option} {text} is no share", hint=f"{option} 1% or {option} 0.01", key=option)
+        raise InputError(f"{option} {text} is not a share", hint=f"{option} 1% or {option} 0.01", key=option)
     return value
 
 

@@ -151,7 +151,7 @@ def _check_files(requests: Path | None, plot: Path | None, report: Path | None, 
 
         check_drawable(plot)
     if report is not None and report.suffix.lower() not in _REPORTS:
-        raise InputError(f"{report} is no report", hint="name it *.html or *.md", file=str(report))
+        raise InputError(f"{report} is not a kind of report", hint="name it *.html or *.md", file=str(report))
 
 
 def _budgeted(result: "Simulation", *, offline: bool, profiles_folder: Path | None) -> "Fit | None":

@@ -114,7 +114,7 @@ def _check_prices(traffic: Traffic, unpriced: Sequence[str]) -> None:
     limit = next((one for one in traffic.limits if one.name == "cost_per_hour"), None)
     if limit is not None and unpriced:
         raise InputError(
-            f"limits.cost_per_hour cannot be judged: no price is known of {', '.join(unpriced)}",
+            f"limits.cost_per_hour cannot be judged: no price is known for {', '.join(unpriced)}",
             hint=" ".join(f"--price {name}=2.50" for name in unpriced),
             file=traffic.file,
             line=limit.line,
@@ -128,7 +128,7 @@ def _check_the_load(load: ShapeLoad | Traffic, found: Sequence[Candidate]) -> No
     if isinstance(load, Traffic) and len(details) == 1 and all(one.verdict == "impossible" for one in found):
         raise InputError(
             f"no candidate can be played: {details.pop()}",
-            hint=f"mend {load.file}, or name another with --traffic",
+            hint=f"correct {load.file}, or name another file with --traffic",
             file=load.file,
         )
 

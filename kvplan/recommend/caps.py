@@ -32,7 +32,7 @@ def constraints(traffic: Traffic, given: Mapping[str, float | None]) -> tuple[Co
     limits = Constraints(**bounds)
     for key, share in (("max_truncated", limits.max_truncated_share), ("max_refused", limits.max_refused_share)):
         if not 0 <= share <= 1:
-            raise InputError(f"{key} is a share between 0 and 1, not {share}", hint=f"{key}: 0.01 or 1%", key=key)
+            raise InputError(f"{key} must be a share between 0 and 1, not {share}", hint=f"{key}: 0.01 or 1%", key=key)
     late_s = limits.max_e2e_p99_s
     if late_s is not None and not (late_s > 0 and isfinite(late_s)):
         raise InputError(f"max_e2e_p99 of {late_s:g} s is not above zero", hint="--max-e2e-p99 30s", key="max_e2e_p99")

@@ -72,7 +72,7 @@ def _source(metrics: Metrics, path: Path) -> str:
     if not found:
         raise InputError(
             f"{path} holds no metrics of vLLM, SGLang or kvplan gateway",
-            hint="curl -s http://localhost:8000/metrics > metrics.txt, of the engine or of the gateway",
+            hint="save them: curl -s http://localhost:8000/metrics > metrics.txt, from the engine or the gateway",
             file=str(path),
         )
     return " and ".join(found)

@@ -61,7 +61,9 @@ def recommend(
     )
     if not 0 <= count_error_share < 1:
         raise InputError(
-            f"a counting error of {count_error_share:g} is no share below 1", hint="--count-error 5%", key="count_error"
+            f"a counting error of {count_error_share:g} is not a share below 1",
+            hint="--count-error 5%",
+            key="count_error",
         )
     options = RunOptions(
         seeds=seeds,
@@ -96,7 +98,7 @@ def recommend(
     start = replace(start, fraction=safety.safety_fraction if seen is None else seen.safety_fraction)
     if start.fraction <= 0:
         raise InputError(
-            f"{start.strategy} preempts at every share of this pool, so no safety fraction can be recommended",
+            f"{start.strategy} preempts at every safety fraction of this pool, so none can be recommended",
             hint="set admission.policy: worst_case_default_cap",
             file=traffic.file,
             key="admission.policy",

@@ -32,7 +32,7 @@ def recommended_text(text: str, file: str, *, safety_fraction: float, default_ma
         admission = None
     if not isinstance(admission, dict) or any(str(admission.get(key)) != value for key, value in settings.items()):
         raise InputError(
-            "the file's admission block is written in a way that cannot be edited",
+            "the file's admission block is in a form that cannot be edited automatically",
             hint=f"set {', '.join(f'admission.{key}: {value}' for key, value in settings.items())} by hand",
             file=file,
             key="admission",

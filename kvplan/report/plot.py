@@ -35,7 +35,9 @@ def check_drawable(path: Path) -> None:
     """InputError for an unknown kind of picture or without Matplotlib; asked before the work begins."""
     if path.suffix.lower() not in KINDS:
         raise InputError(
-            f"{path} is no picture", hint=f"name it {', '.join(f'*{kind}' for kind in KINDS)}", file=str(path)
+            f"{path} is not a kind of picture",
+            hint=f"name it {', '.join(f'*{kind}' for kind in KINDS)}",
+            file=str(path),
         )
     try:
         import matplotlib as mpl  # noqa: F401 - only whether it is there
