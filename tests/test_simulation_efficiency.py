@@ -9,7 +9,7 @@ import pytest
 
 from kvplan.errors import InputError
 from kvplan.simulation.backend import Backend, build_backend
-from kvplan.simulation.efficiency import fit_efficiency, play
+from kvplan.simulation.efficiency import fit_efficiency, replay
 from kvplan.simulation.measured_run import MeasuredRun, read_measured_run
 from kvplan.simulation.step_time import at_efficiency
 from kvplan.traffic.load import parse_traffic
@@ -34,7 +34,7 @@ def served(backend: Backend, efficiency: float, count: int = 120) -> MeasuredRun
         first_token_s=np.zeros(count),
         finish_s=np.zeros(count),
     )
-    rows = play(empty, replace(backend, service=at_efficiency(backend.service, efficiency)))
+    rows = replay(empty, replace(backend, service=at_efficiency(backend.service, efficiency)))
     return replace(empty, first_token_s=rows.first_token_s, finish_s=rows.finish_s)
 
 

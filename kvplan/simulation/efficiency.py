@@ -97,14 +97,14 @@ def fit_efficiency(run: MeasuredRun, backend: Backend) -> EfficiencyFit:
     part = round(len(run) * FITTED_SHARE)
     first, rest = slice(0, part), slice(part, len(run))
 
-    def played(efficiency: float) -> RequestRows:
-        return play(run, replace(backend, service=at_efficiency(backend.service, efficiency)))
+    def replayed(efficiency: float) -> RequestRows:
+        return replay(run, replace(backend, service=at_efficiency(backend.service, efficiency)))
 
     def too_slow(efficiency: float) -> float:
-        return compare(run, played(efficiency), first).e2e.error_share
+        return compare(run, replayed(efficiency), first).e2e.error_share
 
     efficiency = round(_root(too_slow), 4)
-    rows = played(efficiency)
+    rows = replayed(efficiency)
     return EfficiencyFit(
         efficiency=efficiency,
         backend=replace(backend, service=at_efficiency(backend.service, efficiency)),
@@ -112,9 +112,9 @@ def fit_efficiency(run: MeasuredRun, backend: Backend) -> EfficiencyFit:
         skipped=run.skipped,
         fitted=compare(run, rows, first),
         rest=compare(run, rows, rest),
-        unfitted=compare(run, played(EFFICIENCY), rest),
-        unfitted_slow=compare(run, played(EFFICIENCY / (1.0 + BAND_SHARE)), rest),
-        unfitted_fast=compare(run, played(EFFICIENCY / (1.0 - BAND_SHARE)), rest),
+        unfitted=compare(run, replayed(EFFICIENCY), rest),
+        unfitted_slow=compare(run, replayed(EFFICIENCY / (1.0 + BAND_SHARE)), rest),
+        unfitted_fast=compare(run, replayed(EFFICIENCY / (1.0 - BAND_SHARE)), rest),
         preemptions=int(rows.preemptions.sum()),
         running_peak=_peak(rows.first_token_s, rows.finish_s),
         running_peak_measured=_peak(run.first_token_s, run.finish_s),
@@ -151,7 +151,7 @@ def _root(too_slow: Callable[[float], float]) -> float:
     return 2.0 / (low + high)
 
 
-def play(run: MeasuredRun, backend: Backend) -> RequestRows:
+def replay(run: MeasuredRun, backend: Backend) -> RequestRows:
     """The requests of the run in the simulated engine, all admitted; each asks for the answer that it got.
 
     Of several replicas the one with the fewest requests takes the next, as vLLM's own load balancer does.

@@ -59,11 +59,11 @@ from kvplan.simulation.kernel.state import (
 from kvplan.simulation.kernel.waiting import first_waiting
 
 
-def next_change_s(head: int, seats: int, st: Ints, rows: Rows) -> float:
+def next_change_s(head: int, free_slots: int, st: Ints, rows: Rows) -> float:
     """When the next request finds a free slot, or is abandoned: batches formed from then on differ."""
     time, moment = rows[1], rows[3]
     change_s = inf
-    if head < 0 and seats > 0 and st[QUEUE_HEAD] >= 0:
+    if head < 0 and free_slots > 0 and st[QUEUE_HEAD] >= 0:
         change_s = time[moment[ADMITTED] + st[QUEUE_HEAD]]
     if st[LEFT_HEAD] >= 0:
         change_s = min(change_s, time[moment[FINISH] + st[LEFT_HEAD]])
@@ -159,13 +159,13 @@ def advance(
             return
 
         head = first_waiting(now_s, st, conf, rows, pool)
-        seats = conf[MAX_SEQS] - st[RUNNING]
+        free_slots = conf[MAX_SEQS] - st[RUNNING]
         ordered = 1 if conf[IDENTITIES] or conf[LONG_PREFILL] or st[PREFILLS] > 1 else 0
-        if st[PREFILLS] > 0 or (head >= 0 and seats > 0 and st[BLOCKED] == 0):
+        if st[PREFILLS] > 0 or (head >= 0 and free_slots > 0 and st[BLOCKED] == 0):
             form_batch(now_s, ordered, st, ck, heap, conf, cost, shape, slots, rows, pool)
             continue
 
-        change_s = next_change_s(head, seats, st, rows)
+        change_s = next_change_s(head, free_slots, st, rows)
         if st[DECODING] == 0:
             if lag and st[LATE] == 0:
                 st[LATE] = 1

@@ -103,14 +103,14 @@ def cache_layout(engine: EngineSetup, arrays: Arrays) -> Layout:
     )
 
 
-def slot_rows(seats: int, kinds: int, replicas: int, arrays: Arrays) -> tuple[Any, tuple[int, ...]]:
+def slot_rows(max_seqs: int, kinds: int, replicas: int, arrays: Arrays) -> tuple[Any, tuple[int, ...]]:
     """The slots of every replica's running list, all empty, and where their fields begin."""
-    field = [*offsets(state.SLID, seats), state.SLID * seats, state.SLID * seats + seats * kinds]
-    row = np.zeros(field[-1] + max(1, seats * kinds), np.int64)
+    field = [*offsets(state.SLID, max_seqs), state.SLID * max_seqs, state.SLID * max_seqs + max_seqs * kinds]
+    row = np.zeros(field[-1] + max(1, max_seqs * kinds), np.int64)
     for name in (state.END_AT, state.SLIDE_AT):
-        row[field[name] : field[name] + seats] = -1
-    row[field[state.NEXT_SLIDING] : field[state.NEXT_SLIDING] + seats] = -2
-    row[field[state.NEXT_SLOT] : field[state.NEXT_SLOT] + seats] = [*range(1, seats), -1]
+        row[field[name] : field[name] + max_seqs] = -1
+    row[field[state.NEXT_SLIDING] : field[state.NEXT_SLIDING] + max_seqs] = -2
+    row[field[state.NEXT_SLOT] : field[state.NEXT_SLOT] + max_seqs] = [*range(1, max_seqs), -1]
     return arrays.of(np.tile(row, (replicas, 1))), tuple(field)
 
 
@@ -155,10 +155,10 @@ class Identities:
         return arrays.of(np.concatenate((book.reshape(-1), self.links))), self.table, numbers
 
 
-def no_identities(seats: int, replicas: int, arrays: Arrays) -> Identities:
+def no_identities(max_seqs: int, replicas: int, arrays: Arrays) -> Identities:
     """Placeholders, except for the blocks that preempted requests would find again: two places a slot."""
     return Identities(
-        cells=arrays.of(np.zeros((replicas, 2 * seats))),
+        cells=arrays.of(np.zeros((replicas, 2 * max_seqs))),
         book=np.zeros((state.NODES, 0), np.int64),
         links=np.zeros(1, np.int64),
         table=arrays.table(),
@@ -167,7 +167,7 @@ def no_identities(seats: int, replicas: int, arrays: Arrays) -> Identities:
 
 
 def identities(
-    requests: Requests, answer: Integers, engine: EngineSetup, seats: int, replicas: int, arrays: Arrays
+    requests: Requests, answer: Integers, engine: EngineSetup, max_seqs: int, replicas: int, arrays: Arrays
 ) -> Identities:
     """A free queue of all usable blocks in order, none with content, and the numbers of what prompts hold."""
     block = engine.layout.groups[0].block_tokens
@@ -176,8 +176,8 @@ def identities(
     cells = root + 1
     width = int((-(-(requests.prompt_tokens + answer) // block)).max(initial=0)) + 2
     at = [*offsets(state.BLOCK_TABLE, cells), state.BLOCK_TABLE * cells]
-    at += [at[-1] + seats * width, at[-1] + seats * width + seats]
-    row = np.zeros(at[-1] + seats, np.int64)
+    at += [at[-1] + max_seqs * width, at[-1] + max_seqs * width + max_seqs]
+    row = np.zeros(at[-1] + max_seqs, np.int64)
     behind, ahead = row[:cells], row[cells : 2 * cells]
     behind[:], ahead[:] = np.arange(1, cells + 1), np.arange(-1, cells - 1)
     behind[root], ahead[first] = (first, root)
@@ -273,12 +273,12 @@ def front_door(door: FrontDoor, arrays: Arrays) -> tuple[Any, Any, Any, Any]:
 
 
 def engine_settings(
-    engine: EngineSetup, door: FrontDoor, watch: Watch, *, usable: int, seats: int, identities: bool, caches: bool
+    engine: EngineSetup, door: FrontDoor, watch: Watch, *, usable: int, max_seqs: int, identities: bool, caches: bool
 ) -> tuple[state.Conf, state.Cost]:
     """The engine's settings, and the constants of a step with the watched time."""
     conf = (
         engine.max_num_batched_tokens,
-        seats,
+        max_seqs,
         engine.max_model_len,
         engine.long_prefill_tokens,
         int(engine.chunked_prefill),

@@ -162,18 +162,18 @@ def _run(
     has_identities = caches and requests.chain is not None
     arrays = Arrays(compiled=compiled)
     count, replicas = len(requests.arrival_s), door.replicas
-    seats = max(1, min(engine.max_num_seqs, engine.max_num_batched_tokens, count))
+    max_seqs = max(1, min(engine.max_num_seqs, engine.max_num_batched_tokens, count))
     usable = usable_blocks(engine.layout, engine.blocks)
     if not engine.reserves_whole_input:
         _check_longest(requests, engine, usable)
     layout = cache_layout(engine, arrays)
-    slots, field = slot_rows(seats, layout.numbers[state.KINDS_NUMBER], replicas, arrays)
+    slots, field = slot_rows(max_seqs, layout.numbers[state.KINDS_NUMBER], replicas, arrays)
     states, clocks = engine_rows(usable, replicas, arrays)
-    pool = no_identities(seats, replicas, arrays)
+    pool = no_identities(max_seqs, replicas, arrays)
     if has_identities:
-        pool = identities(requests, _answers(requests, slice(None), engine)[0], engine, seats, replicas, arrays)
+        pool = identities(requests, _answers(requests, slice(None), engine)[0], engine, max_seqs, replicas, arrays)
     conf, cost = engine_settings(
-        engine, door, watch, usable=usable, seats=seats, identities=has_identities, caches=caches
+        engine, door, watch, usable=usable, max_seqs=max_seqs, identities=has_identities, caches=caches
     )
     engines = (states, clocks, slots, arrays.of(np.zeros((replicas, layout.ring_places))), pool.cells)
     setup = (conf, cost, layout.numbers, layout.form, field)

@@ -1,4 +1,4 @@
-"""The kernel's state: which number stands where in which list, and the two structures that order requests.
+"""The kernel's state: which number is where in which list, and the two structures that order requests.
 
 Numbers that belong together share one list (an array where the kernel is compiled) with named places, because every
 list that is passed from one function to another costs time. A list of requests is a column that names the next one;
