@@ -43,6 +43,18 @@ def unreadable(path: object, error: Exception) -> InputError:
     )
 
 
+def without_user_info(url: str) -> str:
+    """``url`` without a user and password, as messages show it; also where it is malformed.
+
+    >>> without_user_info("https://me:p@ss/word@hub.example.org/models")
+    'https://hub.example.org/models'
+    >>> without_user_info("me:secret@hub")
+    'hub'
+    """
+    scheme, separator, rest = url.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2]
+
+
 class ModelUnavailableError(KvplanError):
     """The model is not available: not found, gated, or offline and not cached."""
 

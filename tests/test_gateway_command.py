@@ -63,7 +63,9 @@ def traffic(tmp_path: Path) -> str:
         (["--ledger-lease", "10ms"], "too short to be renewed"),
         (["--grace", "soon"], "not a duration"),
         (["--body-memory", "1MiB"], "less than one body"),
-        (["--upstream", "http://me:secret@x"], "not the address of a server"),
+        (["--upstream", "http://me:secret@x"], "must not contain a user name or password"),
+        (["--upstream", "ftp://me:secret@x"], "'ftp://x' is not the address of a server"),
+        (["--upstream", "http://me:secret@x:99999"], "not the address of a server"),
         (["--body-limit", "many"], "not an amount of memory"),
         (["--image-tokens", "0"], "image-tokens"),
         (["--upstream", "http://127.0.0.1:9"], "does not answer"),
@@ -84,7 +86,7 @@ def test_a_wrong_option_is_reported_in_one_sentence(
     error = capsys.readouterr().err
     assert told in error
     assert "Traceback" not in error
-    assert "secret" not in error or "--upstream" in arguments
+    assert "secret" not in error
 
 
 def test_a_port_in_use_is_reported(traffic: str, capsys: pytest.CaptureFixture[str]) -> None:

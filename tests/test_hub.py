@@ -292,11 +292,21 @@ def test_offline_and_not_cached_asks_nothing(
 
 
 def test_nobody_listens(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_ENDPOINT", "http://me:secret@127.0.0.1:9")  # a password is never shown
     error = failure()
     assert error.message == "the Hub at http://127.0.0.1:9 cannot be reached: Connection refused"
     assert error.hint is not None
     assert "HF_ENDPOINT" in error.hint
+
+
+@pytest.mark.parametrize("written", ["me:secret@hub", "http://me:secret@hub:port", "http://me:secret@"])
+def test_an_endpoint_that_is_no_url_is_shown_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", written)
+    with pytest.raises(InputError, match=r"^HF_ENDPOINT is '[^@]*', not a URL$") as caught:
+        fetch_facts("org/open")
+    assert "secret" not in caught.value.message
 
 
 def test_the_five_causes_are_five_messages(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:

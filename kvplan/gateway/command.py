@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from kvplan.errors import InputError
+from kvplan.errors import InputError, without_user_info
 from kvplan.gateway.admission import GatewayPlan, OwnLedger, WeightedLedger, gateway_plan
 from kvplan.gateway.app import Gateway, GatewayOptions
 from kvplan.gateway.engine_queries import check_pool, fetch_reported_pool
@@ -34,13 +34,19 @@ def _check(options: GatewayOptions) -> None:
     try:
         parts = urlsplit(options.upstream)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        is_address = is_address and options.upstream.isascii() and parts.username is None
+        is_address = is_address and options.upstream.isascii()
     except ValueError:
         is_address = False
     if not is_address or parts.query or parts.fragment:
         raise InputError(
-            f"--upstream {options.upstream!r} is not the address of a server",
+            f"--upstream {without_user_info(options.upstream)!r} is not the address of a server",
             hint="--upstream http://127.0.0.1:8000",
+            key="--upstream",
+        )
+    if parts.username is not None:
+        raise InputError(
+            "--upstream must not contain a user name or password",
+            hint=f"--upstream {without_user_info(options.upstream)}; the gateway passes on what clients authenticate with",
             key="--upstream",
         )
     if options.server == "granian" and importlib.util.find_spec("granian") is None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvplan.errors import ModelUnavailableError
+from kvplan.errors import ModelUnavailableError, without_user_info
 
 
 class HubUnavailableError(ModelUnavailableError):
@@ -39,8 +39,12 @@ class Asked:
     with_token: bool
 
     @property
+    def shown_endpoint(self) -> str:
+        return without_user_info(self.endpoint)
+
+    @property
     def page(self) -> str:
-        return f"{self.endpoint}/{self.model_id}"
+        return f"{self.shown_endpoint}/{self.model_id}"
 
     @property
     def name(self) -> str:
@@ -70,7 +74,7 @@ def unreachable(asked: Asked, what: str) -> HubUnavailableError:
         else "set HF_ENDPOINT (a mirror) or HTTPS_PROXY, or use --offline for the cache and bundled models"
     )
     return HubUnavailableError(
-        f"the Hub at {asked.endpoint} cannot be reached: {what}",
+        f"the Hub at {asked.shown_endpoint} cannot be reached: {what}",
         hint=f"{way}; {_LOCAL}",
         reason="the Hub cannot be reached",
     )
@@ -79,7 +83,7 @@ def unreachable(asked: Asked, what: str) -> HubUnavailableError:
 def timed_out(asked: Asked, seconds: float) -> HubUnavailableError:
     """Connected, but no answer in time."""
     return HubUnavailableError(
-        f"the Hub at {asked.endpoint} did not answer within {seconds:g} s",
+        f"the Hub at {asked.shown_endpoint} did not answer within {seconds:g} s",
         hint=f"try again, allow more (HF_HUB_DOWNLOAD_TIMEOUT=60), use a mirror (HF_ENDPOINT) or --offline; {_LOCAL}",
         reason="the Hub timed out",
     )
@@ -88,7 +92,7 @@ def timed_out(asked: Asked, seconds: float) -> HubUnavailableError:
 def broken_off(asked: Asked, file: str, what: str) -> HubUnavailableError:
     """A body that ends early, or something other than the requested file (a proxy's page)."""
     return HubUnavailableError(
-        f"{asked.endpoint} sent no usable {file}: the download broke off, or a proxy answered: {what}",
+        f"{asked.shown_endpoint} sent no usable {file}: the download broke off, or a proxy answered: {what}",
         hint=f"try again, or see what {asked.page} shows in a browser; {_LOCAL}",
         reason="the Hub's answer was cut short",
     )
@@ -136,7 +140,7 @@ def refused(asked: Asked, status: int, headers: Mapping[str, str]) -> HubUnavail
         )
     kind = "failed" if status >= 500 else "sent an unexpected answer"
     return HubUnavailableError(
-        f"the Hub at {asked.endpoint} {kind} ({status}){f': {said}' if said else ''}",
+        f"the Hub at {asked.shown_endpoint} {kind} ({status}){f': {said}' if said else ''}",
         hint=f"try again later, or use --offline for the cache and bundled models; {_LOCAL}",
         reason=f"the Hub answered {status}",
     )
@@ -170,6 +174,6 @@ def _not_found(asked: Asked, code: str) -> HubUnavailableError:
         message = f"{asked.model_id} has no revision {asked.revision!r} (404)"
         hint = f"its branches and tags are on {asked.page}/tree/main; without @{asked.revision} main is used"
     else:
-        message = f"there is no model {asked.model_id} at {asked.endpoint} (404)"
-        hint = f"check the name on {asked.endpoint}/models; {_LOCAL}"
+        message = f"there is no model {asked.model_id} at {asked.shown_endpoint} (404)"
+        hint = f"check the name on {asked.shown_endpoint}/models; {_LOCAL}"
     return HubUnavailableError(message, hint=hint, reason="the Hub answered 404", catalogue_may_answer=False)

@@ -31,7 +31,7 @@ class Session:
     @property
     def hub_name(self) -> str:
         """The Hub, or the mirror in its place, as shown to the user."""
-        return "Hub" if self.asked.endpoint == _PUBLIC_HUB else f"Hub at {self.asked.endpoint}"
+        return "Hub" if self.asked.endpoint == _PUBLIC_HUB else f"Hub at {self.asked.shown_endpoint}"
 
     @contextmanager
     def get(self, url: str, file: str, headers: Mapping[str, str] | None = None) -> Iterator[Any]:
@@ -133,11 +133,15 @@ def _probe(asked: Asked, timeout_s: float) -> None:
     if any(os.environ.get(name) for name in _PROXIES):
         return
     parts = urlsplit(asked.endpoint)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        port = None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or port is None:
         raise InputError(
-            f"HF_ENDPOINT is {asked.endpoint!r}, not a URL", hint="write it like HF_ENDPOINT=https://hub.example.org"
+            f"HF_ENDPOINT is {asked.shown_endpoint!r}, not a URL",
+            hint="write it like HF_ENDPOINT=https://hub.example.org",
         )
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     seconds = min(timeout_s, _LONGEST_PROBE_S)
     try:
         socket.create_connection((parts.hostname, port), timeout=seconds).close()
