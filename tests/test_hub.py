@@ -300,9 +300,7 @@ def test_nobody_listens(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("written", ["me:secret@hub", "http://me:secret@hub:port", "http://me:secret@"])
-def test_an_endpoint_that_is_no_url_is_shown_without_its_password(
-    monkeypatch: pytest.MonkeyPatch, written: str
-) -> None:
+def test_an_endpoint_that_is_not_a_url_hides_its_password(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
     monkeypatch.setenv("HF_ENDPOINT", written)
     with pytest.raises(InputError, match=r"^HF_ENDPOINT is '[^@]*', not a URL$") as caught:
         fetch_facts("org/open")

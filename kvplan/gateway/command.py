@@ -46,7 +46,7 @@ def _check(options: GatewayOptions) -> None:
     if parts.username is not None:
         raise InputError(
             "--upstream must not contain a user name or password",
-            hint=f"--upstream {without_user_info(options.upstream)}; the gateway passes on what clients authenticate with",
+            hint=f"--upstream {without_user_info(options.upstream)}; clients' own keys are passed on",
             key="--upstream",
         )
     if options.server == "granian" and importlib.util.find_spec("granian") is None:
