@@ -19,7 +19,8 @@ from kvplan.cli import main
 from kvplan.engine_logs import EngineStart, read_starts
 from kvplan.engine_logs.lines import clean_lines
 from kvplan.engines import parse_engine
-from kvplan.engines.base import Deployment
+from kvplan.engines.base import BudgetTerm
+from kvplan.engines.deployment import Deployment
 from kvplan.errors import InputError, KvplanError
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
@@ -524,6 +525,23 @@ def test_a_log_of_a_larger_gpu_is_noticed() -> None:
     assert "log-takes-more-than-there-is" in [each.code for each in found.findings]
 
 
+def test_weights_far_below_those_planned_are_noticed() -> None:
+    """8.03 B parameters are 15.0 GiB in bf16, and 8.5 GiB in fp8 with the embedding and the head left in bf16."""
+    start = start_of(vllm_log(ROW))
+    for weight_bytes, is_noticed in ((15 * GIB, False), (17 * GIB // 2, True)):
+        found = calibrate(replace(start, weight_bytes=weight_bytes), model(), H100).findings
+        assert ("log-weights-are-few" in [each.code for each in found]) == is_noticed
+
+
+def test_a_term_that_is_corrected_below_zero_says_why() -> None:
+    """The log's remainder goes to one of the terms that it does not print, which may be smaller than that."""
+    term = BudgetTerm(name="non_torch", bytes=100, formula="CUDA context")
+    assert term.corrected(-40).formula == "CUDA context; corrected by a log"
+    assert term.corrected(-140) == replace(
+        term, bytes=-40, formula="CUDA context; corrected by a log, for all terms that it does not print"
+    )
+
+
 def test_a_window_that_the_engine_served_is_taken_from_the_log() -> None:
     """An override of the config (``--hf-overrides`` with a rope scaling) lengthens the window that the config has."""
     found = calibrate(start_of(vllm_log(ROW)), model(max_position_embeddings=8192), H100)
@@ -532,13 +550,14 @@ def test_a_window_that_the_engine_served_is_taken_from_the_log() -> None:
 
 
 def test_what_a_log_leaves_open_is_said() -> None:
-    """A quantised checkpoint under its base model's name, TensorRT-LLM's KV type, V0 without a release."""
+    """A quantised checkpoint under its base model's name, TensorRT-LLM's KV type, a missing release."""
     quantised = replace(start_of(vllm_log(ROW)), quantization="compressed-tensors")
     headless = start_of("\n".join(line for line in V0.splitlines() if "0.7.3" not in line))
     for start, code in (
         (quantised, "log-weights-are-quantised"),
         (start_of(TRT), "kv-type-inferred"),
         (replace(headless, kv_bytes=None), "release-inferred"),
+        (replace(start_of(vllm_log(ROW)), version=None), "release-not-in-log"),
         (replace(start_of(vllm_log(ROW)), has_lora=True), "adapters-in-log"),
     ):
         said = [each.code for each in calibrate(start, model(), H100, weight_bytes=15 * GIB).findings]

@@ -4,13 +4,18 @@ from collections.abc import Iterator, Sequence
 
 from kvplan.capacity import Fit
 from kvplan.engine_logs import EngineStart, Refusal
-from kvplan.engines.base import Deployment, Finding
+from kvplan.engines import engine_of
+from kvplan.engines.base import Finding
+from kvplan.engines.deployment import Deployment
 from kvplan.errors import InputError
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.units import GIB, format_bytes
 
 _ROUNDED_BYTES = GIB // 10
 """What figures of two digits can be off by, summed up."""
+
+_FEW_WEIGHTS = 0.75
+"""An 8-bit checkpoint is about half of a 16-bit one, and its embedding is often not quantised."""
 
 
 def nothing_measured(start: EngineStart) -> InputError:
@@ -59,6 +64,15 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
             f"that of {start.version}",
             hint="give the log from the engine's first line on",
         )
+    default_release = engine_of(start.engine).default_release
+    if start.version is None and default_release is not None:
+        yield Finding(
+            code="release-not-in-log",
+            severity="info",
+            message="the log does not print the engine's release: the plan follows the rules of "
+            f"{'.'.join(map(str, default_release))}",
+            hint="give the log from the engine's first line on",
+        )
     if gpu is None:
         yield Finding(
             code="gpu-not-said",
@@ -81,6 +95,8 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
             message=f"the log's weights are quantised ({start.quantization}), those of {planned.model.id} are not",
             hint="name the quantised checkpoint with --model, or give its size: --weights-bytes",
         )
+    elif start.engine != "llama.cpp" and start.weight_bytes is not None and deployment.weight_bytes is None:
+        yield from _few_weights(start.weight_bytes, planned)
     if start.layers_on_gpu is not None and start.layers is not None and start.layers_on_gpu < start.layers:
         yield Finding(
             code="layers-on-the-host",
@@ -100,6 +116,20 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
             code="adapters-in-log",
             severity="warning",
             message="the engine ran with LoRA adapters: its figures include their memory, the plan does not",
+        )
+
+
+def _few_weights(logged_bytes: int, planned: Fit) -> Iterator[Finding]:
+    """Weights far below those planned, where the log does not say why."""
+    budget = planned.plan.budget
+    planned_bytes = 0 if budget is None else sum(term.bytes for term in budget.terms if term.sort == "weight")
+    if logged_bytes < _FEW_WEIGHTS * planned_bytes:
+        yield Finding(
+            code="log-weights-are-few",
+            severity="warning",
+            message=f"the log's weights are {format_bytes(logged_bytes)}, those planned for {planned.model.id} "
+            f"{format_bytes(planned_bytes)} per GPU: the log is of a quantised checkpoint, or of more GPUs than said",
+            hint="name the quantised checkpoint with --model, or give its size (--weights-bytes) or the GPUs (--tp)",
         )
 
 

@@ -159,6 +159,14 @@ class BudgetTerm:
         """Its kind, whatever the engine calls it."""
         return term_sort(self.name)
 
+    def corrected(self, added_bytes: int) -> Self:
+        """This term changed by what a log adds to it. It may fall below zero: a log that prints several terms as one
+        corrects one of them for all.
+        """
+        changed = self.bytes + added_bytes
+        why = "corrected by a log" if changed >= 0 else "corrected by a log, for all terms that it does not print"
+        return replace(self, bytes=changed, formula=f"{self.formula}; {why}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -183,12 +191,7 @@ class Budget:
         if not corrections:
             return self
         added = dict(corrections)
-        terms = [
-            replace(term, bytes=term.bytes + added.pop(term.name), formula=f"{term.formula}; corrected by a log")
-            if term.name in added
-            else term
-            for term in self.terms
-        ]
+        terms = [term.corrected(added.pop(term.name)) if term.name in added else term for term in self.terms]
         terms += [BudgetTerm(name=name, bytes=amount, formula="from a log") for name, amount in added.items()]
         before = sum(term.bytes for term in self.terms if term.inside_fraction)
         left = self.kv_bytes + before - sum(term.bytes for term in terms if term.inside_fraction)

@@ -1,6 +1,6 @@
 """A deployment's devices and window, with the defaults that every engine shares."""
 
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.units import format_bytes
@@ -80,7 +80,7 @@ def window_of(model: ModelSpec, deployment: Deployment) -> int:
     if native is not None and asked > native and model.context_is_said:
         raise InputError(
             f"a window of {asked:,} tokens is longer than the {native:,} that {model.id} was made for",
-            hint=f"ask for at most --max-model-len {native}",
+            hint=f"--max-model-len {native}, or a config.json with larger max_position_embeddings (YaRN)",
             key="max_model_len",
         )
     return asked

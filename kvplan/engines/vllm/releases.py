@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from kvplan.engines.base import Deployment, Finding
+from kvplan.engines.base import Finding
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.model import ModelSpec
 
@@ -174,7 +175,7 @@ def release_findings(deployment: Deployment) -> Iterator[Finding]:
             severity="info",
             message=f"vLLM {asked}: defaults, utilisation, graphs and the printed tokens follow that release; "
             "pages, groups and blocks are priced as 0.33",
-            hint="compare with a start-up log (kvplan calibrate)",
+            hint=None if deployment.corrections else "compare with a start-up log (kvplan calibrate)",
         )
 
 
