@@ -6,7 +6,8 @@ from pathlib import Path
 
 from kvplan.admission import promised_blocks
 from kvplan.capacity import CANNOT_TELL, Fit, longest_window, usable_blocks
-from kvplan.engines.base import OVER_STATE_BLOCKS, CacheLayout, Deployment, Settings
+from kvplan.engines.base import OVER_STATE_BLOCKS, CacheLayout, Settings
+from kvplan.engines.deployment import Deployment
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.model import ModelSpec
 from kvplan.simulation.deployment import plan_deployment, plan_model_pool, plan_plain_pool, read_named_model

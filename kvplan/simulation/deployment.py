@@ -6,7 +6,8 @@ from typing import Any
 
 from kvplan.calibration_file import apply_calibration, load_calibration
 from kvplan.capacity import Fit, fit
-from kvplan.engines.base import CacheGroup, CacheLayout, Deployment
+from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.options import deployment_of
 from kvplan.errors import InputError
 from kvplan.layers import FullAttention

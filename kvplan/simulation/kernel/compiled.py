@@ -59,7 +59,9 @@ _WITH_REFERENCE_COUNTING = (
     "cache_blocks",
     "find_blocks",
     "admit_request",
+    "empty_heaps",
     "split_events",
+    "pending_keys",
     "event_loop",
 )
 """Functions that create or change lists, or use the table of contents. All others are compiled without reference

@@ -99,6 +99,15 @@ def next_sample_s(sampled: int, watch: Watched) -> float:
     return sample_s if 0.0 < sample_s <= watch[LAST_SAMPLE_S] else inf
 
 
+# Numba 0.68 drops writes to an array as dead code where the array was unpacked from a tuple and the function holds a
+# list comprehension. Comprehensions therefore stand in functions of their own, which write to no array.
+
+
+def empty_heaps(replicas: int) -> list[list[int]]:
+    """The due ends of each replica's sequences: none but the last key."""
+    return [[LAST_KEY] for _ in range(replicas)]
+
+
 def split_events(events: list[tuple[float, int]]) -> tuple[Reals, Ints]:
     """Times and rows of the events that are pending."""
     times = [0.0 for _ in range(0)]
@@ -108,6 +117,17 @@ def split_events(events: list[tuple[float, int]]) -> tuple[Reals, Ints]:
             times.append(event_s)
             rows.append(i)
     return times, rows
+
+
+def pending_keys(heaps: list[list[int]]) -> Ints:
+    """The keys of all replicas, each after its replica."""
+    keys = [0 for _ in range(0)]
+    for r in range(len(heaps)):
+        for key in heaps[r]:
+            if key != LAST_KEY:
+                keys.append(r)
+                keys.append(key)
+    return keys
 
 
 def take_sample(at: int, refused: int, doors: list[Ints], states: list[Ints], conf: Conf, samples: Ints) -> None:
@@ -143,7 +163,7 @@ def event_loop(
     door, doors, since, waits = front_door
     conf, cost, layout, form, field = setup
     book, table, pool_numbers = contents
-    samples, totals = output[0], output[1]  # unpacked, numba would drop the last writes to them as dead
+    samples, totals = output
     states, clocks, slot_rows, ring_rows, cell_rows = engines
     row, time, column, moment = rows
     outcome, admitted, finish = column[OUTCOME], moment[ADMITTED], moment[FINISH]
@@ -154,7 +174,7 @@ def event_loop(
     of_time_out = 1 if len(time_out_s) == count else 0
     of_cancel = 1 if len(cancel_s) == count else 0
 
-    heaps = [[LAST_KEY] for _ in range(replicas)]
+    heaps = empty_heaps(replicas)
     retries = [(inf, 0)]
     leaves = [(inf, 0)]
     keys_then, retry_s_then, retry_then, leave_s_then, leave_then = pending
@@ -258,20 +278,15 @@ def event_loop(
     totals[REFUSED] = 1.0 * refused
     totals[SAMPLED] = 1.0 * sampled
     totals[LAST_EVENT_S] = now_s
-    keys_now = [0 for _ in range(0)]
+    keys_now = pending_keys(heaps)
     retry_s_now, retry_now = split_events(retries)
     leave_s_now, leave_now = split_events(leaves)
     end_s = stop_s
     if stop_s == inf:
         end_s = now_s
-    for r in range(replicas):
-        for key in heaps[r]:
-            if key != LAST_KEY:
-                keys_now.append(r)
-                keys_now.append(key)
-        if sort == ENDS and stop_s == inf:
-            end_s = max(end_s, clocks[r][END_S])
     if sort == ENDS:
         for r in range(replicas):
+            if stop_s == inf:
+                end_s = max(end_s, clocks[r][END_S])
             note_reserved(end_s, doors[r], since[r], watch)
     return end_s, (keys_now, retry_s_now, retry_now, leave_s_now, leave_now)
