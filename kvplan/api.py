@@ -10,7 +10,8 @@ from kvplan.admission import Ledger
 from kvplan.capacity import Fit, RequestShape, Reservation, fit
 from kvplan.check import check
 from kvplan.compare import compare
-from kvplan.engines.base import Deployment, EngineVersion, Finding
+from kvplan.engines.base import Finding
+from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.engines.options import deployment_of, read_options
 from kvplan.errors import InputError, KvplanError, ModelUnavailableError, UnsupportedModelError
 from kvplan.flags import engine_flags

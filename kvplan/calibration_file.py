@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.engines.option_types import GPU, read_count, read_engine, read_word
 from kvplan.engines.options import is_asked, rows
 from kvplan.errors import InputError, unreadable

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kvplan.engines import engine_of
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.ranks import rank_stages, sequence_bytes
 from kvplan.layers import CrossAttention, FullAttention, HeadLayer, KvTypes, LatentAttention, Layer, StoredType
 from kvplan.model import ModelSpec

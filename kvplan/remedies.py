@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvplan.capacity import DOES_NOT_FIT, FITS, Fit, fit
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.memory_share import TOO_LITTLE_FREE, most_at_start
 from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvplan.engines.base import Budget, Deployment
+from kvplan.engines.base import Budget
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import device_memories
 from kvplan.engines.lora import ExpertSlots, lora_bytes
 from kvplan.engines.vllm.budget import rank_budget, rank_terms, stage_budgets

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.capacity import fit
-from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.engines.weights import rank_weights
 from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec

@@ -14,7 +14,7 @@ from kvplan.check.results import LimitResult, Reading
 from kvplan.cli import main
 from kvplan.compare import DEFAULT_LIMITS, compare
 from kvplan.compare.results import Candidate, Choice, Comparison, ShapeLoad, Verdict
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.profiles.loader import load_gpu

@@ -6,7 +6,7 @@ import pytest
 
 from kvplan.capacity import RequestShape, fit
 from kvplan.engines import engine_of, engine_plan, parse_engine
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.flag_values import Served
 from kvplan.engines.llama_cpp.cache import CACHE_TYPES, cache_types, compute_buffer_bytes, divide_context, window_cells
 from kvplan.engines.llama_cpp.devices import device_layers, device_weights

@@ -8,7 +8,7 @@ import pytest
 
 from kvplan.cli import main
 from kvplan.engines import ENGINES
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.memory_share import utilization_of_free, utilization_of_total
 from kvplan.engines.option_types import MEMORY_SHARE, MemoryPart
 from kvplan.errors import InputError

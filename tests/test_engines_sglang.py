@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from kvplan.engines import engine_of, parse_engine
-from kvplan.engines.base import Deployment, MediaLimit
+from kvplan.engines.deployment import Deployment, MediaLimit
 from kvplan.engines.flag_values import Served
 from kvplan.engines.sglang.budget import before_loading_bytes
 from kvplan.engines.sglang.classes import has_window_pool

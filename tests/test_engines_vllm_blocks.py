@@ -6,7 +6,7 @@ import pytest
 
 from kvplan.capacity import fit
 from kvplan.engines import parse_engine
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.vllm.blocks import (
     attention_block,
     checkpoint_blocks,

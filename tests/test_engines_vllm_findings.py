@@ -7,7 +7,7 @@ import pytest
 
 from kvplan.capacity import Fit, RequestShape, fit
 from kvplan.engines import parse_engine
-from kvplan.engines.base import Deployment, MediaLimit
+from kvplan.engines.deployment import Deployment, MediaLimit
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import FLOAT32, FullAttention, Mamba2State, SlidingAttention
 from kvplan.model import Shape

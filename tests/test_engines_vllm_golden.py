@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvplan.capacity import fit
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.layers import (
     CompressedKv,
     CompressedWindow,

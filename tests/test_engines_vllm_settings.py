@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from kvplan.engines import engine_of, parse_engine
-from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.engines.vllm.releases import release_findings
 from kvplan.engines.vllm.settings import check_supported, resolve_settings
 from kvplan.errors import InputError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvplan.capacity import RequestShape, fit
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.drafting import METHODS, Drafter, draft_weights
 from kvplan.engines.vllm.drafting import drafter_of, with_drafter
 from kvplan.errors import InputError, UnsupportedModelError

@@ -3,7 +3,7 @@
 import pytest
 
 from kvplan.capacity import fit
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.ranks import stage_layers
 from kvplan.engines.vllm.pages import stage_layouts
 from kvplan.engines.vllm.plan import plan as plan_of

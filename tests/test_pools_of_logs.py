@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvplan.capacity import fit
-from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source
 from kvplan.sources import read_model

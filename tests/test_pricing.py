@@ -7,7 +7,7 @@ import pytest
 from kvplan.api import deploy
 from kvplan.capacity import fit
 from kvplan.engines import ENGINES
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.pricing import LayerRow, SequenceRow, price
 from kvplan.sources import read_model

@@ -6,7 +6,7 @@ import pytest
 
 from kvplan.capacity import FITS, fit
 from kvplan.engines import parse_engine
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.profiles.loader import load_gpu
 from kvplan.remedies import smallest_changes
 from kvplan.sources import read_model

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvplan.capacity import fit
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.model import ModelSpec
 from kvplan.profiles.loader import load_gpu
 from kvplan.simulation.step_time import Service, at_efficiency, expert_parameters, link_bytes_per_s, roofline

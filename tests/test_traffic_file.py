@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvplan.engines.base import Deployment, EngineVersion, MediaLimit
+from kvplan.engines.deployment import Deployment, EngineVersion, MediaLimit
 from kvplan.engines.options import rows
 from kvplan.errors import InputError
 from kvplan.profiles.loader import list_names

@@ -5,7 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvplan.engine_logs import EngineStart
-from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.engines.sglang.budget import before_loading_bytes
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec

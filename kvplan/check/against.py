@@ -11,7 +11,8 @@ from typing import Any
 from kvplan.check.judge import read
 from kvplan.check.measures import MEASURES
 from kvplan.check.results import Change, Measured, Setting
-from kvplan.engines.base import EngineVersion, term_sort
+from kvplan.engines.base import term_sort
+from kvplan.engines.deployment import EngineVersion
 from kvplan.engines.options import rows
 from kvplan.errors import InputError
 from kvplan.files import read_small_text

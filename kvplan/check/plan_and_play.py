@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvplan.capacity import DOES_NOT_FIT, Fit, fit
 from kvplan.check.results import Measured
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.simulation.backend import DoesNotStartError

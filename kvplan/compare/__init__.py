@@ -13,7 +13,7 @@ from kvplan.check.judge import judge_limits, read
 from kvplan.check.plan_and_play import measure
 from kvplan.check.results import Measured
 from kvplan.compare.results import Candidate, Choice, Comparison, ShapeLoad, Verdict
-from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.errors import InputError, KvplanError, UnsupportedModelError
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile

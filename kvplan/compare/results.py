@@ -7,7 +7,7 @@ from typing import Literal
 
 from kvplan.capacity import RequestShape
 from kvplan.check.results import LimitResult
-from kvplan.engines.base import EngineVersion
+from kvplan.engines.deployment import EngineVersion
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.traffic.spec import Traffic

@@ -6,24 +6,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Self
 
-from kvplan.engines.deployment import Deployment, EngineVersion, MediaLimit
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
-
-__all__ = [
-    "Budget",
-    "BudgetTerm",
-    "CacheGroup",
-    "CacheLayout",
-    "Deployment",
-    "EnginePlan",
-    "EngineVersion",
-    "Finding",
-    "MediaLimit",
-    "Settings",
-    "Unpriced",
-    "term_sort",
-]
 
 OVER_STATE_BLOCKS = "max-num-seqs-above-state-blocks"
 """Code of the finding that max_num_seqs exceeds the blocks, though every running sequence needs one for its state."""

@@ -6,7 +6,7 @@ How an engine pages a drafter's caches is up to each engine.
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.weights import MTP_NAMES, RankWeights, all_bytes, part_bytes, rank_share, rank_weights
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import Layer

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.base import Deployment, Settings
+from kvplan.engines.base import Settings
+from kvplan.engines.deployment import Deployment
 from kvplan.model import ModelSpec
 
 

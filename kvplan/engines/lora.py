@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.layers import LatentAttention, RecurrentLayer
 from kvplan.model import ModelSpec, WeightPart
 

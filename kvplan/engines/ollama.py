@@ -7,7 +7,8 @@ Source: ``llm/server.go`` (``-c num_ctx × parallel -np parallel``, the window c
 import shlex
 from dataclasses import replace
 
-from kvplan.engines.base import Deployment, EnginePlan, EngineVersion
+from kvplan.engines.base import EnginePlan
+from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.engines.devices import device_bytes
 from kvplan.engines.engine import EAGER, Engine, EngineMetrics
 from kvplan.engines.flag_values import Served

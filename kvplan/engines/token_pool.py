@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, Deployment, EnginePlan, Finding, Settings
+from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, EnginePlan, Finding, Settings
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.lora import adapters_are_priced, lora_bytes
 from kvplan.engines.memory_share import others_term
 from kvplan.engines.ranks import Kept, keep, rank_stages

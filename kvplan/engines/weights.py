@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import device_memories
 from kvplan.engines.ranks import stage_layers
 from kvplan.errors import UnsupportedModelError

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.traffic.arrival_processes import ArrivalProcess, Poisson, Ramp
 from kvplan.traffic.distributions import Constant, Distribution
 from kvplan.traffic.prefixes import SharedPrefix

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.gguf import read_gguf
 from kvplan.hf_config import read_config
 from kvplan.model import Source

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvplan.capacity import RequestShape, fit, longest_window, usable_blocks
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.ranks import sequence_bytes
 from kvplan.engines.vllm.groups import make_groups
 from kvplan.engines.vllm.specs import PageSpec, attention_spec

@@ -10,7 +10,7 @@ import pytest
 
 from kvplan.capacity import CANNOT_TELL, FITS, Fit, fit
 from kvplan.engines import ENGINES, engine_of, every_engine, parse_engine
-from kvplan.engines.base import Deployment, MediaLimit
+from kvplan.engines.deployment import Deployment, MediaLimit
 from kvplan.engines.options import deployment_of, flag_words, read_options, rows
 from kvplan.errors import InputError, KvplanError
 from kvplan.model import ModelSpec

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvplan.capacity import fit
-from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.errors import KvplanError
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source

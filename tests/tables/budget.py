@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from kvplan.engines.base import Deployment, EngineVersion
+from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.engines.vllm import budget_constants, budget_terms
 from kvplan.engines.vllm.budget import rank_budget
 from kvplan.engines.vllm.rank_facts import RankFacts, rank_facts

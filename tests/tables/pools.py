@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.capacity import Fit, fit
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import window_of
 from kvplan.errors import KvplanError
 from kvplan.hf_config import read_config

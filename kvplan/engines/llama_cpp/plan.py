@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, Deployment, EnginePlan, Settings
+from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, EnginePlan, Settings
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import device_memories
 from kvplan.engines.engine import ADAPTERS
 from kvplan.engines.llama_cpp.cache import (

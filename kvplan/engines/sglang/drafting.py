@@ -7,7 +7,8 @@ Source: ``DefaultPoolConfigurator`` of ``pool_configurator.py``, ``speculative_h
 from dataclasses import replace
 from fractions import Fraction
 
-from kvplan.engines.base import BudgetTerm, Deployment
+from kvplan.engines.base import BudgetTerm
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.drafting import DRAFT_MODEL, EAGLE, MTP, NGRAM, Drafter, draft_weights, method_of
 from kvplan.engines.ranks import Kept
 from kvplan.engines.sglang.classes import Release, is_since

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, Deployment, Finding, Settings
+from kvplan.engines.base import Budget, Finding, Settings
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.drafting import Drafter, counted
 from kvplan.engines.sglang.classes import CHECKED_RELEASE
 from kvplan.engines.sglang.drafting import MOST_SEQUENCES

@@ -5,7 +5,8 @@ The rules are those of 0.5; ``storage``, ``pools``, ``budget``, ``static_fractio
 
 from fractions import Fraction
 
-from kvplan.engines.base import Deployment, EnginePlan, Settings
+from kvplan.engines.base import EnginePlan, Settings
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import device_bytes, window_of
 from kvplan.engines.engine import ADAPTERS
 from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse_other_kinds

@@ -7,7 +7,7 @@ in ``server_args.py`` since 0.5.6. Amounts are MiB, as there.
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import device_bytes
 from kvplan.engines.memory_share import utilization_of_free
 from kvplan.engines.sglang.classes import (

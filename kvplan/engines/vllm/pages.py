@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvplan.engines.base import CacheGroup, CacheLayout, Deployment, Settings
+from kvplan.engines.base import CacheGroup, CacheLayout, Settings
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import capability_of
 from kvplan.engines.drafting import Drafter
 from kvplan.engines.ranks import stage_layers

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from kvplan.engines.base import Budget, CacheLayout, Deployment, EnginePlan, Settings, Unpriced
+from kvplan.engines.base import Budget, CacheLayout, EnginePlan, Settings, Unpriced
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import capability_of
 from kvplan.engines.drafting import Drafter
 from kvplan.engines.lora import adapters_are_priced

@@ -5,7 +5,8 @@ Each rule names the releases it holds for; what is not known of an older release
 
 from dataclasses import dataclass
 
-from kvplan.engines.base import Deployment, Settings
+from kvplan.engines.base import Settings
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import capability_of, device_bytes, window_of
 from kvplan.engines.memory_share import utilization_of_total
 from kvplan.engines.vllm.releases import FIRST_V1, default_utilization, is_first_engine, release_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvplan.capacity import FITS, fit
 from kvplan.engines import parse_engine
-from kvplan.engines.base import Deployment
+from kvplan.engines.deployment import Deployment
 from kvplan.engines.options import read_options
 from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec
