@@ -107,6 +107,18 @@ def test_github_annotates_the_limit_s_line(capsys: pytest.CaptureFixture[str]) -
     assert lines[-1].startswith("kvplan check: changed.yaml fails")
 
 
+def test_github_annotates_a_mistake_in_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text(TRAFFIC.replace("duration:", "duraton:"), encoding="utf-8")
+    assert main(["check", "wrong.yaml", "--format", "github"]) == 3
+    shown, said = capsys.readouterr()
+    line = 1 + TRAFFIC[: TRAFFIC.index("duration:")].count("\n")
+    assert shown == (
+        f"::error file=wrong.yaml,line={line},title=kvplan check::unknown key 'duraton' in traffic; "
+        "did you mean 'duration'?\n"
+    )
+    assert said.startswith(f"error: wrong.yaml:{line}: ")
+
+
 def test_a_file_s_name_cannot_break_an_annotation(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "changed.yaml").rename(tmp_path / "a,b%:c.yaml")
     shown = _run(capsys, 1, "a,b%:c.yaml", "--format", "github")

@@ -1,4 +1,4 @@
-"""How errors are reported: text with a hint on stderr, and with ``--format json`` also an object on stdout."""
+"""How errors are reported: text with a hint on stderr, and on stdout also what ``--format json`` or ``github`` asks."""
 
 import re
 import sys
@@ -21,10 +21,10 @@ _NO_KEY = re.compile(r"No such option: --(?P<name>[a-z-]+)$")
 _NO_CHOICE = re.compile(r"'(?P<value>[^']*)' is not one of (?P<all>.*)")
 
 
-def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether ``arguments`` ask for JSON. Read from the text, because the command line may not even parse."""
+def _wants(form: str, arguments: Sequence[str]) -> bool:
+    """Whether ``arguments`` ask for this format. Read from the text, because the command line may not even parse."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    return any(word == "--format=json" or (word == "--format" and value == "json") for word, value in pairs)
+    return any(word == f"--format={form}" or (word == "--format" and value == form) for word, value in pairs)
 
 
 def report_error(error: KvplanError, arguments: Sequence[str]) -> int:
@@ -139,12 +139,16 @@ def report_bug(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _say(error: KvplanError, code: int, arguments: Sequence[str], *, place: bool = True) -> None:
-    """Print where, what and what next to stderr, and the object to stdout if JSON was asked for."""
+    """Print where, what and what next to stderr, and to stdout the object or the annotation that was asked for."""
     tell(error, place=place)
-    if wants_json(arguments):
+    if _wants("json", arguments):
         from kvplan.report.json_text import document
 
         write_data(document("error", error_object(error, code)))
+    elif _wants("github", arguments):
+        from kvplan.report.check_ci import github_error
+
+        write_data(github_error(error))
 
 
 def tell(error: KvplanError, *, place: bool = True) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from kvplan.check.results import Check, LimitResult
+from kvplan.errors import KvplanError
 from kvplan.report.check_text import UNSURE, bound, failure, message, summary, title
 
 
@@ -20,14 +21,24 @@ def github(check: Check) -> str:
 def _lines(check: Check) -> Iterator[str]:
     for limit in check.limits:
         if not limit.passed:
-            yield _command("error", limit, check.traffic.file, failure(limit, check))
+            yield _of_limit("error", limit, check.traffic.file, failure(limit, check))
         elif limit.certainty in UNSURE:
-            yield _command("warning", limit, check.traffic.file, message(limit))
+            yield _of_limit("warning", limit, check.traffic.file, message(limit))
     yield f"kvplan check: {' '.join(check.traffic.file.split())} {summary(check)}"
 
 
-def _command(level: str, limit: LimitResult, file: str, said: str) -> str:
-    properties = {"file": _in_repository(file), "line": limit.line, "title": f"kvplan check: {title(limit)}"}
+def _of_limit(level: str, limit: LimitResult, file: str, said: str) -> str:
+    return _command(level, said, title=f"kvplan check: {title(limit)}", file=file, line=limit.line)
+
+
+def github_error(error: KvplanError) -> str:
+    """An annotation where a check could not be made, at the line that is wrong."""
+    said = error.message if error.hint is None else f"{error.message}; {error.hint}"
+    return f"{_command('error', said, title='kvplan check', file=error.file, line=error.line)}\n"
+
+
+def _command(level: str, said: str, *, title: str, file: str | None, line: int | None) -> str:
+    properties = {"file": None if file is None else _in_repository(file), "line": line, "title": title}
     given = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items() if value is not None)
     return f"::{level} {given}::{_data(said)}"
 
