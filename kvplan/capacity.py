@@ -28,7 +28,8 @@ class Reservation:
     """What one request of a shape is charged in its worst case, and how many of them the pool holds.
 
     ``reserved_bytes`` = ``blocks`` × bytes of a block, on one rank; ``logical_bytes`` is what the layers store of
-    ``reserved_tokens`` tokens before paging. ``sequences`` = floor((blocks of the pool − 1) × fraction / blocks).
+    ``reserved_tokens`` tokens before paging. ``sequences`` = floor((blocks of the pool − 1) × fraction / blocks), and
+    ``fewest_sequences`` is the same for the smallest pool that the budget's error band allows.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Reservation:
     logical_bytes: int
     blocks: int
     sequences: int
+    fewest_sequences: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +177,11 @@ def _verdict(plan: EnginePlan, *, fits: bool) -> str:
 def _reserve(
     model: ModelSpec, deployment: Deployment, plan: EnginePlan, shape: RequestShape, safety_fraction: Fraction
 ) -> Reservation:
-    """The worst case of ``shape`` in blocks, and how many fit: floor(usable × fraction / blocks)."""
+    """The worst case of ``shape`` in blocks, and how many fit."""
     tokens = reserved_tokens(shape, plan.settings.max_model_len)
     blocks = plan.layout.request_blocks(tokens)
     is_admitted = plan.settings.chunked_prefill or shape.prompt_tokens <= plan.settings.max_num_batched_tokens
+    share = safety_fraction / blocks if is_admitted else Fraction(0)
     return Reservation(
         name=shape.name,
         prompt_tokens=shape.prompt_tokens,
@@ -187,8 +190,17 @@ def _reserve(
         reserved_bytes=blocks * plan.layout.bytes_per_block,
         logical_bytes=sequence_bytes(plan.loaded or model, deployment, tokens, plan.kv_types),
         blocks=blocks,
-        sequences=int(usable_blocks(plan.layout, plan.blocks) * safety_fraction / blocks) if is_admitted else 0,
+        sequences=int(usable_blocks(plan.layout, plan.blocks) * share),
+        fewest_sequences=int(usable_blocks(plan.layout, _fewest_blocks(plan)) * share),
     )
+
+
+def _fewest_blocks(plan: EnginePlan) -> int:
+    """Blocks of the smallest pool that the budget's error band allows; the planned ones where the pool is as asked."""
+    budget = plan.budget
+    if budget is None or budget.kv_bytes != plan.kv_bytes or plan.kv_bytes <= 0:
+        return plan.blocks
+    return plan.blocks * max(0, budget.kv_bytes_low) // plan.kv_bytes
 
 
 def _window_findings(plan: EnginePlan, longest: int) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from kvplan.engines.deployment import Deployment
 from kvplan.engines.ranks import sequence_bytes, stage_layers
 from kvplan.errors import InputError
 from kvplan.layers import BFLOAT16, FullAttention, KvTypes, Mamba2State, SlidingAttention
+from kvplan.profiles.loader import load_gpu
 from kvplan.units import GIB
 from tests.models import model_of
 
@@ -99,6 +100,7 @@ def test_a_fit_by_hand() -> None:
             logical_bytes=5107 * 131072,
             blocks=320,
             sequences=15,
+            fewest_sequences=15,
         ),
     )
     (found,) = answer.findings
@@ -108,6 +110,16 @@ def test_a_fit_by_hand() -> None:
 def test_no_more_sequences_than_fit_at_their_worst_is_no_finding() -> None:
     shape = RequestShape(name="chat", prompt_tokens=4083, max_output_tokens=1024)
     assert fit(LLAMA, replace(TEN_GIB, max_num_seqs=15), [shape]).findings == ()
+
+
+def test_the_smallest_pool_of_the_band_holds_fewer() -> None:
+    """The blocks of the pool's lower bound by their share of the planned bytes, one of them reserved."""
+    shape = RequestShape(name="chat", prompt_tokens=4083, max_output_tokens=1024)
+    answer = fit(LLAMA, Deployment(gpu=load_gpu("rtx-4090"), weight_bytes=15 * GIB), [shape])
+    (one,), budget = answer.reservations, answer.plan.budget
+    assert budget is not None
+    blocks = answer.plan.blocks * budget.kv_bytes_low // budget.kv_bytes
+    assert one.fewest_sequences == (blocks - 1) // 320 < one.sequences == (answer.plan.blocks - 1) // 320
 
 
 def test_a_safety_fraction_takes_its_share() -> None:

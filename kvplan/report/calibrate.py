@@ -5,7 +5,7 @@ from shlex import quote
 
 from kvplan.calibration import Calibration, TermDifference
 from kvplan.report.fit_json import budget_object, finding_object
-from kvplan.report.fit_text import engine_words, findings, settings_line
+from kvplan.report.fit_text import engine_words, findings, settings_line, term_words
 from kvplan.report.json_text import document, picked
 from kvplan.report.numbers import count, format_bytes, ratio
 from kvplan.report.page import BLANK, QUIET, Part, answer, columns, headline, labelled, next_steps, paragraph
@@ -61,7 +61,7 @@ def _answer(found: Calibration) -> str:
     if culprit is None:
         return f"{pool}; every printed term is as planned"
     difference = culprit.difference_bytes or 0
-    term, word = culprit.name.replace("_", " "), "more" if difference > 0 else "less"
+    term, word = term_words(culprit.name), "more" if difference > 0 else "less"
     return f"{pool}; most of the difference: {term}, {_gib(abs(difference))} GiB {word} than planned"
 
 
@@ -78,7 +78,7 @@ def _rows(found: Calibration) -> Iterator[tuple[str, ...]]:
 def _row(term: TermDifference) -> tuple[str, ...]:
     difference = term.difference_bytes
     return (
-        term.name.replace("_", " "),
+        term_words(term.name),
         _gib(term.planned_bytes),
         "-" if term.logged_bytes is None else _gib(term.logged_bytes),
         "-" if difference is None else f"{difference / GIB:+.2f}",

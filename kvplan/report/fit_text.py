@@ -63,12 +63,14 @@ def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
 
 
 def _reservations(fit: Fit) -> Columns:
-    """What a request of each shape is charged; if layers form several groups, also what they store of it."""
+    """What a request of each shape is charged; if layers form several groups, also what they store of it. ``at least``
+    is how many fit if the pool turns out as small as its ± allows."""
     is_mixed = len(fit.plan.layout.groups) > 1
+    is_unsure = any(each.fewest_sequences < each.sequences for each in fit.reservations)
     charged = "per GPU" if fit.deployment.gpus > 1 else "memory"
     stored = ("stored",) if is_mixed else ()
     return columns(
-        ("worst case of", "tokens", "blocks", charged, *stored, "at once"),
+        ("worst case of", "tokens", "blocks", charged, *stored, "at once", *(("at least",) if is_unsure else ())),
         [
             (
                 each.name,
@@ -77,6 +79,7 @@ def _reservations(fit: Fit) -> Columns:
                 format_bytes(each.reserved_bytes),
                 *((format_bytes(each.logical_bytes),) if is_mixed else ()),
                 count(each.sequences),
+                *((count(each.fewest_sequences),) if is_unsure else ()),
             )
             for each in fit.reservations
         ],
@@ -158,17 +161,22 @@ def budget_rows(budget: Budget, kv_bytes: int) -> Iterator[tuple[str, ...]]:
     yield ("the engine may use", _gib(budget.requested_bytes), "")
     for term in budget.terms:
         if term.inside_fraction:
-            yield (f"  {_words(term.name)}", _gib(-term.bytes), term.formula)
+            yield (f"  {term_words(term.name)}", _gib(-term.bytes), term.formula)
     low, high = budget.kv_bytes - budget.kv_bytes_low, budget.kv_bytes_high - budget.kv_bytes
     band = f"± {low / GIB:.2f}" if low == high else f"− {low / GIB:.2f} + {high / GIB:.2f}"
     yield (_POOL if budget.kv_bytes == kv_bytes else _LEFT, _gib(budget.kv_bytes), band if low or high else "")
     for term in budget.terms:
         if not term.inside_fraction:
-            yield (f"on top: {_words(term.name)}", _gib(term.bytes), term.formula)
+            yield (f"on top: {term_words(term.name)}", _gib(term.bytes), term.formula)
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+def term_words(name: str) -> str:
+    """A budget's term as tables name it.
+
+    >>> term_words("activation_peak"), term_words("non_torch"), term_words("cuda_graphs")
+    ('activation peak', 'non-torch', 'CUDA graphs')
+    """
+    return name.replace("non_torch", "non-torch").replace("cuda", "CUDA").replace("_", " ")
 
 
 def _pool(fit: Fit) -> Iterator[Part]:
