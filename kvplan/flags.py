@@ -35,7 +35,7 @@ def served_window(fit: Fit) -> int:
 def engine_flags(fit: Fit) -> dict[str, object]:
     """The flags of the plan and their values, in the engine's order."""
     served = _served(fit)
-    values = ((flag, value(served)) for flag, value in engine_of(fit.deployment.engine.name).flags().items())
+    values = ((flag, value(served)) for flag, value in engine_of(fit.deployment.engine.name).flags.items())
     return {flag: value for flag, value in values if value is not None}
 
 

@@ -37,8 +37,8 @@ def test_prompt_log_probabilities_beside_a_tight_pool() -> None:
 def test_media_of_the_worst_prompt() -> None:
     """Ten images and a video of 16,384 tokens each. Source: github.com/vllm-project/vllm/issues/22173"""
     limits = [
-        MediaLimit(sort="image", items=10, item_tokens=16_384),
-        MediaLimit(sort="video", items=1, item_tokens=16_384),
+        MediaLimit(modality="image", items=10, item_tokens=16_384),
+        MediaLimit(modality="video", items=1, item_tokens=16_384),
     ]
     assert worst_case_tokens(limits) == 180_224
 

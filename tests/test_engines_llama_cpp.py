@@ -107,7 +107,7 @@ def test_splits_layers_over_gpus() -> None:
         "KV by GPU: 27 layers 10,968.75 MiB, 53 layers 21,531.25 MiB",
         "KV by GPU: 27 layers 11,016.00 MiB, 53 layers 21,624.00 MiB",
     ]
-    flags = engine_of("llama.cpp").flags()
+    flags = engine_of("llama.cpp").flags
     served = Served(
         model=mha,
         deployment=Deployment(max_model_len=13_000, pipeline_layers=(27, 53)),
@@ -138,7 +138,7 @@ def test_builds_differ_in_slots_and_windows() -> None:
         settings=early.settings,
         window_tokens=32_768,
     )
-    flags = {name: value(early_server) for name, value in engine_of("llama.cpp").flags().items()}
+    flags = {name: value(early_server) for name, value in engine_of("llama.cpp").flags.items()}
     assert (flags["--kv-unified"], flags["--no-kv-unified"], flags["--parallel"]) == (None, None, 1)
 
 

@@ -184,7 +184,7 @@ def test_deals_experts_and_tries_no_media() -> None:
     assert "each of 8 ranks holds 16 of 128 experts" in next(
         finding.message for finding in plan.findings if finding.code == "experts-whole"
     )
-    limits = (MediaLimit(sort="image", items=1),)
+    limits = (MediaLimit(modality="image", items=1),)
     seen = plan_of("sglang", DENSE, media_limits=limits)
     assert seen.budget == plan_of("sglang", DENSE).budget
     assert any(finding.code == "media-limits-take-no-memory" for finding in seen.findings)
@@ -206,7 +206,7 @@ def test_keeps_whole_gigabytes_of_kv_on_the_host() -> None:
         settings=plan.settings,
         window_tokens=CONTEXT,
     )
-    flags = engine_of("sglang").flags()
+    flags = engine_of("sglang").flags
     assert (flags["--enable-hierarchical-cache"](served), flags["--hicache-size"](served)) == (True, 34)
 
 

@@ -163,7 +163,7 @@ def test_encoders_are_left_out_where_no_media_are_allowed() -> None:
     """A tower all of whose media are limited to 0. Source: vLLM 0.33, ``SupportsMultiModal``."""
     gemma = read_model("google/gemma-3-27b-it", offline=True)
     asked = Deployment(gpu=load_gpu("h100"), max_model_len=8192)
-    none = tuple(MediaLimit(sort=sort, items=0) for sort in ("image", "video"))
+    none = tuple(MediaLimit(modality=modality, items=0) for modality in ("image", "video"))
     usual, limited, text = (
         fit(gemma, replace(asked, media_limits=limits)).plan.budget for limits in (None, (none[1],), none)
     )

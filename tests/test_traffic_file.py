@@ -365,9 +365,9 @@ deployment:
         lora_slots=2,
         lora_rank=64,
         media_limits=(
-            MediaLimit(sort="image", items=2),
-            MediaLimit(sort="video", items=1, item_tokens=9000),
-            MediaLimit(sort="audio", items=0),
+            MediaLimit(modality="image", items=2),
+            MediaLimit(modality="video", items=1, item_tokens=9000),
+            MediaLimit(modality="audio", items=0),
         ),
         kv_memory_bytes=10 * 2**30,
         kv_offload_bytes=20 * 2**30,

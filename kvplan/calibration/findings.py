@@ -122,7 +122,7 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
 def _few_weights(logged_bytes: int, planned: Fit) -> Iterator[Finding]:
     """Weights far below those planned, where the log does not say why."""
     budget = planned.plan.budget
-    planned_bytes = 0 if budget is None else sum(term.bytes for term in budget.terms if term.sort == "weight")
+    planned_bytes = 0 if budget is None else sum(term.bytes for term in budget.terms if term.kind == "weight")
     if logged_bytes < _FEW_WEIGHTS * planned_bytes:
         yield Finding(
             code="log-weights-are-few",

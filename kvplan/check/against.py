@@ -11,7 +11,7 @@ from typing import Any
 from kvplan.check.judge import read
 from kvplan.check.measures import MEASURES
 from kvplan.check.results import Change, Measured, Setting
-from kvplan.engines.base import term_sort
+from kvplan.engines.base import term_kind
 from kvplan.engines.deployment import EngineVersion
 from kvplan.engines.options import rows
 from kvplan.errors import InputError
@@ -129,13 +129,13 @@ def _dict_rows(document: Any, key: str) -> list[dict[str, Any]]:
 
 def _of_fit(document: Any) -> dict[str, Any]:
     budget, pool, capacity = (_part(document, name) for name in ("budget", "pool", "capacity"))
-    # By their sort: the document's own sums leave out what the engine books beside its share.
+    # By their kind: the document's own sums leave out what the engine books beside its share.
     terms = [term for term in _dict_rows(budget, "terms") if _is_number(term.get("bytes"))]
     sums = dict.fromkeys(_TERMS if terms else (), 0)
     for term in terms:
-        sort = f"{term_sort(str(term.get('name')))}_bytes"
-        if sort in sums:
-            sums[sort] += term["bytes"]
+        kind = f"{term_kind(str(term.get('name')))}_bytes"
+        if kind in sums:
+            sums[kind] += term["bytes"]
     return {
         **{name: capacity.get(name) for name in _CAPACITY},
         "kv_pool_bytes": pool.get("kv_bytes"),

@@ -150,12 +150,12 @@ def _band(measured: Measured) -> str:
     return f"planned, ± {share:.1%}"
 
 
-def _budget_terms(measured: Measured, _: str | None, *, sort: str) -> Reading:
-    """The terms of one sort in one GPU's budget, inside the engine's share or outside it."""
+def _budget_terms(measured: Measured, _: str | None, *, kind: str) -> Reading:
+    """The terms of one kind in one GPU's budget, inside the engine's share or outside it."""
     budget = None if measured.fit is None else measured.fit.plan.budget
     if budget is None:
         return Reading(value=None, detail="the file gives the KV pool, so there is no budget")
-    return Reading(value=sum(term.bytes for term in budget.terms if term.sort == sort), how="of one GPU")
+    return Reading(value=sum(term.bytes for term in budget.terms if term.kind == kind), how="of one GPU")
 
 
 def _reservations(measured: Measured, class_name: str | None) -> Reading:
@@ -200,8 +200,8 @@ PLAN_MEASURES: Mapping[str, PlanMeasure] = {
         for name in ("kv_pool_bytes", "kv_pool_tokens", "longest_window_tokens", "concurrency_at_max_model_len")
     },
     **{
-        f"{sort}_bytes": PlanMeasure(read=partial(_budget_terms, sort=sort))
-        for sort in ("weight", "activation", "non_torch", "graph")
+        f"{kind}_bytes": PlanMeasure(read=partial(_budget_terms, kind=kind))
+        for kind in ("weight", "activation", "non_torch", "graph")
     },
     "worst_case_reservations": PlanMeasure(read=_reservations, of_classes=True, needs_simulation=True),
     "sustainable_per_s": PlanMeasure(read=_sustainable, needs_simulation=True),

@@ -119,13 +119,13 @@ class CacheLayout:
         return sum(group.request_blocks(tokens, self.in_flight_tokens) for group in self.groups)
 
 
-def term_sort(name: str) -> str:
+def term_kind(name: str) -> str:
     """The kind of a budget term: weight, activation, non_torch, graph or other.
 
-    >>> [term_sort(name) for name in ("weights", "activation_encoder", "cuda_graphs", "left_free")]
+    >>> [term_kind(name) for name in ("weights", "activation_encoder", "cuda_graphs", "left_free")]
     ['weight', 'activation', 'graph', 'other']
     """
-    named = next((sort for sort in ("weight", "activation", "non_torch") if name.startswith(sort)), None)
+    named = next((kind for kind in ("weight", "activation", "non_torch") if name.startswith(kind)), None)
     return named or ("graph" if "graph" in name else "other")
 
 
@@ -139,9 +139,9 @@ class BudgetTerm:
     inside_fraction: bool = True
 
     @property
-    def sort(self) -> str:
+    def kind(self) -> str:
         """Its kind, whatever the engine calls it."""
-        return term_sort(self.name)
+        return term_kind(self.name)
 
     def corrected(self, added_bytes: int) -> Self:
         """This term changed by what a log adds to it. It may fall below zero: a log that prints several terms as one

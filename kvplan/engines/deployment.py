@@ -65,9 +65,9 @@ class EngineVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class MediaLimit:
-    """At most ``items`` of ``sort`` (image, video, audio) in a prompt, each of up to ``item_tokens`` where known."""
+    """At most ``items`` of a ``modality`` (image, video, audio) in a prompt, each up to ``item_tokens`` where known."""
 
-    sort: str
+    modality: str
     items: int
     item_tokens: int | None = None
 

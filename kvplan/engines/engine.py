@@ -46,8 +46,7 @@ class Engine:
     does not price. ``default_release``: whose rules are used where none is named, if that makes a difference.
     ``kv_types`` and ``plan`` raise InputError for an impossible deployment and UnsupportedModelError
     for what kvplan does not know. ``command`` starts the command line; ``flags`` follow in their order. ``metrics``
-    takes the release, None for the newest. ``not_on``: GPU vendors that it does not support. The functions import what
-    they need when they are called, so that declaring an engine costs nothing.
+    takes the release, None for the newest. ``not_on``: GPU vendors that it does not support.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Engine:
     unpriced: tuple[Unpriced, ...] = ()
     kv_types: Callable[[ModelSpec, Deployment], KvTypes]
     plan: Callable[[ModelSpec, Deployment], EnginePlan]
-    flags: Callable[[], Mapping[str, FlagValue]]
+    flags: Mapping[str, FlagValue]
     command: Callable[[Served], str]
     metrics: Callable[[tuple[int, ...] | None], EngineMetrics]
     default_release: tuple[int, ...] | None = None

@@ -1,5 +1,6 @@
 """Values of the flags that several engines share, read from a plan."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -53,7 +54,7 @@ def unless(default: object, value: FlagValue) -> FlagValue:
     return read
 
 
-def if_so(condition: Callable[[Deployment], bool]) -> FlagValue:
+def when(condition: Callable[[Deployment], bool]) -> FlagValue:
     """A flag without a value, set where ``condition`` holds."""
     return lambda served: condition(served.deployment) or None
 
@@ -98,10 +99,29 @@ def memory_share(served: Served) -> str | None:
     return None if served.deployment.kv_memory_bytes else decimal(served.settings.memory_utilization)
 
 
+def media_items(served: Served) -> str | None:
+    """The largest number of items of each modality, as JSON."""
+    limits = served.deployment.media_limits
+    return None if limits is None else json.dumps({limit.modality: limit.items for limit in limits})
+
+
+def lora_rank(served: Served) -> int | None:
+    """The largest adapter rank, where adapters are loaded at all."""
+    return served.deployment.lora_rank if served.deployment.lora_slots else None
+
+
+def partition_variable(served: Served, name: str) -> str:
+    """The environment variable ``name`` with the layers of each pipeline stage, to precede a command; "" if even."""
+    stages = served.deployment.pipeline_layers
+    return f"{name}={','.join(map(str, stages))} " if stages else ""
+
+
 EXPERT_RANKS: FlagValue = lambda served: attention_ranks(served) if served.deployment.expert_parallel else None  # noqa: E731
 TENSOR: FlagValue = unless(1, asked("tensor_parallel"))
 STAGES: FlagValue = unless(1, asked("pipeline_parallel"))
 REPLICAS: FlagValue = unless(1, asked("data_parallel"))
-EAGER: FlagValue = if_so(lambda deployment: deployment.enforce_eager)
-NO_PREFIX_CACHE: FlagValue = if_so(lambda deployment: deployment.prefix_caching is False)
-ONE_POOL: FlagValue = if_so(lambda deployment: not deployment.hybrid_kv_cache_manager)
+NO_GRAPHS: FlagValue = when(lambda deployment: deployment.enforce_eager)
+LORA: FlagValue = when(lambda deployment: deployment.lora_slots > 0)
+LORA_SLOTS: FlagValue = unless(0, asked("lora_slots"))
+NO_PREFIX_CACHE: FlagValue = when(lambda deployment: deployment.prefix_caching is False)
+ONE_POOL: FlagValue = when(lambda deployment: not deployment.hybrid_kv_cache_manager)

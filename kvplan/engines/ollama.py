@@ -66,7 +66,7 @@ ENGINE = Engine(
     unpriced=(EAGER,),
     kv_types=LLAMA_CPP.kv_types,
     plan=_plan,
-    flags=dict,
+    flags={},
     command=_command,
     metrics=lambda _: EngineMetrics(kv_usage=None, waiting=None),
 )

@@ -216,7 +216,8 @@ def _percent_hint(value: str | float) -> str | None:
 
 
 def read_media(value: str | Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """VLLM's own JSON: a number of items by kind, or ``{"count": 10, "tokens": 16384}`` with the tokens of an item."""
+    """The JSON of vLLM's flag: items by modality, as a number or as
+    ``{"count": 10, "tokens": 16384}``, with the tokens of an item."""
     from kvplan.engines.deployment import MediaLimit
 
     wrong = InputError(
@@ -229,11 +230,11 @@ def read_media(value: str | Mapping[str, Any], name: str) -> tuple[Any, ...]:
     except ValueError as error:
         raise wrong from error
     found = []
-    for sort, limit in limits.items() if isinstance(limits, Mapping) else [("", None)]:
+    for modality, limit in limits.items() if isinstance(limits, Mapping) else [("", None)]:
         items, tokens = (limit.get("count", 1), limit.get("tokens")) if isinstance(limit, Mapping) else (limit, None)
         if type(items) is not int or items < 0 or not (tokens is None or (type(tokens) is int and tokens > 0)):
             raise wrong
-        found.append(MediaLimit(sort=sort, items=items, item_tokens=tokens))
+        found.append(MediaLimit(modality=modality, items=items, item_tokens=tokens))
     return tuple(found)
 
 
@@ -251,7 +252,7 @@ def _write_memory_share(value: Fraction | MemoryPart) -> str:
 
 
 def _write_media(value: Sequence[Any]) -> str:
-    return json.dumps({limit.sort: {"count": limit.items, "tokens": limit.item_tokens} for limit in value})
+    return json.dumps({limit.modality: {"count": limit.items, "tokens": limit.item_tokens} for limit in value})
 
 
 def _write_several(write: Callable[[int], str]) -> Callable[[Sequence[int]], str]:

@@ -17,12 +17,12 @@ from kvplan.engines.flag_values import (
     EXPERT_RANKS,
     STAGES,
     attention_ranks,
-    if_so,
     kv_word,
     memory_share,
     sequences,
     step_tokens,
     unless,
+    when,
     window,
 )
 from kvplan.engines.memory_share import utilization_of_free
@@ -222,10 +222,10 @@ ENGINE = Engine(
     unpriced=(ADAPTERS, OFFLOAD, EAGER, EXPERTS, CHUNKS),
     kv_types=kv_types,
     plan=plan,
-    flags=lambda: {
+    flags={
         "--tp_size": unless(1, attention_ranks),
         "--pp_size": STAGES,
-        "--enable_attention_dp": if_so(lambda deployment: deployment.data_parallel > 1),
+        "--enable_attention_dp": when(lambda deployment: deployment.data_parallel > 1),
         "--ep_size": EXPERT_RANKS,
         "--max_seq_len": window,
         "--max_batch_size": sequences,

@@ -221,7 +221,7 @@ ENGINE = Engine(
     unpriced=(ADAPTERS, EAGER),
     kv_types=kv_types,
     plan=plan,
-    flags=lambda: {
+    flags={
         "--num-shard": TENSOR,
         "--max-total-tokens": window,
         "--max-batch-prefill-tokens": step_tokens,

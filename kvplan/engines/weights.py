@@ -149,8 +149,8 @@ def rank_weights(
         expert_ranks = tensor_parallel * replicas
         return _loaded_bytes(model, parts, tensor_parallel, expert_ranks=expert_ranks, whole_experts=whole_experts)
 
-    sorts = of_stage(stage)
-    mine = sum(sorts.values(), Fraction(0))
+    kinds = of_stage(stage)
+    mine = sum(kinds.values(), Fraction(0))
     if given_bytes is not None:
         stages = (sum(of_stage(each, 1).values()) for each in range(pipeline_parallel))
         whole = sum(stages, Fraction(0)) * tensor_parallel
@@ -163,19 +163,19 @@ def rank_weights(
         return RankWeights(
             bytes=int(mine * scale),
             unsure_share=FILE_WEIGHT_SHARE,
-            formula=f"file sizes, divided by the config's arithmetic: {_listed(sorts, scale)}",
+            formula=f"file sizes, divided by the config's arithmetic: {_listed(kinds, scale)}",
         )
     return RankWeights(
         bytes=int(mine),
         unsure_share=_arithmetic_share(weights.quantization),
-        formula=f"config arithmetic, {weights.quantization or model.dtype}: {_listed(sorts, Fraction(1))}",
+        formula=f"config arithmetic, {weights.quantization or model.dtype}: {_listed(kinds, Fraction(1))}",
     )
 
 
 def _loaded_bytes(
     model: ModelSpec, parts: Iterable[WeightPart], tensor_parallel: int, *, expert_ranks: int, whole_experts: int
 ) -> dict[str, Fraction]:
-    """Bytes that a rank loads of ``parts``, by sort, without multi-token prediction layers."""
+    """Bytes that a rank loads of ``parts``, by kind, without multi-token prediction layers."""
     width = model.shape.expert_intermediate or model.shape.intermediate
     loaded: dict[str, Fraction] = {}
     for part in parts:
@@ -188,13 +188,13 @@ def _loaded_bytes(
                 expert_width=width,
                 whole_experts=whole_experts,
             )
-            sort = _sort_of(part, tensor_parallel)
-            loaded[sort] = loaded.get(sort, Fraction(0)) + part_bytes(part, share, model.dtype)
+            kind = _kind_of(part, tensor_parallel)
+            loaded[kind] = loaded.get(kind, Fraction(0)) + part_bytes(part, share, model.dtype)
     return loaded
 
 
-def _sort_of(part: WeightPart, tensor_parallel: int) -> str:
-    """The sort of weight that the formula lists it under."""
+def _kind_of(part: WeightPart, tensor_parallel: int) -> str:
+    """The kind of weight that the formula lists it under."""
     if part.name.startswith(("vision.", "audio.")):
         return "encoder"
     if part.split == "vocabulary":
@@ -204,11 +204,11 @@ def _sort_of(part: WeightPart, tensor_parallel: int) -> str:
     return "copied on every rank" if part.split == "none" and tensor_parallel > 1 else "layers"
 
 
-def _listed(sorts: Mapping[str, Fraction], scale: Fraction) -> str:
-    """Each sort and its GiB, largest first; sorts that round to 0 are left out."""
-    largest = sorted(((amount * scale / GIB, sort) for sort, amount in sorts.items()), reverse=True)
-    said = [f"{sort} {float(amount):.2f}" for amount, sort in largest if amount >= _LEAST_SHOWN_GIB] or ["below 0.01"]
-    return " + ".join(said) + " GiB"
+def _listed(kinds: Mapping[str, Fraction], scale: Fraction) -> str:
+    """Each kind and its GiB, largest first; kinds that round to 0 are left out."""
+    largest = sorted(((amount * scale / GIB, kind) for kind, amount in kinds.items()), reverse=True)
+    shown = [f"{kind} {float(amount):.2f}" for amount, kind in largest if amount >= _LEAST_SHOWN_GIB] or ["below 0.01"]
+    return " + ".join(shown) + " GiB"
 
 
 def _arithmetic_share(quantization: str | None) -> Fraction:

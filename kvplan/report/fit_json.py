@@ -89,10 +89,10 @@ def budget_object(budget: Budget) -> dict[str, object]:
     """
     inside = dict.fromkeys(("weight", "activation", "non_torch", "graph", "other"), 0)
     for term in budget.terms:
-        inside[term.sort] += term.bytes if term.inside_fraction else 0
+        inside[term.kind] += term.bytes if term.inside_fraction else 0
     return {
         **picked(budget, "rank total_bytes requested_bytes"),
-        **{f"{sort}_bytes": amount for sort, amount in inside.items()},
+        **{f"{kind}_bytes": amount for kind, amount in inside.items()},
         **picked(budget, "kv_bytes kv_bytes_low kv_bytes_high"),
         "terms": [picked(term, "name bytes formula inside_fraction") for term in budget.terms],
     }

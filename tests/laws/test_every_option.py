@@ -60,7 +60,7 @@ ASKED: Mapping[str, Any] = {
     "draft_model": DRAFT,
     "lora_slots": 4,
     "lora_rank": 64,
-    "media_limits": (MediaLimit(sort="image", items=0), MediaLimit(sort="video", items=0)),
+    "media_limits": (MediaLimit(modality="image", items=0), MediaLimit(modality="video", items=0)),
     "kv_memory_bytes": 3 * GIB,
     "kv_offload_bytes": 64 * GIB,
     "weight_bytes": 30 * GIB,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvplan.engines.engine import EAGER, Engine, EngineMetrics
-from kvplan.engines.flag_values import FlagValue, Served, asked, if_so, sequences
+from kvplan.engines.flag_values import FlagValue, Served, asked, sequences, when
 from kvplan.engines.llama_cpp.cache import FIRST_AUTO_SLOTS, cache_word, is_before
 from kvplan.engines.llama_cpp.plan import kv_types, plan
 
@@ -52,14 +52,14 @@ def _split(served: Served) -> str | None:
     return None if layers is None else ",".join(map(str, (*layers[:-1], layers[-1] + 1)))
 
 
-FLAGS: Mapping[str, FlagValue] = {
+_FLAGS: Mapping[str, FlagValue] = {
     "--n-gpu-layers": lambda _: _ALL_LAYERS,
     "--tensor-split": _split,
     "--ctx-size": _context,
     "--parallel": sequences,
     "--kv-unified": lambda served: _is_unified(served) or None,
     "--no-kv-unified": lambda served: not (_is_unified(served) or _is_early(served)) or None,
-    "--swa-full": if_so(lambda deployment: deployment.swa_full),
+    "--swa-full": when(lambda deployment: deployment.swa_full),
     "--ubatch-size": asked("max_num_batched_tokens"),
     "--predict": lambda served: served.largest_cap_tokens,
     "--cache-type-k": _cache_type("cache_type_k"),
@@ -87,7 +87,7 @@ ENGINE = Engine(
     unpriced=(EAGER,),
     kv_types=kv_types,
     plan=plan,
-    flags=lambda: FLAGS,
+    flags=_FLAGS,
     command=_command,
     metrics=lambda _: EngineMetrics(kv_usage=None, waiting="llamacpp:requests_deferred"),
     not_on=frozenset(),

@@ -3,15 +3,16 @@
 The rules are those of 0.5; older releases had other defaults. Source of the flags: ``server_args.py`` of 0.5.23.
 """
 
-import json
 import shlex
 from collections.abc import Callable, Mapping
 
 from kvplan.engines.drafting import Drafter
 from kvplan.engines.engine import Engine, EngineMetrics
 from kvplan.engines.flag_values import (
-    EAGER,
     EXPERT_RANKS,
+    LORA,
+    LORA_SLOTS,
+    NO_GRAPHS,
     NO_PREFIX_CACHE,
     ONE_POOL,
     REPLICAS,
@@ -21,11 +22,14 @@ from kvplan.engines.flag_values import (
     asked,
     attention_ranks,
     decimal,
-    if_so,
     kv_word,
+    lora_rank,
+    media_items,
     memory_share,
+    partition_variable,
     pool_tokens,
     unless,
+    when,
     window,
 )
 from kvplan.engines.sglang.drafting import algorithm_of, drafter_of
@@ -44,27 +48,21 @@ def _of_draft(value: Callable[[Drafter], object], *, with_layers: bool = False) 
     return read
 
 
-def _media_limits(served: Served) -> str | None:
-    """The largest number of items of each kind, as JSON."""
-    limits = served.deployment.media_limits
-    return None if limits is None else json.dumps({limit.sort: limit.items for limit in limits})
-
-
 def _chunk(served: Served) -> int | None:
     """The prefill chunk as asked for; −1 turns chunks off."""
     return -1 if served.deployment.chunked_prefill is False else served.deployment.max_num_batched_tokens
 
 
-FLAGS: Mapping[str, FlagValue] = {
+_FLAGS: Mapping[str, FlagValue] = {
     "--tp-size": unless(1, attention_ranks),
     "--pp-size": STAGES,
     "--dp-size": REPLICAS,
-    "--enable-dp-attention": if_so(lambda deployment: deployment.data_parallel > 1),
+    "--enable-dp-attention": when(lambda deployment: deployment.data_parallel > 1),
     "--ep-size": EXPERT_RANKS,
-    "--enable-lora": if_so(lambda deployment: deployment.lora_slots > 0),
-    "--max-loras-per-batch": unless(0, asked("lora_slots")),
-    "--max-lora-rank": lambda served: served.deployment.lora_rank if served.deployment.lora_slots else None,
-    "--limit-mm-data-per-request": _media_limits,
+    "--enable-lora": LORA,
+    "--max-loras-per-batch": LORA_SLOTS,
+    "--max-lora-rank": lora_rank,
+    "--limit-mm-data-per-request": media_items,
     "--context-length": window,
     "--max-running-requests": lambda served: served.settings.max_num_seqs * served.deployment.data_parallel,
     "--chunked-prefill-size": _chunk,
@@ -75,23 +73,22 @@ FLAGS: Mapping[str, FlagValue] = {
     "--speculative-num-draft-tokens": _of_draft(lambda drafter: drafter.tokens + 1),
     "--mem-fraction-static": memory_share,
     "--max-total-tokens": pool_tokens,
-    "--disable-overlap-schedule": if_so(lambda deployment: deployment.async_scheduling is False),
+    "--disable-overlap-schedule": when(lambda deployment: deployment.async_scheduling is False),
     "--kv-cache-dtype": kv_word({"fp8": "fp8_e4m3"}),
     "--page-size": asked("block_size"),
     "--swa-full-tokens-ratio": lambda served: decimal(served.deployment.window_pool_ratio),
     "--mamba-full-memory-ratio": lambda served: decimal(served.deployment.state_pool_ratio),
     "--disable-hybrid-swa-memory": ONE_POOL,
-    "--disable-cuda-graph": EAGER,
+    "--disable-cuda-graph": NO_GRAPHS,
     "--disable-radix-cache": NO_PREFIX_CACHE,
-    "--enable-hierarchical-cache": if_so(lambda deployment: deployment.kv_offload_bytes is not None),
+    "--enable-hierarchical-cache": when(lambda deployment: deployment.kv_offload_bytes is not None),
     "--hicache-size": lambda served: host_bytes(served.deployment) // 10**9 or None,
 }
 
 
 def _command(served: Served) -> str:
-    stages = served.deployment.pipeline_layers
-    partition = f"SGLANG_PP_LAYER_PARTITION={','.join(map(str, stages))} " if stages else ""
-    return f"{partition}python -m sglang.launch_server --model-path {shlex.quote(served.model.id)}"
+    stages = partition_variable(served, "SGLANG_PP_LAYER_PARTITION")
+    return f"{stages}python -m sglang.launch_server --model-path {shlex.quote(served.model.id)}"
 
 
 ENGINE = Engine(
@@ -115,7 +112,7 @@ ENGINE = Engine(
     ),
     kv_types=kv_types,
     plan=plan,
-    flags=lambda: FLAGS,
+    flags=_FLAGS,
     command=_command,
     metrics=lambda _: EngineMetrics(kv_usage="sglang:token_usage", waiting="sglang:num_queue_reqs"),
 )

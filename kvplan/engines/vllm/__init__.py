@@ -1,6 +1,7 @@
 """vLLM: exact for 0.33 on Hopper; other releases and GPUs by the rules known for them, with a finding.
 
-The flags are those of the argument parser of 0.33.
+The flags are those of the argument parser of 0.33. The plan is imported when one is made: ``kvplan model`` asks the
+default engine only for its KV types, and must start fast.
 """
 
 import json
@@ -13,7 +14,9 @@ from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import capability_of
 from kvplan.engines.engine import Engine, EngineMetrics
 from kvplan.engines.flag_values import (
-    EAGER,
+    LORA,
+    LORA_SLOTS,
+    NO_GRAPHS,
     NO_PREFIX_CACHE,
     ONE_POOL,
     REPLICAS,
@@ -23,11 +26,14 @@ from kvplan.engines.flag_values import (
     Served,
     asked,
     decimal,
-    if_so,
+    lora_rank,
+    media_items,
     memory_share,
+    partition_variable,
     sequences,
     step_tokens,
     unless,
+    when,
     window,
 )
 from kvplan.layers import KvTypes
@@ -52,9 +58,7 @@ def _plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
 
 
 def _command(served: Served) -> str:
-    stages = served.deployment.pipeline_layers
-    partition = f"VLLM_PP_LAYER_PARTITION={','.join(map(str, stages))} " if stages else ""
-    return f"{partition}vllm serve {shlex.quote(served.model.id)}"
+    return f"{partition_variable(served, 'VLLM_PP_LAYER_PARTITION')}vllm serve {shlex.quote(served.model.id)}"
 
 
 def _speculation(served: Served) -> str | None:
@@ -66,12 +70,6 @@ def _speculation(served: Served) -> str | None:
         return None
     config: dict[str, object] = {"method": drafter.engine_word, "num_speculative_tokens": drafter.tokens}
     return json.dumps(config if drafter.model is None else {"model": drafter.model.id, **config})
-
-
-def _media_limits(served: Served) -> str | None:
-    """The largest number of items of each kind."""
-    limits = served.deployment.media_limits
-    return None if limits is None else json.dumps({limit.sort: limit.items for limit in limits})
 
 
 def _offload_gib(served: Served) -> str | None:
@@ -99,19 +97,19 @@ _FLAGS: Mapping[str, FlagValue] = {
     "--kv-cache-memory-bytes": asked("kv_memory_bytes"),
     "--kv-cache-dtype": unless("auto", asked("kv_dtype")),
     "--block-size": asked("block_size"),
-    "--enable-chunked-prefill": if_so(lambda deployment: bool(deployment.chunked_prefill)),
-    "--no-enable-chunked-prefill": if_so(lambda deployment: deployment.chunked_prefill is False),
-    "--enforce-eager": EAGER,
+    "--enable-chunked-prefill": when(lambda deployment: bool(deployment.chunked_prefill)),
+    "--no-enable-chunked-prefill": when(lambda deployment: deployment.chunked_prefill is False),
+    "--enforce-eager": NO_GRAPHS,
     "--speculative-config": _speculation,
-    "--limit-mm-per-prompt": _media_limits,
-    "--enable-expert-parallel": if_so(lambda deployment: deployment.expert_parallel),
-    "--enable-lora": if_so(lambda deployment: deployment.lora_slots > 0),
-    "--max-loras": unless(0, asked("lora_slots")),
-    "--max-lora-rank": lambda served: served.deployment.lora_rank if served.deployment.lora_slots else None,
+    "--limit-mm-per-prompt": media_items,
+    "--enable-expert-parallel": when(lambda deployment: deployment.expert_parallel),
+    "--enable-lora": LORA,
+    "--max-loras": LORA_SLOTS,
+    "--max-lora-rank": lora_rank,
     "--kv-offloading-size": _offload_gib,
-    "--async-scheduling": if_so(lambda deployment: bool(deployment.async_scheduling)),
-    "--no-async-scheduling": if_so(lambda deployment: deployment.async_scheduling is False),
-    "--enable-prefix-caching": if_so(lambda deployment: bool(deployment.prefix_caching)),
+    "--async-scheduling": when(lambda deployment: bool(deployment.async_scheduling)),
+    "--no-async-scheduling": when(lambda deployment: deployment.async_scheduling is False),
+    "--enable-prefix-caching": when(lambda deployment: bool(deployment.prefix_caching)),
     "--no-enable-prefix-caching": NO_PREFIX_CACHE,
     "--disable-hybrid-kv-cache-manager": ONE_POOL,
     "--override-generation-config": _default_cap,
@@ -144,7 +142,7 @@ ENGINE = Engine(
     ),
     kv_types=_kv_types,
     plan=_plan,
-    flags=lambda: _FLAGS,
+    flags=_FLAGS,
     command=_command,
     metrics=_metrics,
 )

@@ -198,14 +198,14 @@ def media_findings(model: ModelSpec, deployment: Deployment, settings: Settings)
 
 def loads_encoder(deployment: Deployment) -> bool:
     """False where images and videos are both limited to none (vLLM 0.33, ``MultiModalBudget``)."""
-    items = {limit.sort: limit.items for limit in deployment.media_limits or ()}
-    return any(items.get(sort, 1) for sort in _ENCODED)
+    items = {limit.modality: limit.items for limit in deployment.media_limits or ()}
+    return any(items.get(modality, 1) for modality in _ENCODED)
 
 
 def worst_case_tokens(limits: Iterable[MediaLimit]) -> int:
     """Σ items × tokens of an item, of the media whose tokens are known.
 
-    >>> worst_case_tokens([MediaLimit(sort="image", items=10, item_tokens=16384)])
+    >>> worst_case_tokens([MediaLimit(modality="image", items=10, item_tokens=16384)])
     163840
     """
     return sum(limit.items * limit.item_tokens for limit in limits if limit.item_tokens is not None)
