@@ -24,17 +24,19 @@ PRICED = (FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, In
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
-    """Bytes on one rank: per token in layers that grow, per token in window layers, and per sequence of state.
+class CacheSizes:
+    """What one rank's layers keep: bytes per token in growing and in window layers, and bytes of state per sequence.
 
-    ``counts`` are numbers of layers: growing (index keys belong to another layer), window, state. ``window_tokens`` is
-    the longest window, None without one.
+    ``growing_layers`` leaves out index keys, which belong to another layer. ``window_tokens`` is the longest window,
+    None without one.
     """
 
     growing_per_token: Fraction
     windowed_per_token: Fraction
     state_bytes: int
-    counts: tuple[int, int, int]
+    growing_layers: int
+    window_layers: int
+    state_layers: int
     window_tokens: int | None
 
     @property
@@ -54,17 +56,19 @@ def refuse_other_kinds(model: ModelSpec, engine: str, *, but: tuple[type[Layer],
             )
 
 
-def keep(layers: Iterable[Layer], kv: KvTypes) -> Kept:
-    """Sums over ``layers``."""
+def cache_sizes(layers: Iterable[Layer], kv: KvTypes) -> CacheSizes:
+    """The sums over ``layers`` of one rank."""
     kept = list(layers)
     growing = [layer for layer in kept if layer.growing_bytes_per_token(kv)]
     windowed = [layer for layer in kept if layer.windowed_bytes_per_token(kv)]
     states = [layer for layer in kept if isinstance(layer, RecurrentLayer)]
-    return Kept(
+    return CacheSizes(
         growing_per_token=sum((layer.growing_bytes_per_token(kv) for layer in growing), Fraction(0)),
         windowed_per_token=sum((layer.windowed_bytes_per_token(kv) for layer in windowed), Fraction(0)),
         state_bytes=sum(layer.fixed_bytes(kv) for layer in states),
-        counts=(sum(not isinstance(layer, IndexKeys) for layer in growing), len(windowed), len(states)),
+        growing_layers=sum(not isinstance(layer, IndexKeys) for layer in growing),
+        window_layers=len(windowed),
+        state_layers=len(states),
         window_tokens=max((layer.window_tokens or 0 for layer in windowed), default=None),
     )
 

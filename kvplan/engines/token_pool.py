@@ -8,7 +8,7 @@ from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, Eng
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.lora import adapters_are_priced, lora_bytes
 from kvplan.engines.memory_share import others_term
-from kvplan.engines.ranks import Kept, keep, rank_stages
+from kvplan.engines.ranks import CacheSizes, cache_sizes, rank_stages
 from kvplan.engines.weights import LoadedRank
 from kvplan.errors import InputError
 from kvplan.layers import KvTypes, StoredType
@@ -49,23 +49,23 @@ def named_type(word: str, types: Mapping[str, StoredType], engine: str) -> Store
     return types[word]
 
 
-def windows_as_full(kept: Kept) -> Kept:
+def windows_as_full(kept: CacheSizes) -> CacheSizes:
     """``kept`` where windows only mask and every layer keeps every token."""
-    growing, windows, states = kept.counts
     return replace(
         kept,
         growing_per_token=kept.token_bytes,
         windowed_per_token=kept.windowed_per_token * 0,
-        counts=(growing + windows, 0, states),
+        growing_layers=kept.growing_layers + kept.window_layers,
+        window_layers=0,
         window_tokens=None,
     )
 
 
-def one_pool(kept: Kept, block_tokens: int, *, reserved_blocks: int) -> CacheLayout:
+def one_pool(kept: CacheSizes, block_tokens: int, *, reserved_blocks: int) -> CacheLayout:
     """One group, in which a request of L tokens is charged ceil(L / block)."""
     group = CacheGroup(
         kind="full attention",
-        layers=kept.counts[0],
+        layers=kept.growing_layers,
         rule="full",
         block_tokens=block_tokens,
         page_bytes=max(1, int(kept.growing_per_token * block_tokens)),
@@ -95,7 +95,7 @@ def one_pool_plan(
     """
     stages = []
     for index, layers in enumerate(rank_stages(model, deployment)):
-        layout = one_pool(windows_as_full(keep(layers, kv)), block_tokens, reserved_blocks=0)
+        layout = one_pool(windows_as_full(cache_sizes(layers, kv)), block_tokens, reserved_blocks=0)
         budget = None if deployment.kv_memory_bytes is not None else budget_of(index)
         memory = pool_bytes(deployment, budget)
         stages.append((max(0, memory // layout.bytes_per_block), layout, memory, budget))

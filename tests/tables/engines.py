@@ -20,7 +20,7 @@ from kvplan.engines import engine_plan, parse_engine
 from kvplan.engines.base import EnginePlan
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.llama_cpp.cache import UBATCH_TOKENS, Buffers, buffers, cache_types, divide_context
-from kvplan.engines.ranks import keep
+from kvplan.engines.ranks import cache_sizes
 from kvplan.engines.sglang.pools import kv_memory
 from kvplan.engines.sglang.storage import kv_types
 from kvplan.engines.tensorrt_llm import FREE_FRACTION
@@ -247,7 +247,7 @@ def _sglang(row: Mapping[str, Any], data: Path) -> Iterator[Line]:
         yield _line(row, "pool from the config", planned * scales, pools, judged=not apart)
     if model is not None and row.get("kv_tokens"):
         word = {"auto": "auto", "bf16": "bfloat16"}.get(row["kv_cache_dtype"], row["kv_cache_dtype"])
-        kept = keep(
+        kept = cache_sizes(
             (kept for layer in model.rank_layers(row.get("tp") or 1) for kept in layer),
             kv_types(model, Deployment(kv_dtype=word)),
         )

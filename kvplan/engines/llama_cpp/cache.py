@@ -6,7 +6,7 @@ ggml's block sizes.
 
 from dataclasses import dataclass, replace
 
-from kvplan.engines.ranks import Kept, keep
+from kvplan.engines.ranks import CacheSizes, cache_sizes
 from kvplan.engines.token_pool import windows_as_full
 from kvplan.errors import InputError
 from kvplan.layers import (
@@ -201,7 +201,7 @@ class Buffers:
 
 def buffers(model: ModelSpec, kv: KvTypes, slots: Slots, ubatch_tokens: int, *, swa_full: bool, part: range) -> Buffers:
     """Buffers of the decoder layers ``part``: cells × bytes per cell, and one float32 state per slot."""
-    kept = kept_by(model, kv, part)
+    kept = part_sizes(model, kv, part)
     cells = 0
     if kept.window_tokens is not None:
         cells = window_cells(kept.window_tokens, slots, ubatch_tokens, swa_full=swa_full)
@@ -224,9 +224,9 @@ def ignored_windows(model: ModelSpec) -> int:
     return 0 if has_others else sum(isinstance(layer, SlidingAttention) for layer in kept)
 
 
-def kept_by(model: ModelSpec, kv: KvTypes, part: range) -> Kept:
+def part_sizes(model: ModelSpec, kv: KvTypes, part: range) -> CacheSizes:
     """What the decoder layers ``part`` keep as llama.cpp stores it."""
-    kept = keep((_stored(layer, kv) for index in part for layer in model.layers[index]), kv)
+    kept = cache_sizes((_stored(layer, kv) for index in part for layer in model.layers[index]), kv)
     return windows_as_full(kept) if ignored_windows(model) else kept
 
 

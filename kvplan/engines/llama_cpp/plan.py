@@ -27,8 +27,8 @@ from kvplan.engines.llama_cpp.cache import (
     divide_context,
     ignored_windows,
     is_before,
-    kept_by,
     logits_bytes,
+    part_sizes,
     served_tokens,
 )
 from kvplan.engines.llama_cpp.devices import device_layers, device_weights
@@ -40,7 +40,7 @@ from kvplan.engines.llama_cpp.findings import (
     weights_findings,
 )
 from kvplan.engines.memory_share import others_term
-from kvplan.engines.ranks import Kept, refuse_options, refuse_other_kinds
+from kvplan.engines.ranks import CacheSizes, refuse_options, refuse_other_kinds
 from kvplan.engines.token_pool import (
     CONTEXT,
     adapters_term,
@@ -90,7 +90,7 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
         budgets = [_budget(model, deployment, stages, device, spare) for device in devices]
         device = min(devices, key=lambda device: budgets[device.index].kv_bytes - device.buffers.pool_bytes)
         budget = budgets[device.index]
-    layout, asked = _layout(kept_by(model, kv, device.layers), slots)
+    layout, asked = _layout(part_sizes(model, kv, device.layers), slots)
     memory = pool_bytes(deployment, budget)
     held = max(0, memory // layout.bytes_per_block)
     blocks = held if budget is None else min(asked, held)
@@ -153,17 +153,20 @@ def _devices(model: ModelSpec, deployment: Deployment, kv: KvTypes, slots: Slots
     ]
 
 
-def _layout(kept: Kept, slots: Slots) -> tuple[CacheLayout, int]:
+def _layout(kept: CacheSizes, slots: Slots) -> tuple[CacheLayout, int]:
     """The layout, and the blocks asked for. A block is a cell of every growing layer, or one slot where none grows."""
-    growing, windows, states = kept.counts
-    if growing:
+    if kept.growing_layers:
         group = CacheGroup(
-            kind="full attention", layers=growing, rule="full", block_tokens=1, page_bytes=int(kept.growing_per_token)
+            kind="full attention",
+            layers=kept.growing_layers,
+            rule="full",
+            block_tokens=1,
+            page_bytes=int(kept.growing_per_token),
         )
         return _pool(group), slots.all_cells
     group = CacheGroup(
-        kind="recurrent state" if states else "window",
-        layers=states or windows,
+        kind="recurrent state" if kept.state_layers else "window",
+        layers=kept.state_layers or kept.window_layers,
         rule="fixed",
         block_tokens=slots.window_tokens,
         page_bytes=max(1, kept.state_bytes),

@@ -10,7 +10,7 @@ from fractions import Fraction
 from kvplan.engines.base import BudgetTerm
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.drafting import DRAFT_MODEL, EAGLE, MTP, NGRAM, Drafter, draft_weights, method_of
-from kvplan.engines.ranks import Kept
+from kvplan.engines.ranks import CacheSizes
 from kvplan.engines.sglang.classes import Release, is_since
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import IndexKeys, KvTypes, LatentAttention, RecurrentLayer
@@ -66,7 +66,7 @@ def algorithm_of(drafter: Drafter) -> str:
     return "EAGLE3" if drafter.engine_word == "eagle3" else _ALGORITHMS[drafter.method]
 
 
-def with_draft(kept: Kept, drafter: Drafter | None, model: ModelSpec, kv: KvTypes) -> Kept:
+def with_draft(kept: CacheSizes, drafter: Drafter | None, model: ModelSpec, kv: KvTypes) -> CacheSizes:
     """What a rank keeps, with the draft's layers. Each is as wide as the model's on average; beside sparse MLA it has
     one latent and index keys of its own (``_compute_dsa_indexer_cell_size``).
 
@@ -75,14 +75,13 @@ def with_draft(kept: Kept, drafter: Drafter | None, model: ModelSpec, kv: KvType
     layers = 0 if drafter is None else len(drafter.layers)
     if not layers:
         return kept
-    growing, windows, states = kept.counts
-    if windows or states or not growing:
+    if kept.window_layers or kept.state_layers or not kept.growing_layers:
         raise UnsupportedModelError(
             f"cannot tell: a draft beside pools for windows or states is not modelled for SGLang ({model.id})",
             hint="--speculative-method ngram, or start the engine once and read its log: kvplan calibrate LOG",
             key="speculative_tokens",
         )
-    wider: Fraction | int = kept.growing_per_token * layers // growing
+    wider: Fraction | int = kept.growing_per_token * layers // kept.growing_layers
     if model.has_sparse_latents:
         latent = next(layer for layer in model.caches if isinstance(layer, LatentAttention))
         index = next(layer for layer in model.caches if isinstance(layer, IndexKeys))

@@ -18,7 +18,7 @@ def memory_findings(stage: Stage, deployment: Deployment, settings: Settings, ra
     kept, budget = stage.kept, stage.budget
     if budget is not None and budget.kv_bytes <= 0:
         yield fraction_finding(budget, settings.memory_utilization)
-    if kept.counts[0] and kept.window_tokens is not None:
+    if kept.growing_layers and kept.window_tokens is not None:
         page = stage.layout.block_tokens
         window_pool = window_pool_tokens(stage.tokens, ratio, page)
         chunk = min(settings.max_num_batched_tokens, settings.max_model_len)

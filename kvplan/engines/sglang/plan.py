@@ -9,7 +9,7 @@ from kvplan.engines.base import EnginePlan, Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import device_bytes, window_of
 from kvplan.engines.engine import ADAPTERS
-from kvplan.engines.ranks import Kept, keep, rank_stages, refuse_options, refuse_other_kinds
+from kvplan.engines.ranks import CacheSizes, cache_sizes, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.sglang.budget import rank_budget, with_states
 from kvplan.engines.sglang.classes import has_window_pool
 from kvplan.engines.sglang.drafting import MOST_SEQUENCES, drafter_of, with_draft
@@ -60,8 +60,8 @@ def plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
     ratio = _window_ratio(model, deployment, is_pooled=is_pooled)
     stages, windows, drafter = [], 0, drafter_of(model, deployment)
     for index, layers in enumerate(rank_stages(model, deployment)):
-        kept = keep(stored_layers(model, layers, release), kv)
-        windows += kept.counts[1]
+        kept = cache_sizes(stored_layers(model, layers, release), kv)
+        windows += kept.window_layers
         kept = with_draft(kept if is_pooled else windows_as_full(kept), drafter, model, kv)
         stages.append(_stage(model, deployment, kept, index, ratio))
     chosen = min(stages, key=lambda stage: stage.pages)
@@ -106,7 +106,7 @@ def _window_ratio(model: ModelSpec, deployment: Deployment, *, is_pooled: bool) 
     return asked
 
 
-def _stage(model: ModelSpec, deployment: Deployment, kept: Kept, index: int, ratio: Fraction) -> Stage:
+def _stage(model: ModelSpec, deployment: Deployment, kept: CacheSizes, index: int, ratio: Fraction) -> Stage:
     budget = rank_budget(model, deployment, index)
     memory = pool_bytes(deployment, budget)
     slots = deployment.max_num_seqs if deployment.prefix_caching is False else None

@@ -8,15 +8,17 @@ from fractions import Fraction
 
 from kvplan.engines.base import Budget, CacheGroup, CacheLayout
 from kvplan.engines.deployment import Deployment
-from kvplan.engines.ranks import Kept
+from kvplan.engines.ranks import CacheSizes
 from kvplan.engines.sglang.classes import TRACKED_STATE_CLASSES, TRACKED_STATES, is_since
 from kvplan.engines.token_pool import one_pool
 from kvplan.model import ModelSpec
 
 WINDOW_POOL_RATIO = Fraction(8, 10)
 STATE_POOL_RATIO = Fraction(9, 10)
+"""Defaults of ``--swa-full-tokens-ratio`` and ``--mamba-full-memory-ratio``."""
 _STATES_PER_REQUEST = 3
 _TRACKED_STATES_PER_REQUEST = 5
+"""State slots of a request with the prefix cache; ``TRACKED_STATE_CLASSES`` keep two more."""
 
 
 def kv_memory(free_before_bytes: int, free_after_bytes: int, fraction: Fraction) -> int:
@@ -76,7 +78,7 @@ def states_per_request(model: ModelSpec, deployment: Deployment) -> int:
 class Stage:
     """One pipeline stage: what a rank of it keeps, and the pools of its memory."""
 
-    kept: Kept
+    kept: CacheSizes
     budget: Budget | None
     pools: Pools
     layout: CacheLayout
@@ -92,26 +94,25 @@ class Stage:
         return self.pages * self.layout.block_tokens
 
 
-def paged(kept: Kept, page: int, ratio: Fraction) -> CacheLayout:
+def paged(kept: CacheSizes, page: int, ratio: Fraction) -> CacheLayout:
     """The layout of one rank: a block is a page of tokens, with its share of the window pool."""
-    growing, windows, states = kept.counts
-    if growing and not windows:
+    if kept.growing_layers and not kept.window_layers:
         return one_pool(kept, page, reserved_blocks=1)
-    if windows and growing:
+    if kept.window_layers and kept.growing_layers:
         cell = (kept.growing_per_token + ratio * kept.windowed_per_token) * page
         group = CacheGroup(
             kind="full attention with a window pool",
-            layers=growing + windows,
+            layers=kept.growing_layers + kept.window_layers,
             rule="paired",
             block_tokens=page,
             page_bytes=-(-cell.numerator // cell.denominator),
             window_tokens=kept.window_tokens,
             pool_ratio=ratio,
         )
-    elif windows:
+    elif kept.window_layers:
         group = CacheGroup(
             kind="sliding window",
-            layers=windows,
+            layers=kept.window_layers,
             rule="sliding",
             block_tokens=page,
             page_bytes=int(kept.token_bytes * page),
@@ -120,7 +121,7 @@ def paged(kept: Kept, page: int, ratio: Fraction) -> CacheLayout:
     else:
         group = CacheGroup(
             kind="recurrent state",
-            layers=states,
+            layers=kept.state_layers,
             rule="fixed",
             block_tokens=1,
             page_bytes=max(1, kept.state_bytes),
