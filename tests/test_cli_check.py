@@ -57,7 +57,7 @@ def test_a_change_that_raises_the_window(capsys: pytest.CaptureFixture[str]) -> 
     shown = _run(capsys, 1, "changed.yaml", "--against", "traffic.yaml")
     assert max(map(len, shown.splitlines())) <= 80
     assert "deployment.max_model_len: 2048 → 6000" in shown
-    assert "; the base keeps it" in " ".join(shown.split())
+    assert "; the base meets it" in " ".join(shown.split())
     check_golden("cli/check_change.txt", shown)
 
 

@@ -82,10 +82,10 @@ def test_json_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["traffic_yaml"] is None
 
 
-def test_a_constraint_that_cannot_be_kept_is_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_constraint_that_cannot_be_met_is_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("--scale", "8", "--duration", "20s", "--write") == 1
     captured = capsys.readouterr()
-    assert captured.out.startswith("No setting keeps the constraints")
+    assert captured.out.startswith("No setting meets the constraints")
     assert "would do (now 1)" in captured.out
     assert "nothing was written" in captured.err
     assert max(map(len, captured.out.splitlines())) <= 80

@@ -8,7 +8,7 @@ import pytest
 from kvplan.errors import InputError
 from kvplan.recommend import Advice, recommend, recommended_text, safety_fraction
 from kvplan.recommend.advice import engine_metrics, scaling_rules
-from kvplan.recommend.caps import broken, candidates, keeps, knee, per_class
+from kvplan.recommend.caps import broken, candidates, knee, meets, per_class
 from kvplan.recommend.results import CapPoint, Constraints, Played
 from kvplan.recommend.safety import largest_safe_fraction, look_ahead_share
 from kvplan.recommend.sensitivity import variations
@@ -138,12 +138,12 @@ def test_traffic_that_one_replica_cannot_carry_says_how_many_can() -> None:
     assert fewer.fleet.needed == needed
 
 
-def test_a_bound_that_no_cap_keeps_is_named() -> None:
+def test_a_limit_that_no_cap_meets_is_named() -> None:
     endless = replace(mix().classes[0], name="endless", rate_per_s=1.0, output_tokens=Lognormal(p50=1e6, p95=1e6))
     traffic = replace(mix(), classes=(*mix().classes, endless))
     found = recommend(traffic, seeds=1, workers=1)
     assert not found.feasible
-    assert ("truncated_share", "no cap keeps it") in [(failed.name, failed.needs) for failed in found.failed]
+    assert ("truncated_share", "no cap meets it") in [(failed.name, failed.needs) for failed in found.failed]
     assert found.fleet.needed is None
     assert found.per_class_unbounded == ("endless",)
     slow = recommend(mix(), seeds=1, workers=1, max_e2e_p99_s=0.05)
@@ -204,7 +204,7 @@ def played(**values: float) -> Played:
 def point(cap: int, truncated: float, refused: float, limits: Constraints) -> CapPoint:
     figures = played(refused_share=refused)
     return CapPoint(
-        default_max_tokens=cap, truncated_share=truncated, played=figures, feasible=keeps(figures, truncated, limits)
+        default_max_tokens=cap, truncated_share=truncated, played=figures, feasible=meets(figures, truncated, limits)
     )
 
 
@@ -219,7 +219,7 @@ def curve(limits: Constraints) -> list[CapPoint]:
         (0.01, 0.01, 512),  # 0.2 + 0.7 against 0.9 + 0.1 of the limits
         (0.01, 0.005, 256),
         (0.005, 0.01, 512),
-        (0.001, 0.002, 512),  # none keeps both; the worst miss is 3.5 limits, of the others 200, 9 and 100
+        (0.001, 0.002, 512),  # none meets both; the worst miss is 3.5 limits, of the others 200, 9 and 100
     ],
 )
 def test_the_knee_between_two_curves(truncated: float, refused: float, chosen: int) -> None:

@@ -57,7 +57,7 @@ def check(
             file=traffic.file,
             key="limits",
         )
-    kept = None if baseline is None else read_baseline(baseline)
+    earlier = None if baseline is None else read_baseline(baseline)
 
     def play(one: Traffic) -> Check:
         measured = measure(one, options, prices_per_hour=prices_per_hour)
@@ -73,11 +73,11 @@ def check(
             changes=changes(base.figures, result.figures),
             base_limits=base.limits,
         )
-    elif kept is not None:
-        then, complete = kept
+    elif earlier is not None:
+        before, complete = earlier
         # An answer that is not complete says nothing of the other figures.
-        now = {name: value for name, value in result.figures.items() if complete or name in then}
-        comparison = Difference(base=str(baseline), settings=(), changes=changes(then, now))
+        after = {name: value for name, value in result.figures.items() if complete or name in before}
+        comparison = Difference(base=str(baseline), settings=(), changes=changes(before, after))
     else:
         return result
     return replace(result, comparison=comparison)

@@ -10,7 +10,7 @@ from typing import Any
 
 from kvplan.check.judge import read
 from kvplan.check.measures import MEASURES
-from kvplan.check.results import Change, Measured, Setting
+from kvplan.check.results import Change, ChangedKey, Measured
 from kvplan.engines.base import term_kind
 from kvplan.engines.deployment import EngineVersion
 from kvplan.engines.options import rows
@@ -42,12 +42,12 @@ def changes(before: Mapping[str, float | None], after: Mapping[str, float | None
     return tuple(Change(name=name, before=before.get(name), after=after.get(name)) for name in names)
 
 
-def settings(before: Traffic, after: Traffic) -> tuple[Setting, ...]:
+def settings(before: Traffic, after: Traffic) -> tuple[ChangedKey, ...]:
     """The keys that two files give differently, by their names in the file; limits are left out, because they are
     judged."""
     old, new = dict(_settings(before)), dict(_settings(after))
     return tuple(
-        Setting(key=key, before=old.get(key), after=new.get(key))
+        ChangedKey(key=key, before=old.get(key), after=new.get(key))
         for key in [*new, *(key for key in old if key not in new)]
         if old.get(key) != new.get(key)
     )

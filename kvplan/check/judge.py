@@ -113,9 +113,9 @@ def verdict(reading: Reading, bound: Bound, limit: float, *, strict: bool) -> tu
         return "not_measured", False
     low = reading.value if reading.low is None else reading.low
     high = reading.value if reading.high is None else reading.high
-    kept = (low >= limit, high >= limit) if bound == "min" else (high <= limit, low <= limit)
-    if kept[0] != kept[1]:
+    surely, possibly = (low >= limit, high >= limit) if bound == "min" else (high <= limit, low <= limit)
+    if surely != possibly:
         return "within_noise", not strict
     if reading.low is None:
-        return ("one_seed" if reading.one_seed else "exact"), kept[0]
-    return "sure", kept[0]
+        return ("one_seed" if reading.one_seed else "exact"), surely
+    return "sure", surely

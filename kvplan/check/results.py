@@ -50,11 +50,11 @@ class LimitResult:
     at_fast_end: float | None = None
 
     @property
-    def keeps(self) -> bool:
+    def is_met(self) -> bool:
         """Whether the measured value itself is on the right side of the limit."""
-        return self.reading.value is not None and self.kept_by(self.reading.value)
+        return self.reading.value is not None and self.is_met_by(self.reading.value)
 
-    def kept_by(self, value: float) -> bool:
+    def is_met_by(self, value: float) -> bool:
         """Whether ``value`` is on the right side of the limit."""
         return value >= self.limit if self.bound == "min" else value <= self.limit
 
@@ -82,7 +82,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class ChangedKey:
     """A key of the file before and after, as text; None where the file does not give it."""
 
     key: str
@@ -95,7 +95,7 @@ class Difference:
     """What changed against ``base`` (a file), and the limits as judged on the base, where that is known."""
 
     base: str
-    settings: tuple[Setting, ...]
+    settings: tuple[ChangedKey, ...]
     changes: tuple[Change, ...]
     base_limits: tuple[LimitResult, ...] = ()
 
@@ -123,7 +123,7 @@ class Check:
 
     @property
     def newly_broken(self) -> tuple[LimitResult, ...]:
-        """The limits that failed and that the base kept, by name, class and bound."""
+        """The limits that failed and that the base met, by name, class and bound."""
         before = () if self.comparison is None else self.comparison.base_limits
-        kept = {(one.name, one.class_name, one.bound) for one in before if one.passed}
-        return tuple(one for one in self.broken if (one.name, one.class_name, one.bound) in kept)
+        met = {(one.name, one.class_name, one.bound) for one in before if one.passed}
+        return tuple(one for one in self.broken if (one.name, one.class_name, one.bound) in met)

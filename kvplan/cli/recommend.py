@@ -93,7 +93,7 @@ def run(
         )
     written = _written(advice) if write and advice.feasible else None
     if write and written is None:
-        talk("nothing was written: no setting keeps the constraints")
+        talk("nothing was written: no setting meets the constraints")
     elif write and changed:
         talk(f"only the answer is written, without the overrides of this run: {', '.join(changed)}")
     if written is not None and output is not None:

@@ -14,6 +14,7 @@ TOPICS: dict[str, str] = {
     "ledger": "reservations, and why the worst case is charged",
     "retry-after": "what a refused client is told, and what clients make of it",
     "simulation": "what the strategies, columns and remarks of a simulation mean",
+    "recommendation": "what the tables and settings of a recommendation mean",
     "safety-fraction": "how much of the pool the front door may promise",
     "traffic": "every key of a traffic file and its unit",
     "ci": "limits that a pipeline checks: GitHub, GitLab, pre-commit",

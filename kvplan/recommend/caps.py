@@ -19,6 +19,13 @@ from kvplan.traffic.distributions import Choice, Choices, Constant
 from kvplan.traffic.sample import sample
 from kvplan.traffic.spec import Traffic, TrafficClass
 
+_MOST_TRUNCATED_FACTOR = 25
+"""A cap that cuts off more than this many times the limit says nothing about the best one, and is not played."""
+_TINY_SHARE = 1e-4
+"""Stands for a limit of 0 where shares are divided by their limits: one request in ten thousand."""
+_MOST_REQUESTS = 2_000_000
+"""Above this many requests over all points of a curve, each point is played on one seed."""
+
 
 def constraints(traffic: Traffic, given: Mapping[str, float | None]) -> tuple[Constraints, dict[str, str]]:
     """Each bound and its source: the caller, the file's limits on the whole traffic, or the default."""
@@ -37,12 +44,6 @@ def constraints(traffic: Traffic, given: Mapping[str, float | None]) -> tuple[Co
     if late_s is not None and not (late_s > 0 and isfinite(late_s)):
         raise InputError(f"max_e2e_p99 of {late_s:g} s is not above zero", hint="--max-e2e-p99 30s", key="max_e2e_p99")
     return limits, sources
-
-
-_MOST_TRUNCATED_FACTOR = 25
-"""A cap that cuts off more than so many times the limit shows nothing of the knee, and is not played."""
-_TINY_SHARE = 1e-4
-"""Stands for a limit of 0 where shares are measured by their limits: one request in ten thousand."""
 
 
 def mean_truncated(drawings: Sequence[Arrivals], cap_tokens: int) -> float:
@@ -74,8 +75,8 @@ def candidates(drawings: Sequence[Arrivals], window_tokens: int, limits: Constra
     return kept or [caps[last]]
 
 
-def keeps(played: Played, truncated: float, limits: Constraints) -> bool:
-    """Whether a setting keeps all constraints."""
+def meets(played: Played, truncated: float, limits: Constraints) -> bool:
+    """Whether a setting meets all constraints."""
     return not broken(played, truncated, limits)
 
 
@@ -93,7 +94,7 @@ def broken(played: Played, truncated: float, limits: Constraints) -> list[tuple[
 
 
 def knee(points: Sequence[CapPoint], limits: Constraints) -> CapPoint:
-    """The best cap: of those that keep all constraints, the one with the smallest truncated / limit + refused / limit
+    """The best cap: of those that meet all constraints, the one with the smallest truncated / limit + refused / limit
     (of equals, the smaller cap); if none does, the one whose worst miss is smallest."""
     feasible = [point for point in points if point.feasible]
     if feasible:
@@ -101,20 +102,18 @@ def knee(points: Sequence[CapPoint], limits: Constraints) -> CapPoint:
     return min(points, key=lambda point: (max(_ratios(point, limits)), point.default_max_tokens))
 
 
-def knee_words(points: Sequence[CapPoint], chosen: CapPoint, limits: Constraints, unset: float) -> str:
-    """Why this cap, in a sentence."""
+def knee_reason(points: Sequence[CapPoint], chosen: CapPoint, limits: Constraints, unset: float) -> str:
+    """Why this cap, in a sentence. Of several that meet all limits it is the ``knee``."""
     if not unset:
         return "every request sends its own cap, so a default changes nothing"
-    kept = [point.default_max_tokens for point in points if point.feasible]
-    if len(kept) > 1:
-        return (
-            f"caps from {kept[0]:,} to {kept[-1]:,} keep the constraints; {chosen.default_max_tokens:,} cuts off and "
-            "refuses least, each relative to its limit"
-        )
-    if kept:
-        return "the only round cap that keeps the constraints"
+    feasible = [point.default_max_tokens for point in points if point.feasible]
+    if len(feasible) > 1:
+        best = f"{chosen.default_max_tokens:,} cuts off and refuses least"
+        return f"caps {feasible[0]:,}-{feasible[-1]:,} meet all limits; {best}"
+    if feasible:
+        return "the only round cap that meets all limits"
     names = " and ".join(name for name, _, _ in broken(chosen.played, chosen.truncated_share, limits))
-    return f"no cap keeps all constraints; {chosen.default_max_tokens:,} misses {names} by the least"
+    return f"no cap meets all limits; {chosen.default_max_tokens:,} misses {names} by the least"
 
 
 def _ratios(point: CapPoint, limits: Constraints) -> tuple[float, float, float]:
@@ -129,7 +128,7 @@ def _ratios(point: CapPoint, limits: Constraints) -> tuple[float, float, float]:
 
 
 def failures(points: Sequence[CapPoint], nearest: CapPoint, limits: Constraints) -> tuple[FailedConstraint, ...]:
-    """Why no cap will do: each constraint that the nearest one breaks, and which caps would keep it."""
+    """Why no cap will do: each constraint that the nearest one breaks, and which caps would meet it."""
     found = []
     for name, limit, measured in broken(nearest.played, nearest.truncated_share, limits):
         alone = [
@@ -138,11 +137,11 @@ def failures(points: Sequence[CapPoint], nearest: CapPoint, limits: Constraints)
             if name not in [other for other, _, _ in broken(point.played, point.truncated_share, limits)]
         ]
         if not alone:
-            needs = "no cap keeps it"
+            needs = "no cap meets it"
         elif name == "truncated_share":
-            needs = f"caps from {min(alone):,} on keep it"
+            needs = f"caps from {min(alone):,} on meet it"
         else:
-            needs = f"caps up to {max(alone):,} keep it"
+            needs = f"caps up to {max(alone):,} meet it"
         found.append(FailedConstraint(name=name, limit=limit, measured=measured, needs=needs))
     return tuple(found)
 
@@ -191,17 +190,13 @@ def _filled(law: object, cap: int) -> Choices | Constant:
     return Constant(value=law.value or cap)
 
 
-_MOST_REQUESTS = 2_000_000
-"""Requests over all points from which one seed a point must do."""
-
-
 def cap_points(
     settings: Sequence[Setting], truncated: Sequence[float], limits: Constraints, player: Player
 ) -> list[CapPoint]:
-    """The default cap of each setting as played, and whether it keeps all constraints; ``truncated`` are the shares cut
+    """The default cap of each setting as played, and whether it meets all constraints; ``truncated`` are the shares cut
     off."""
     return [
-        CapPoint(default_max_tokens=one.cap, truncated_share=cut, played=figures, feasible=keeps(figures, cut, limits))
+        CapPoint(default_max_tokens=one.cap, truncated_share=cut, played=figures, feasible=meets(figures, cut, limits))
         for one, cut, figures in zip(settings, truncated, player.figures(settings), strict=True)
     ]
 

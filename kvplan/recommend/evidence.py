@@ -7,9 +7,9 @@ from kvplan.admission import STRATEGIES
 from kvplan.recommend.advice import charges, engine_advice, price, retry_advice, scaling_rules
 from kvplan.recommend.caps import (
     failures,
-    keeps,
-    knee_words,
+    knee_reason,
     mean_truncated,
+    meets,
     own_cap_truncated,
     per_class,
     with_class_caps,
@@ -29,7 +29,7 @@ from kvplan.traffic.sample import sample
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
+class SearchResult:
     """Where the search ended: the answer as played on all seeds, the caps it was chosen from, the terms of the
     fraction, and the scrape that set it, if one did."""
 
@@ -42,12 +42,12 @@ class Found:
 
 
 def advise(
-    found: Found, limits: Constraints, sources: Mapping[str, str], drawings: Sequence[Arrivals], player: Player
+    found: SearchResult, limits: Constraints, sources: Mapping[str, str], drawings: Sequence[Arrivals], player: Player
 ) -> Advice:
     """The whole answer. ``drawings`` are the traffic of every seed; ``sources`` say where each limit comes from."""
     answer, chosen, figures = replace(found.answer, takes_samples=False), found.chosen, played(found.final)
     traffic, backend, window = answer.traffic, answer.backend, answer.backend.settings.max_model_len
-    feasible = chosen.feasible and keeps(figures, chosen.truncated_share, limits)
+    feasible = chosen.feasible and meets(figures, chosen.truncated_share, limits)
     classes, unbounded = per_class(drawings, window, limits, answer.cap)
     few, next_seed = min(answer.seeds, PRICE_SEEDS), answer.first_seed + answer.seeds
     none, plain, by_class, fresh = player.figures(
@@ -80,7 +80,7 @@ def advise(
         own_cap_truncated_share=own_cap_truncated(drawings),
         unset_share=unset,
         answer=figures,
-        knee=knee_words(found.points, chosen, limits, unset),
+        knee=knee_reason(found.points, chosen, limits, unset),
         per_class=classes,
         per_class_unbounded=unbounded,
         per_class_played=by_class,
@@ -94,7 +94,7 @@ def advise(
         price=price(answer, drawings, charged, answer=figures, none=none, worst_case=plain),
         engine=engine_advice(answer, charged, found.final),
         retry=retry_advice(answer, charged, figures, clients, traffic.admission.retry_after.jitter_share),
-        fleet=fleet(answer, points=found.points, kept=feasible, drawings=drawings, limits=limits, player=player),
+        fleet=fleet(answer, points=found.points, feasible=feasible, drawings=drawings, limits=limits, player=player),
         scaling=scaling_rules(backend, answer.fraction, figures),
         observed=found.observed,
         runs=player.runs,  # after the last of them

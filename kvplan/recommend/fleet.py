@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
 
-from kvplan.recommend.caps import keeps, mean_truncated
+from kvplan.recommend.caps import mean_truncated, meets
 from kvplan.recommend.player import TRIAL_SEEDS, Player, Setting
 from kvplan.recommend.results import CapPoint, Constraints, Fleet, Played
 from kvplan.traffic.arrivals import Arrivals
@@ -14,25 +14,25 @@ _MOST_RUNS = 10
 """Numbers of replicas tried before the fewest are known to be few enough; each is a run of the whole traffic."""
 
 Trial = Callable[[int], tuple[Played, bool]]
-"""So many replicas, played; and whether they keep the constraints."""
+"""So many replicas, played; and whether they meet the constraints."""
 
 
 def fleet(
     answer: Setting,
     *,
     points: Sequence[CapPoint],
-    kept: bool,
+    feasible: bool,
     drawings: Sequence[Arrivals],
     limits: Constraints,
     player: Player,
 ) -> Fleet:
     """The fewest replicas with which the constraints hold.
 
-    If a cap keeps them, the present number or fewer. If none does, the smallest cap within the truncation limit is
-    taken, and replicas are added from the closed-form bound on until the rest holds too.
+    ``feasible``: a cap meets them, so the present number or fewer. Otherwise the smallest cap within the truncation
+    limit is taken, and replicas are added from the closed-form bound on until the rest holds too.
     """
     now, cap = answer.backend.replicas, answer.cap
-    if not kept:
+    if not feasible:
         enough = [point.default_max_tokens for point in points if point.truncated_share <= limits.max_truncated_share]
         if points and not enough:
             reason = "no cap cuts off few enough answers, whatever the number of replicas"
@@ -45,9 +45,9 @@ def fleet(
     def tried(count: int) -> tuple[Played, bool]:
         backend = replace(answer.backend, replicas=count)
         (found,) = player.figures([replace(answer, backend=backend, cap=cap, seeds=min(TRIAL_SEEDS, answer.seeds))])
-        return found, keeps(found, truncated, limits)
+        return found, meets(found, truncated, limits)
 
-    if kept:
+    if feasible:
         needed, figures, reason = _fewer(now, tried)
     else:
         nearest = next((point.played for point in points if point.default_max_tokens == cap), None)
@@ -92,4 +92,4 @@ def _more(now: int, figures: Played, tried: Trial, limits: Constraints) -> tuple
             count, figures = middle, between
         else:
             low = middle
-    return count, figures, "the fewest that keep the constraints"
+    return count, figures, "the fewest that meet the constraints"

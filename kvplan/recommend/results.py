@@ -10,7 +10,7 @@ from kvplan.traffic.spec import Traffic
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """What a recommendation must keep: shares of all requests, and a time from the first attempt to the last token."""
+    """What a recommendation must meet: shares of all requests, and a time from the first attempt to the last token."""
 
     max_truncated_share: float = 0.01
     max_refused_share: float = 0.01
@@ -77,7 +77,7 @@ class SafetyAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedConstraint:
-    """A constraint that no cap keeps together with the others, and which caps would keep it alone."""
+    """A constraint that no cap meets together with the others, and which caps would meet it alone."""
 
     name: str
     limit: float
@@ -88,7 +88,7 @@ class FailedConstraint:
 @dataclass(frozen=True, kw_only=True)
 class SensitivityRow:
     """One assumption off by ``factor``: the answer's figures then, and the cap that would be recommended (None: none of
-    those tried keeps the constraints)."""
+    those tried meets the constraints)."""
 
     what: str
     factor: float
@@ -141,7 +141,7 @@ class RetryAdvice:
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """Replicas that keep the constraints; ``needed`` None: no number tried does, and ``reason`` says why."""
+    """Replicas that meet the constraints; ``needed`` None: no number tried does, and ``reason`` says why."""
 
     needed: int | None
     now: int
@@ -192,7 +192,7 @@ class ObservedUse:
 class Advice:
     """The whole answer of ``kvplan recommend``.
 
-    If not ``feasible``, no cap keeps all constraints (``failed`` says which), and the cap given misses them by the
+    If not ``feasible``, no cap meets all constraints (``failed`` says which), and the cap given misses them by the
     least. ``default_max_tokens`` is None where every client sends its own cap. ``per_class_played``: every class with a
     cap of its own. ``check`` is the recommendation played on seeds that the search never saw.
     """

@@ -48,9 +48,9 @@ def binding_term(terms: Mapping[str, float], risk_free: float) -> str | None:
 
 def _binding(terms: Mapping[str, float], risk_free: float) -> str:
     """What takes most, in words."""
-    settled = "; kvplan calibrate settles it from a start-up log" if terms[BAND] > _SMALL_BAND else ""
+    measure = ": run kvplan calibrate" if terms[BAND] > _SMALL_BAND else ""
     words = {
-        BAND: f"the pool may turn out {terms[BAND]:.1%} smaller than planned{settled}",
+        BAND: f"the pool may be {terms[BAND]:.1%} smaller than planned{measure}",
         COUNT: f"the front door may count up to {terms[COUNT]:.1%} fewer tokens than the engine",
         LOOK_AHEAD: f"draft tokens may take {terms[LOOK_AHEAD]:.1%} on top of a reservation",
     }

@@ -11,7 +11,7 @@ from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.recommend.advice import charges, mean
 from kvplan.recommend.caps import candidates, cap_points, constraints, knee, mean_truncated
-from kvplan.recommend.evidence import Found, advise
+from kvplan.recommend.evidence import SearchResult, advise
 from kvplan.recommend.observed import observe
 from kvplan.recommend.player import CURVE_SEEDS, SAFE_POLICY, Player, Setting
 from kvplan.recommend.results import Advice, CapPoint, Constraints, ObservedUse, SafetyAnswer
@@ -107,7 +107,7 @@ def recommend(
     answer, final = settle(replace(start, cap=chosen.default_max_tokens, takes_samples=True), player)
     if answer.fraction < start.fraction:
         safety = lowered(safety, answer.fraction, answer.strategy)
-    found = Found(answer=answer, final=final, points=points, chosen=chosen, safety=safety, observed=seen)
+    found = SearchResult(answer=answer, final=final, points=points, chosen=chosen, safety=safety, observed=seen)
     return advise(found, limits, sources, drawings, player)
 
 

@@ -109,16 +109,16 @@ def sensitivity(
     rows = []
     for one in varied:
         points = [next(found) for _ in tried]
-        kept = points[tried.index(answer.cap)]
+        answered = points[tried.index(answer.cap)]
         best = knee(points, limits)
         rows.append(
             SensitivityRow(
                 what=one.what,
                 factor=one.factor,
-                truncated_share=kept.truncated_share,
-                refused_share=kept.played.refused_share,
-                e2e_p99_s=kept.played.e2e_p99_s,
-                holds=kept.feasible,
+                truncated_share=answered.truncated_share,
+                refused_share=answered.played.refused_share,
+                e2e_p99_s=answered.played.e2e_p99_s,
+                holds=answered.feasible,
                 default_max_tokens=best.default_max_tokens if best.feasible and has_default else None,
                 seeds=seeds,
             )

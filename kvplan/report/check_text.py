@@ -67,7 +67,7 @@ def _doubts(check: Check) -> Iterator[str]:
     share = 0.0 if simulation is None else simulation.inputs.service_band_share
     for limit in check.limits:
         for value, words in ((limit.at_slow_end, "longer"), (limit.at_fast_end, "less")):
-            if limit.passed and value is not None and not limit.kept_by(value):
+            if limit.passed and value is not None and not limit.is_met_by(value):
                 shown = figure_beside(limit.name, value, limit.limit)
                 yield f"{title(limit)} would be {shown} ({bound(limit)}) if every step took {share:.0%} {words}"
                 break
@@ -181,7 +181,7 @@ def message(limit: LimitResult) -> str:
         return limit.reading.detail
     if limit.certainty == "not_measured":
         return f"{title(limit)} ({bound(limit)}) was not measured: {limit.reading.detail}"
-    side = "within" if limit.keeps else "above" if limit.bound == "max" else "below"
+    side = "within" if limit.is_met else "above" if limit.bound == "max" else "below"
     said = f"{title(limit)} is {measured(limit)}, {side} its limit {bound(limit)}"
     facts = [limit.reading.how] if limit.reading.how else []
     if interval(limit):
@@ -195,7 +195,7 @@ def message(limit: LimitResult) -> str:
 
 def failure(limit: LimitResult, check: Check) -> str:
     """The message of a broken limit, and whether the change broke it."""
-    return f"{message(limit)}{'; the base keeps it' if limit in check.newly_broken else ''}"
+    return f"{message(limit)}{'; the base meets it' if limit in check.newly_broken else ''}"
 
 
 def summary(check: Check) -> str:

@@ -5,14 +5,23 @@ from kvplan.report.numbers import count, percent, plain_seconds
 from kvplan.report.page import Columns, columns
 
 _BAR = 9
+_CAPS_AROUND = 3
+"""Caps shown on either side of the best one: where both curves cross their limits."""
+
+
+def seeds(number: int) -> str:
+    """On how many seeds something was played."""
+    return "1 seed" if number == 1 else f"{number} seeds"
 
 
 def caps(advice: Advice) -> Columns:
     """What each default cap cuts off and what is refused under it, with both curves drawn."""
+    best = next(place for place, one in enumerate(advice.caps) if one.default_max_tokens == advice.default_max_tokens)
+    first = max(0, best - _CAPS_AROUND)
     return columns(
         ("cap", "cuts off", "refused", "95%", "gave up", "p99 s", "cut|limit  ref|limit "),
-        [_cap_row(point, advice.constraints) for point in advice.caps],
-        marked=[place for place, one in enumerate(advice.caps) if one.default_max_tokens == advice.default_max_tokens],
+        [_cap_row(point, advice.constraints) for point in advice.caps[first : best + _CAPS_AROUND + 1]],
+        marked=[best - first],
         last_is_drawn=True,
     )
 
@@ -45,7 +54,15 @@ def _bar(share: float, limit: float) -> str:
 def fractions(advice: Advice) -> Columns:
     """What each safety fraction refuses and preempts."""
     return columns(
-        ("fraction", "refused", "gave up", "preempts", "peak KV", "p99 s", ""),
+        (
+            f"fraction, {seeds(advice.fractions[0].played.seeds)}",
+            "refused",
+            "gave up",
+            "preempts",
+            "peak KV",
+            "p99 s",
+            "",
+        ),
         [_fraction_row(point) for point in advice.fractions],
         marked=[place for place, one in enumerate(advice.fractions) if one.safety_fraction == advice.safety_fraction],
     )
@@ -67,7 +84,15 @@ def _fraction_row(point: FractionPoint) -> tuple[str, ...]:
 def sensitivity(advice: Advice) -> Columns:
     """The answer's figures with one assumption off at a time."""
     return columns(
-        ("if this is off", "by", "cuts off", "refused", "p99 s", "holds", "best cap"),
+        (
+            f"if this is off, {seeds(advice.sensitivity[0].seeds)}",
+            "by",
+            "cuts off",
+            "refused",
+            "p99 s",
+            "holds",
+            "best cap",
+        ),
         [_sensitivity_row(one, advice) for one in advice.sensitivity],
     )
 
@@ -89,7 +114,7 @@ def price(advice: Advice) -> Columns:
     paid = advice.price
     beside = (("this answer", paid.answer), ("worst_case, no default", paid.worst_case), ("none", paid.none))
     return columns(
-        ("", "tokens/s", "refused", "preempts", "KV", "p50 s", "p99 s"),
+        ("strategy", "seeds", "tokens/s", "refused", "preempts", "KV", "p50 s", "p99 s"),
         [_price_row(name, played) for name, played in beside],
         marked=[0],
     )
@@ -98,6 +123,7 @@ def price(advice: Advice) -> Columns:
 def _price_row(name: str, played: Played) -> tuple[str, ...]:
     return (
         name,
+        count(played.seeds),
         f"{played.output_tokens_per_s:,.0f}",
         percent(played.refused_share),
         count(played.preemptions),

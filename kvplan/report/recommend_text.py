@@ -5,11 +5,10 @@ from dataclasses import replace
 from shlex import join, quote
 
 from kvplan.engines.options import flag_words
-from kvplan.recommend.advice import LONGEST_STEP_S
 from kvplan.recommend.results import Advice, FailedConstraint
 from kvplan.report import recommend_tables as tables
 from kvplan.report.numbers import count, figure, figure_beside, percent, ratio, seconds
-from kvplan.report.page import ACTION, BLANK, Part, answer, labelled, next_steps
+from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, labelled, next_steps, paragraph
 from kvplan.report.simulation_text import assumed, backend_words, file_name, write_step
 
 _NAMES = {
@@ -43,17 +42,18 @@ def text(advice: Advice, written_to: str | None = None) -> Iterator[Part]:
 
 def _headline(advice: Advice) -> Iterator[Part]:
     cap = advice.default_max_tokens
+    setting = paragraph(backend_words(advice.backend, advice.traffic.deployment), style=QUIET, indent=0)
     default = "no max_tokens default needed" if cap is None else f"max_tokens default {cap:,}"
     if advice.feasible:
         yield answer(f"Recommended   safety fraction {advice.safety_fraction:.2f}, {default}")
+        yield setting
     else:
-        yield answer("No setting keeps the constraints")
+        yield answer("No setting meets the constraints")
+        yield setting
         yield labelled("nearest", f"safety fraction {advice.safety_fraction:.2f}, {default}")
         for failed in advice.failed:
             yield labelled("fails", _failure(failed), style=ACTION)
         yield labelled("replicas", _replicas(advice), style=ACTION)
-    backend = advice.backend
-    yield labelled("for", f"{backend_words(backend, advice.traffic.deployment)}, pool of {backend.blocks:,} blocks")
     yield labelled("fraction", advice.binds)
     yield labelled("default", advice.knee)
     if len(advice.per_class) > 1:
@@ -69,7 +69,7 @@ def _headline(advice: Advice) -> Iterator[Part]:
     low, high = check.refused_interval
     yield labelled(
         "checked",
-        f"on seeds {advice.check_seed} to {advice.check_seed + check.seeds - 1}, which the search never saw: refused "
+        f"on seeds that the search never saw ({advice.check_seed} to {advice.check_seed + check.seeds - 1}): refused "
         f"{percent(check.refused_share)} ({percent(max(0.0, low))} to {percent(high)}), cuts off "
         f"{percent(advice.check_truncated_share)}, {count(check.preemptions)} preemptions, p99 "
         f"{seconds(check.e2e_p99_s)}{_doubt(advice)}",
@@ -93,35 +93,31 @@ def _failure(failed: FailedConstraint) -> str:
 def _price(advice: Advice) -> str:
     """Worst cases against what requests really use."""
     price = advice.price
-    fit = f"worst case{'s fit' if price.worst_case_sequences != 1 else ' fits'} at once"
+    cases = f"worst case{'s fit' if price.worst_case_sequences != 1 else ' fits'} at once"
     full = price.pool_idle_when_full_share
-    idle = "" if full is None else f"; while the ledger is full, {percent(full)} of the pool is reserved but unused"
+    idle = "" if full is None else f"; a full ledger leaves {percent(full)} of the pool unused"
     return (
-        f"{count(price.worst_case_sequences)} {fit}, where {ratio(price.expected_sequences, 0)} requests would by what "
-        f"they really use{idle}"
+        f"{count(price.worst_case_sequences)} {cases}, but {ratio(price.expected_sequences, 0)} requests by what they "
+        f"really use{idle}"
     )
 
 
 def _settings(advice: Advice) -> Iterator[Part]:
+    """What to set besides, and when to scale."""
     engine, retry = advice.engine, advice.retry
     yield labelled(
         "Engine",
-        f"max_num_seqs {engine.max_num_seqs:,} (now {engine.max_num_seqs_now:,}): enough for all that a full ledger "
-        f"admits; the runs had at most {engine.running_peak:,} inside at once",
+        f"max_num_seqs {engine.max_num_seqs:,} (now {engine.max_num_seqs_now:,}): at most {engine.running_peak:,} ran "
+        "at once",
     )
     tokens, now = engine.max_num_batched_tokens, engine.max_num_batched_tokens_now
-    before = "" if tokens == now else f" (now {now:,})"
-    instead = "" if tokens == now else f" instead of {seconds(engine.full_step_now_s)}"
-    yield labelled(
-        "",
-        f"max_num_batched_tokens {tokens:,}{before}: a full step takes {seconds(engine.full_step_s)}{instead}; above "
-        f"{seconds(LONGEST_STEP_S)} it noticeably stalls every answer in progress",
-    )
-    honoured = "" if retry.least_honoured_s is None else f"; clients honour at most {seconds(retry.least_honoured_s)}"
+    before, instead = ("", "") if tokens == now else (f" (now {now:,})", f", not {seconds(engine.full_step_now_s)}")
+    yield labelled("", f"max_num_batched_tokens {tokens:,}{before}: {seconds(engine.full_step_s)} a step{instead}")
+    most = "" if retry.least_honoured_s is None else f"; clients honour up to {seconds(retry.least_honoured_s)}"
+    large = "" if retry.long_s == retry.typical_s else f" ({seconds(retry.long_s)} for large requests)"
     yield labelled(
         "Retry",
-        f"Retry-After from the ledger's drain, jitter {retry.jitter_share:g}: usually {seconds(retry.typical_s)}, for "
-        f"large requests {seconds(retry.long_s)}; as a fixed value {retry.fixed_s} s{honoured}",
+        f"Retry-After {seconds(retry.typical_s)}{large}, jitter {retry.jitter_share:g}{most}",
     )
     if advice.feasible and advice.fleet.now > 1:
         yield labelled("Replicas", _replicas(advice))
@@ -129,7 +125,7 @@ def _settings(advice: Advice) -> Iterator[Part]:
         sign = ">" if rule.direction == "out" else "<"
         yield labelled(
             "" if number else "Scale",
-            f"{rule.direction} at {rule.metric} {sign} {rule.threshold:g} for {rule.for_s} s: {rule.meaning}",
+            f"{rule.direction}: {rule.metric} {sign} {rule.threshold:g} for {rule.for_s} s",
         )
 
 
@@ -168,8 +164,7 @@ def _observed(advice: Advice) -> Iterator[Part]:
 
 
 def _search(advice: Advice) -> str:
-    """What was searched, within which bounds, on which seeds; and why figures of one setting differ among the
-    tables."""
+    """What was searched, within which limits, on which seeds."""
     limits = advice.constraints
     bounds = {
         "truncated_share": f"truncated ≤ {percent(limits.max_truncated_share)}",
@@ -180,30 +175,19 @@ def _search(advice: Advice) -> str:
     by_source: dict[str, list[str]] = {}
     for name, bound in bounds.items():
         by_source.setdefault(advice.constraint_sources[name], []).append(bound)
-    kept = "; ".join(f"{', '.join(these)} ({source})" for source, these in by_source.items())
-    seeds = f"seed {advice.seed}" if advice.seeds == 1 else f"seeds {advice.seed} to {advice.seed + advice.seeds - 1}"
-    said = f"{advice.policy} within {kept}; {advice.runs} runs of the same requests, {seeds}"
-    if advice.sensitivity[0].seeds == advice.seeds:
-        return said
-    return (
-        f"{said}. The fractions were played on {advice.fractions[0].played.seeds} of the seeds, the assumptions on "
-        f"{advice.sensitivity[0].seeds} and the price on {advice.price.none.seeds}, so figures differ a little between "
-        "the tables"
-    )
+    within = "; ".join(f"{', '.join(these)} ({source})" for source, these in by_source.items())
+    last = advice.seed + advice.seeds - 1
+    played = f"seed {advice.seed}" if advice.seeds == 1 else f"seeds {advice.seed} to {last}"
+    return f"{advice.policy} within {within}; {advice.runs} runs, {played}"
 
 
 def _columns_said(advice: Advice) -> str:
-    """What is not obvious about the headings."""
+    """What is not obvious of the headings; ``kvplan explain recommendation`` tells all."""
     own = advice.own_cap_truncated_share
-    also = f" ({percent(own)} more end at the cap that their client sent)" if own else ""
-    said = [f"cuts off: answers that the default ends, of all requests{also}", "refused: at least once"]
+    also = f" ({percent(own)} more by their client's cap)" if own else ""
+    said = [f"cuts off: by the default{also}", "refused: at least once"]
     if advice.caps:
-        said += ["95%: interval of refused", "cut|limit, ref|limit: what passes the | breaks the limit"]
-    seen = advice.observed is not None and advice.observed.pool_blocks is not None
-    pool = "with the blocks that were observed" if seen else "against the smallest pool of its band"
-    said.append(f"fraction: of the planned pool, played {pool}")
-    if advice.default_max_tokens is not None:
-        said.append("best cap: what to set then")
+        said.append("past the |: over its limit")
     return "; ".join(said)
 
 
@@ -215,8 +199,8 @@ def _next(advice: Advice, written_to: str | None) -> tuple[str, ...]:
     if not advice.feasible:
         if advice.fleet.needed is not None:
             return (f"kvplan recommend {name} --replicas {advice.fleet.needed}",)
-        return (*_larger_step(advice, name), "kvplan explain safety-fraction")
-    return (write_step(advice.traffic.file), *_flags_step(advice), "kvplan explain safety-fraction")
+        return (*_larger_step(advice, name), "kvplan explain recommendation")
+    return (write_step(advice.traffic.file), *_flags_step(advice), "kvplan explain recommendation")
 
 
 def _larger_step(advice: Advice, name: str) -> tuple[str, ...]:

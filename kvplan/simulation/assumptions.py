@@ -60,14 +60,14 @@ def _assumptions(
 ) -> Iterator[str]:
     unset = unset_share([arrivals])
     if unset:
-        yield f"{unset:.0%} of requests send no max_tokens (assumed: no public trace records it)"
+        yield f"{unset:.0%} of requests send no max_tokens (no public trace records it)"
     if backend.service.band_share:
         yield f"step times from {backend.service.source}, ± {backend.service.band_share:.0%}"
     yield from backend.notes
     if warmup_s:
         yield f"the first {warmup_s:.0f} s are warm-up and not counted, and runs drain after the last arrival"
     if any(entry.cancel_share for entry in traffic.classes):
-        yield "users who cancel do so within the time an idle engine would take to answer them"
+        yield "users who cancel do so within the time an idle engine would take to answer"
     for entry in traffic.classes:
         if (most := entry.answers.quantile(1.0)) > 1:
             yield (
