@@ -10,8 +10,9 @@ from kvplan.check import check
 from kvplan.check.against import changes, figures, read_baseline, settings
 from kvplan.check.judge import judge_limits, verdict
 from kvplan.check.measures import MEASURES, over_seeds
-from kvplan.check.plan_and_play import measure, parse_prices
+from kvplan.check.plan_and_play import measure
 from kvplan.check.results import Change, Check, LimitResult, Measured, Reading
+from kvplan.cli.options import parse_prices
 from kvplan.errors import InputError
 from kvplan.report.check_json import json as json_text
 from kvplan.report.check_text import message

@@ -2,12 +2,10 @@
 an answer, too."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from kvplan.capacity import DOES_NOT_FIT, Fit, fit
 from kvplan.check.results import Measured
 from kvplan.engines.deployment import Deployment
-from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.simulation.backend import DoesNotStartError
 from kvplan.simulation.deployment import plan_deployment
@@ -79,22 +77,3 @@ def _price(deployment: Deployment, prices_per_hour: Mapping[str, float]) -> floa
     if deployment.gpu is None:
         return None
     return prices_per_hour.get(deployment.gpu.name, deployment.gpu.price_per_hour)
-
-
-def parse_prices(texts: list[str], *, profiles_folder: str | Path | None = None) -> dict[str, float]:
-    """``h100=2.5`` as {the profile's name: price of one GPU per hour}."""
-    from kvplan.profiles.loader import load_gpu
-
-    found = {}
-    for text in texts:
-        name, equals, number = text.partition("=")
-        try:
-            price = float(number)
-        except ValueError:
-            price = -1.0
-        if not equals or not 0 <= price < 1e9:
-            raise InputError(
-                f"--price {text!r} is not NAME=AMOUNT", hint="--price h100=2.50, for one GPU per hour", key="price"
-            )
-        found[load_gpu(name, extra_folder=profiles_folder).name] = price
-    return found

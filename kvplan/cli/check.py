@@ -23,7 +23,7 @@ def run(
         Path | None,
         typer.Option("--baseline", metavar="PLAN.json", help="Compare with the JSON of an earlier answer."),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="An unsure limit fails, too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail on unsure limits, too.")] = False,
     seeds: options.Seeds = None,
     seed: options.Seed = None,
     price: options.Price = None,
@@ -47,7 +47,6 @@ def run(
     With --output the report goes to the file, and the text to stdout.
     """
     from kvplan.check import check
-    from kvplan.check.plan_and_play import parse_prices
     from kvplan.sweep import cluster_executor
 
     folder = options.profiles_folder(profiles)
@@ -69,7 +68,7 @@ def run(
             seed=seed,
             workers=workers,
             executor=executor,
-            prices_per_hour=parse_prices(price or [], profiles_folder=folder),
+            prices_per_hour=options.parse_prices(price or [], profiles_folder=folder),
             offline=offline,
             profiles_folder=folder,
             progress=step,

@@ -28,11 +28,11 @@ def run(
         str | None, typer.Option("--traffic", metavar="TRAFFIC", help="The load: a traffic file, or a bundled mix.")
     ] = None,
     prompt: Annotated[
-        int | None, typer.Option("--prompt", metavar="N", help="The load: requests of this shape.")
+        int | None, typer.Option("--prompt", metavar="N", help="The load: prompt tokens of a request.")
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option("--max-tokens", metavar="M", help="Their cap; by default to the window's end."),
+        typer.Option("--max-tokens", metavar="M", help="Output cap; by default to the window's end."),
     ] = None,
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", metavar="N", help="How many of them at once; by default 1.")
@@ -71,7 +71,6 @@ def run(
     profiles: options.Profiles = None,
 ) -> int:
     """Find the smallest GPU and parallelism that carries a load. Exit 1: none does."""
-    from kvplan.check.plan_and_play import parse_prices
     from kvplan.compare import DEFAULT_SEEDS, compare
     from kvplan.engines import parse_engine
     from kvplan.profiles.loader import load_gpu
@@ -92,7 +91,7 @@ def run(
         ),
         "replicas": options.counts_or_none(replicas, "--replicas"),
     }
-    prices = parse_prices(price or [], profiles_folder=folder)
+    prices = options.parse_prices(price or [], profiles_folder=folder)
     runs = options.positive_or_none(seeds, "--seeds") or DEFAULT_SEEDS
     processes = options.positive_or_none(workers, "--workers")
     version = parse_engine(engine)

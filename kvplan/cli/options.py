@@ -114,6 +114,25 @@ def parse_time(text: str, option: str) -> float:
     return seconds
 
 
+def parse_prices(texts: list[str], *, profiles_folder: str | Path | None = None) -> dict[str, float]:
+    """``h100=2.5`` as {the profile's name: price of one GPU per hour}."""
+    from kvplan.profiles.loader import load_gpu
+
+    found = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            price = -1.0
+        if not equals or not 0 <= price < 1e9:
+            raise InputError(
+                f"--price {text!r} is not NAME=AMOUNT", hint="--price h100=2.50, for one GPU per hour", key="price"
+            )
+        found[load_gpu(name, extra_folder=profiles_folder).name] = price
+    return found
+
+
 def load_changed(reference: str, changed: dict[str, object], profiles_folder: Path | None) -> "Traffic":
     """The traffic file with ``changed`` keys; a wrong value among them is reported as the option's, not the file's."""
     from kvplan.traffic.load import load_traffic

@@ -19,8 +19,8 @@ Profile = TypeVar("Profile", GpuProfile, ClientProfile, BundledModel)
 
 SORTS = ("gpus", "engines", "models", "clients", "traffic")
 ALIASES_FILE = "aliases.json"
-AROUND = " > "
-"""Separates the names of nested retry loops, the outermost first."""
+NESTED_IN = " > "
+"""Between the names of nested retry loops, the outermost first."""
 _MOST_TRIES = 2**31  # the simulation counts them in 32 bits
 _LONGEST_NAME = 200  # no file system keeps more than 255 bytes
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -68,13 +68,13 @@ def load_client(name: str, *, extra_folder: str | Path | None = None) -> ClientP
     return _load(ClientProfile, "clients", plain_name(name), name, extra_folder)
 
 
-def load_loops(name: str, *, extra_folder: str | Path | None = None) -> tuple[ClientProfile, ...]:
+def load_retry_loops(name: str, *, extra_folder: str | Path | None = None) -> tuple[ClientProfile, ...]:
     """The client called ``name``, or several clients whose retry loops are nested, the outermost first.
 
-    >>> [loop.name for loop in load_loops("langchain-retry > openai-python")]
+    >>> [loop.name for loop in load_retry_loops("langchain-retry > openai-python")]
     ['langchain-retry', 'openai-python']
     """
-    loops = tuple(load_client(one, extra_folder=extra_folder) for one in name.split(AROUND))
+    loops = tuple(load_client(one, extra_folder=extra_folder) for one in name.split(NESTED_IN))
     for around, within in pairwise(loops):
         if within.tries is None:
             raise InputError(
@@ -162,7 +162,7 @@ def _files(folder: Path, sort: str) -> list[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether ``path`` is a file; InputError for a folder that keeps it to itself."""
+    """Whether ``path`` is a file; InputError for a folder that may not be entered."""
     try:
         return path.is_file()
     except OSError as error:
@@ -170,10 +170,10 @@ def _is_file(path: Path) -> bool:
 
 
 def _aliases(folder: Path, sort: str) -> dict[str, str]:
-    """The alias table: kept in a file in kvplan's own folder, else read from the user's few files."""
-    kept = folder / sort / ALIASES_FILE
-    if _is_file(kept) and folder.parent in (_PACKAGE, _PACKAGE.parent):
-        table: dict[str, str] = json.loads(kept.read_text(encoding="utf-8"))
+    """The alias table: from a generated file in kvplan's own folder, else read from the user's few files."""
+    generated = folder / sort / ALIASES_FILE
+    if _is_file(generated) and folder.parent in (_PACKAGE, _PACKAGE.parent):
+        table: dict[str, str] = json.loads(generated.read_text(encoding="utf-8"))
         return table
     return alias_table(folder, sort)
 
@@ -195,7 +195,7 @@ def _load(kind: type[Profile], sort: str, plain: str, name: str, extra_folder: s
         return _read(kind, path)
     thing = {"gpus": "GPU", "clients": "client"}[sort]
     near = ", ".join(nearest_names(sort, plain, extra_folder=extra_folder))
-    more = " (or give its memory: --gpu-memory 79.18GiB)" if sort == "gpus" else ""
+    more = " (or give its memory, as in --gpu-memory 44.4GiB)" if sort == "gpus" else ""
     hint = f"nearest: {near}{more}" if near else f"kvplan list {sort}{more}"
     raise InputError(f"{name!r} is not a known {thing}", hint=hint, key=thing.lower())
 

@@ -11,7 +11,7 @@ from kvplan.recommend.safety import safety_fraction
 from kvplan.simulation.bounds import round_caps, unset_share
 from kvplan.simulation.results import Recommendation, Simulation
 from kvplan.traffic.arrivals import Arrivals
-from kvplan.traffic.sample import enough, sample
+from kvplan.traffic.sample import enough_drawings, sample
 
 
 def with_recommendation(
@@ -32,7 +32,7 @@ def with_recommendation(
         simulation.traffic, {"truncated_share": max_truncated_share, "refused_share": max_refused_share}
     )
     first = sample(simulation.traffic, inputs.seed, scale=inputs.scale)
-    drawings = enough(simulation.traffic, first, seed=inputs.seed, seeds=inputs.seeds, scale=inputs.scale)
+    drawings = enough_drawings(simulation.traffic, first, seed=inputs.seed, seeds=inputs.seeds, scale=inputs.scale)
     fraction, terms, binds = safety_fraction(simulation.backend, count_error_share=count_error_share)
     filled = next((one for one in simulation.strategies if one.default_max_tokens is not None), None)
     refused, cap = None if filled is None else filled.shares["refused_share"], inputs.default_max_tokens

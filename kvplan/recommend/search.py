@@ -76,23 +76,8 @@ def recommend(
         progress=progress,
         say=say,
     )
-    first_seed, count = seed_numbers(traffic, options)
-    backend = build_backend(traffic, model=model, offline=offline, profiles_folder=profiles_folder)
-    drawings = [sample(traffic, first_seed + turn, scale=scale) for turn in range(count)]
-    if not all(len(one) for one in drawings):
-        raise InputError("no request arrives in a run", hint="raise the rate or the duration", file=traffic.file)
-    player = Player(options, planned=_EXPECTED_RUNS + 3 * count)
-    judged = judged_strategy(traffic).name
-    start = Setting(
-        traffic=traffic,
-        backend=backend,
-        strategy=judged if STRATEGIES[judged].counts == "blocks" and judged != "worst_case" else SAFE_POLICY,
-        cap=provisional_cap(drawings, backend, max_truncated_share=limits.max_truncated_share),
-        fraction=1.0,
-        first_seed=first_seed,
-        seeds=count,
-        scale=scale,
-    )
+    start, drawings = _start(traffic, model, limits, options)
+    player = Player(options, planned=_EXPECTED_RUNS + 3 * start.seeds)
     safety = risk_free_answer(start, drawings[0], player, count_error_share)
     seen = None if observed is None else _observed(observed, start, drawings[0], safety, limits)
     start = replace(start, fraction=safety.safety_fraction if seen is None else seen.safety_fraction)
@@ -109,6 +94,29 @@ def recommend(
         safety = lowered(safety, answer.fraction, answer.strategy)
     found = SearchResult(answer=answer, final=final, points=points, chosen=chosen, safety=safety, observed=seen)
     return advise(found, limits, sources, drawings, player)
+
+
+def _start(
+    traffic: Traffic, model: ModelSpec | None, limits: Constraints, options: RunOptions
+) -> tuple[Setting, list[Arrivals]]:
+    """Where the search begins: the whole pool promised under the closed form's cap; and the traffic of every seed."""
+    first_seed, seeds = seed_numbers(traffic, options)
+    backend = build_backend(traffic, model=model, offline=options.offline, profiles_folder=options.profiles_folder)
+    drawings = [sample(traffic, first_seed + turn, scale=options.scale) for turn in range(seeds)]
+    if not all(len(one) for one in drawings):
+        raise InputError("no request arrives in a run", hint="raise the rate or the duration", file=traffic.file)
+    judged = judged_strategy(traffic).name
+    start = Setting(
+        traffic=traffic,
+        backend=backend,
+        strategy=judged if STRATEGIES[judged].counts == "blocks" and judged != "worst_case" else SAFE_POLICY,
+        cap=provisional_cap(drawings, backend, max_truncated_share=limits.max_truncated_share),
+        fraction=1.0,
+        first_seed=first_seed,
+        seeds=seeds,
+        scale=options.scale,
+    )
+    return start, drawings
 
 
 def _observed(path: Path, start: Setting, arrivals: Arrivals, safety: SafetyAnswer, limits: Constraints) -> ObservedUse:

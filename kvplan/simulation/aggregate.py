@@ -217,7 +217,7 @@ def steadiness(results: Sequence[SeedResult], *, watched_s: float) -> tuple[bool
     grew = mean > max(0.2 * before, 1.0) and (low > 0 or len(results) == 1)
     if grew:
         return False, (
-            f"{before:.1f} requests were inside on average in the first half of the {watched_s:.0f} s and "
+            f"{before:.1f} requests were in the system on average in the first half of the {watched_s:.0f} s and "
             f"{before + mean:.1f} in the second, so a longer run would give other figures"
         )
     return True, f"requests inside: {before:.1f} in the first half, {before + mean:.1f} in the second"

@@ -25,7 +25,7 @@ def quantile_of(values: Integers, probability: float) -> int:
     return int(np.quantile(values, probability, method="inverted_cdf")) if len(values) else 0
 
 
-class Spread:
+class TokenCounts:
     """How often each number of tokens occurs in a column of the arrivals, of one class or of all."""
 
     def __init__(self, arrivals: Arrivals, name: str, index: int | None = None) -> None:
@@ -52,7 +52,9 @@ def expected_outputs(traffic: Traffic, arrivals: Arrivals) -> tuple[int, ...]:
     found = []
     for index, name in enumerate(arrivals.classes):
         law = laws.get(name)
-        found.append(law.quantile(0.95) if law is not None else Spread(arrivals, "output_tokens", index).quantile(0.95))
+        found.append(
+            law.quantile(0.95) if law is not None else TokenCounts(arrivals, "output_tokens", index).quantile(0.95)
+        )
     return tuple(found)
 
 
@@ -68,9 +70,9 @@ def reservations(
     for index, name in enumerate(arrivals.classes):
         entry = next((entry for entry in traffic.classes if entry.name == name), None)
         law = None if entry is None else entry.prompt_tokens
-        sampled = Spread(arrivals, "prompt_tokens", index).quantile(traffic.reservation_quantile)
+        sampled = TokenCounts(arrivals, "prompt_tokens", index).quantile(traffic.reservation_quantile)
         prompt = law.quantile(traffic.reservation_quantile) if law is not None else sampled
-        choices = _cap_choices(entry, Spread(arrivals, "max_tokens", index), traffic.reservation_quantile)
+        choices = _cap_choices(entry, TokenCounts(arrivals, "max_tokens", index), traffic.reservation_quantile)
         answers = 1 if entry is None else entry.answers.quantile(1.0)
         each = f"{name}, n {answers}" if answers > 1 else name
         for cap, share in choices:
@@ -83,7 +85,7 @@ def reservations(
     return tuple(rows)
 
 
-def _cap_choices(entry: TrafficClass | None, sent: "Spread", probability: float) -> list[tuple[int | None, float]]:
+def _cap_choices(entry: TrafficClass | None, sent: TokenCounts, probability: float) -> list[tuple[int | None, float]]:
     """The caps that clients of a class send, with their shares; too many different ones are shown as their quantile."""
     if entry is not None and entry.trace is None and isinstance(entry.max_tokens, Choices | Constant):
         law = entry.max_tokens
@@ -219,7 +221,7 @@ def provisional_cap(drawings: Sequence[Arrivals], backend: Backend, *, max_trunc
     """The least round cap that truncates at most this share of all requests when it is the default; the whole window
     where there is none. Where every request sends a cap of its own, it is judged as if none did."""
     requests = sum(map(len, drawings))
-    everyone = not any(Spread(one, "max_tokens").counts[0] for one in drawings)
+    everyone = not any(TokenCounts(one, "max_tokens").counts[0] for one in drawings)
     window = backend.settings.max_model_len
     choices = np.array(round_caps(window))
     longer = np.zeros(len(choices), np.int64)
@@ -246,4 +248,4 @@ def round_caps(window_tokens: int) -> list[int]:
 def unset_share(arrivals: Sequence[Arrivals]) -> float:
     """The share of requests that send no cap."""
     total = sum(map(len, arrivals))
-    return sum(Spread(one, "max_tokens").counts[0] for one in arrivals) / total if total else 0.0
+    return sum(TokenCounts(one, "max_tokens").counts[0] for one in arrivals) / total if total else 0.0

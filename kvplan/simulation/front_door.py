@@ -12,7 +12,7 @@ import numpy as np
 from kvplan.admission import STRATEGIES, RequestSize, Strategy
 from kvplan.engines.base import CacheLayout
 from kvplan.profiles.kinds import ClientProfile
-from kvplan.profiles.loader import load_loops
+from kvplan.profiles.loader import load_retry_loops
 from kvplan.simulation.backend import Backend
 from kvplan.simulation.types import UNLIMITED, ClientRule, Floats, FrontDoor, Integers, Requests, RetryAfter, Router
 from kvplan.traffic.arrivals import Arrivals
@@ -251,7 +251,7 @@ def client_table(
     """
     rules, timeouts_s = [], []
     for name in names:
-        loops = load_loops(name, extra_folder=profiles_folder) if name else ()
+        loops = load_retry_loops(name, extra_folder=profiles_folder) if name else ()
         nested: ClientRule | None = None
         for profile in loops:
             nested = replace(client_rule(profile), outer=nested)

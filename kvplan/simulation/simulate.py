@@ -22,7 +22,7 @@ from kvplan.simulation.tasks import RunOptions, Task, run_groups
 from kvplan.simulation.workers import Progress
 from kvplan.traffic.arrival_processes import Evenly
 from kvplan.traffic.distributions import Constant
-from kvplan.traffic.sample import enough, sample
+from kvplan.traffic.sample import enough_drawings, sample
 from kvplan.traffic.spec import Traffic, TrafficClass
 
 DEFAULT_SEEDS = 10
@@ -92,7 +92,7 @@ def run_simulation(
     if not len(arrivals):
         raise InputError("no request arrives in this run", hint="raise the rate or the duration", file=traffic.file)
     clients, timeouts_s = client_table(arrivals.clients, profiles_folder=profiles_folder)
-    drawings = enough(traffic, arrivals, seed=first_seed, seeds=seeds, scale=scale)
+    drawings = enough_drawings(traffic, arrivals, seed=first_seed, seeds=seeds, scale=scale)
     cap, cap_source = default_cap(traffic, drawings, backend)
     task = partial(
         Task,

@@ -43,7 +43,7 @@ def zeros(count: int, dtype: Any) -> NDArray[Any]:
     if not is_long(count):
         return np.zeros(count, dtype)
     size = max(count * np.dtype(dtype).itemsize, 1)
-    with _told_when_full(size), tempfile.TemporaryFile() as file:
+    with _disk_errors(size), tempfile.TemporaryFile() as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, not a signal later
         else:
@@ -52,7 +52,7 @@ def zeros(count: int, dtype: Any) -> NDArray[Any]:
 
 
 @contextmanager
-def _told_when_full(size: int) -> Iterator[None]:
+def _disk_errors(size: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -64,15 +64,15 @@ def _told_when_full(size: int) -> Iterator[None]:
 
 
 class Growing:
-    """A column of unknown length: values are appended to ``rest``, and ``put_by`` moves them to a file."""
+    """A column of unknown length: values are appended to ``rest``, and ``move_to_disk`` moves them to a file."""
 
     def __init__(self, code: str) -> None:
         self.rest: array[Any] = array(code)
         self._file: IO[bytes] | None = None
 
-    def put_by(self) -> None:
+    def move_to_disk(self) -> None:
         """Moves the appended values from memory to the file."""
-        with _told_when_full(0):
+        with _disk_errors(0):
             self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115 - the mapping outlives it
             self.rest.tofile(self._file)
         del self.rest[:]
@@ -83,7 +83,7 @@ class Growing:
         if self._file is None:
             return np.frombuffer(self.rest, kind)
         if self.rest:
-            self.put_by()
+            self.move_to_disk()
         self._file.flush()
         return np.frombuffer(mmap.mmap(self._file.fileno(), 0), kind)
 

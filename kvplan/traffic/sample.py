@@ -43,7 +43,7 @@ def stream(seed: int, class_index: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng([seed, class_index, PURPOSES.index(purpose)])
 
 
-def enough(traffic: Traffic, first: Arrivals, *, seed: int, seeds: int, scale: float = 1.0) -> list[Arrivals]:
+def enough_drawings(traffic: Traffic, first: Arrivals, *, seed: int, seeds: int, scale: float = 1.0) -> list[Arrivals]:
     """``first``, drawn with ``seed``, and further drawings, at most ``seeds``, until there are ``ENOUGH_REQUESTS``."""
     drawn = [first]
     while len(drawn) < seeds and sum(map(len, drawn)) < ENOUGH_REQUESTS:
@@ -159,7 +159,7 @@ def _replay(traffic: Traffic, entry: TrafficClass, index: int, seed: int, scale:
     arrival_s = trace.arrival_s
     if faster != 1.0 or traffic.ramp is not None:
         arrival_s = filled(
-            len(trace), lambda piece: _bent(trace.arrival_s[piece] / faster, traffic), dtype=float, uses=(arrival_s,)
+            len(trace), lambda piece: _ramped(trace.arrival_s[piece] / faster, traffic), dtype=float, uses=(arrival_s,)
         )
     duration_s = traffic.duration_s if traffic.duration_s is not None else float(arrival_s[-1]) if len(trace) else 0.0
     kept = slice(0, len(trace) if traffic.duration_s is None else int(np.searchsorted(arrival_s, duration_s)))
@@ -217,12 +217,12 @@ def _stamp(path: str) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _bent(arrival_s: NDArray[np.float64], traffic: Traffic) -> NDArray[np.float64]:
+def _ramped(arrival_s: NDArray[np.float64], traffic: Traffic) -> NDArray[np.float64]:
     """Times moved so that the ramp multiplies their rate: the solution u of R(u) = t, a quadratic in u."""
     if traffic.ramp is None:
         return arrival_s
     assert traffic.duration_s is not None
     grid = np.linspace(0.0, traffic.duration_s, 4097)
     reached = traffic.ramp.integral(grid, traffic.duration_s)
-    bent: NDArray[np.float64] = np.interp(arrival_s, reached, grid, right=np.inf)
-    return bent
+    ramped: NDArray[np.float64] = np.interp(arrival_s, reached, grid, right=np.inf)
+    return ramped

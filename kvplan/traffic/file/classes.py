@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
-from kvplan.profiles.loader import AROUND, load_loops
+from kvplan.profiles.loader import NESTED_IN, load_retry_loops
 from kvplan.traffic import arrival_processes as processes
 from kvplan.traffic.distributions import UNSET, Constant
 from kvplan.traffic.file.fields import (
@@ -122,13 +122,13 @@ def _printable(name: str) -> str:
     return name
 
 
-def _loops(client: str | list[str]) -> str:
-    return client if isinstance(client, str) else AROUND.join(client)
+def _joined(client: str | list[str]) -> str:
+    return client if isinstance(client, str) else NESTED_IN.join(client)
 
 
 def _known(client: str | list[str], info: "ValidationInfo[Surroundings]") -> str | list[str]:
     with as_invalid_value():
-        load_loops(_loops(client), extra_folder=info.context.profiles)
+        load_retry_loops(_joined(client), extra_folder=info.context.profiles)
     return client
 
 
@@ -171,7 +171,7 @@ class ClassShape(Section):
         either = TrafficClass(
             name=self.name,
             max_tokens=Constant(value=UNSET) if self.max_tokens is None else self.max_tokens.distribution(),
-            client=None if self.client is None else _loops(self.client),
+            client=None if self.client is None else _joined(self.client),
             timeout_s=self.timeout,
             cancel_share=self.cancel_share,
         )

@@ -75,7 +75,7 @@ class _Columns:
         if is_long(len(self._arrival_s.rest)):
             for column in vars(self).values():
                 if isinstance(column, Growing) and column.rest:
-                    column.put_by()
+                    column.move_to_disk()
 
     def trace(self, kind: str, notes: TraceNotes) -> Trace:
         """The columns, sorted by arrival where the file was not."""
