@@ -183,15 +183,32 @@ def test_a_class_that_vllm_dropped_is_named() -> None:
     assert "model-class-dropped" not in codes(fit(mpt, older))
 
 
-@pytest.mark.parametrize(("engine", "is_warned"), [("vllm@0.25", False), ("vllm@0.26", True), ("vllm@0.28", False)])
+@pytest.mark.parametrize(("engine", "is_warned"), [("vllm@0.25", True), ("vllm@0.27", True), ("vllm@0.28", False)])
 def test_a_state_of_every_block_is_not_priced(engine: str, is_warned: bool) -> None:
-    """Mamba cache mode "all" is the default of 0.26 and 0.27 for such classes, "align" since 0.28."""
+    """Mamba cache mode "all" is the default of such classes where prefixes are cached, "align" since 0.28."""
     hybrid = replace(HYBRID, architecture="NemotronHForCausalLM")
     asked = Deployment(engine=parse_engine(engine), kv_memory_bytes=10 * GIB)
-    assert ("states-of-every-block" in codes(fit(hybrid, asked))) is is_warned
-    assert ("states-of-every-block" in codes(fit(hybrid, replace(asked, prefix_caching=True)))) is (
-        engine < "vllm@0.28"
+    assert "states-of-every-block" not in codes(fit(hybrid, asked))
+    assert ("states-of-every-block" in codes(fit(hybrid, replace(asked, prefix_caching=True)))) is is_warned
+
+
+def test_a_step_shorter_than_a_state_block_is_refused_up_to_0_26() -> None:
+    """A practitioner's start-up of Qwen3.5-122B-A10B on 0.20.2: "In Mamba cache align mode, block_size (2096) must be
+    <= max_num_batched_tokens (2048)"; with 4,096 it prints 31.20 windows of 8,192 for 14.99 GiB."""
+    model = read_model("Qwen/Qwen3.5-122B-A10B", offline=True)
+    asked = Deployment(
+        engine=parse_engine("vllm@0.20.2"),
+        kv_memory_bytes=int(14.99 * GIB),
+        max_model_len=8192,
+        max_num_batched_tokens=2048,
+        prefix_caching=True,
     )
+    (found,) = [finding for finding in fit(model, asked).findings if finding.code == "step-below-state-block"]
+    assert (found.severity, "2,096" in found.message) == ("error", True)
+    longer = fit(model, replace(asked, max_num_batched_tokens=4096))
+    assert ("step-below-state-block" in codes(longer), round(float(longer.concurrency), 2)) == (False, 31.2)
+    for other in (replace(asked, prefix_caching=False), replace(asked, engine=parse_engine("vllm@0.27"))):
+        assert "step-below-state-block" not in codes(fit(model, other))
 
 
 def test_an_encoder_decoder_without_a_class_is_named() -> None:

@@ -23,6 +23,10 @@ _LARGE_BLOCK = 256
 _EVEN = 0.95
 """Stages whose pools differ by less are even: it is one layer of many."""
 
+_WHOLE_STATE_BLOCKS = ((0, 17), (0, 27))
+"""The releases that refuse a step shorter than a block at whose end a state is kept (``VllmConfig`` of 0.17 to 0.26:
+"In Mamba cache align mode, block_size must be <= max_num_batched_tokens"; not in 0.13 and 0.27)."""
+
 _CHECKED_CAPABILITIES = frozenset({(8, 0), (8, 6), (8, 9), (9, 0)})
 _ENCODED = ("image", "video")
 
@@ -102,14 +106,8 @@ def _charge_findings(
             message=f"cached prefixes are found in whole blocks of {layout.block_tokens:,} tokens: a shared prompt "
             "that is shorter is recomputed every time",
         )
-    if settings.prefix_caching and keeps_every_state(model.architecture, release_of(deployment)):
-        yield Finding(
-            code="states-of-every-block",
-            severity="warning",
-            message=f"with prefix caching this release keeps a state for every block of a prompt of "
-            f"{model.architecture}; the plan counts two per request",
-            hint="--no-prefix-caching, or --engine vllm@0.28 or newer",
-        )
+    if settings.prefix_caching and model.keeps(RecurrentLayer):
+        yield from _cached_state_findings(model, release_of(deployment), settings, layout)
     if 0 < sum(isinstance(layer, RecurrentLayer) for layer in model.caches) < len(model.caches):
         why = "whole blocks of every group, and states and windows share the page size of the largest"
     elif has_windows:
@@ -131,6 +129,30 @@ def _charge_findings(
         message=f"a request of this hybrid is charged {why}; what is stored is less",
         hint=hint,
     )
+
+
+def _cached_state_findings(
+    model: ModelSpec, release: tuple[int, ...], settings: Settings, layout: CacheLayout
+) -> Iterator[Finding]:
+    """How earlier releases keep recurrent states for prefixes: one of every block, or one at the end of a block, which
+    a step must then reach."""
+    first, until = _WHOLE_STATE_BLOCKS
+    if keeps_every_state(model.architecture, release):
+        yield Finding(
+            code="states-of-every-block",
+            severity="warning",
+            message=f"with prefix caching this release keeps a state for every block of a prompt of "
+            f"{model.architecture}; the plan counts two per request",
+            hint="--no-prefix-caching, or --engine vllm@0.28 or newer",
+        )
+    elif first <= release < until and layout.block_tokens > settings.max_num_batched_tokens:
+        yield Finding(
+            code="step-below-state-block",
+            severity="error",
+            message=f"with prefix caching this release refuses to start: a step of {settings.max_num_batched_tokens:,} "
+            f"tokens is shorter than the block of {layout.block_tokens:,} at whose end it keeps the state",
+            hint=f"--max-num-batched-tokens {layout.block_tokens} or more, or --no-prefix-caching",
+        )
 
 
 def _parallel_findings(model: ModelSpec, deployment: Deployment, layout: CacheLayout) -> Iterator[Finding]:

@@ -30,9 +30,9 @@ _MODES = ("balanced", "interactivity", "throughput")
 _FIRST_MODES = (0, 17)
 _FIRST_LARGE_TIER = (0, 28)
 _FIRST_ASYNC = (0, 14)
-_FIRST_CACHED_STATES = (0, 26)
-"""The first release that caches prefixes of models with recurrent states by default (``is_prefix_caching_supported`` of
-0.13 to 0.33; 0.25.1 returns False for hybrids)."""
+_FIRST_CACHED_STATES = (0, 28)
+"""The first release that caches prefixes of models with recurrent states by default: up to 0.25.1
+``is_prefix_caching_supported`` returns False for hybrids, and 0.26 and 0.27 keep it opt-in (``EngineArgs``)."""
 _FIRST_IN_FLIGHT = (0, 26)
 """Before it, windows were sized for the tokens of one batch, however many were in flight (vllm-project/vllm pull 47728
 and issue 49878, which compares 0.25.1 with 0.26)."""
