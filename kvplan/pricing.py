@@ -172,7 +172,7 @@ def _notes(model: ModelSpec) -> tuple[str, ...]:
             kind = "MQA" if shared == 1 else "GQA"
             times = _number(Fraction(queries, shared))
             held = f"{shared} KV head{'s' * (shared > 1)}"
-            notes.append(f"{kind} shares {held} among {queries} query heads: {times} × less than one each.")
+            notes.append(f"{kind} shares {held} among {queries} query heads: {times} times less KV than with one each.")
     if any(isinstance(kept, LatentAttention) for layer in model.layers for kept in layer):
         notes.append("MLA keeps one latent per token, shared by all heads and copied on every tensor-parallel rank.")
     return tuple(notes)

@@ -21,7 +21,7 @@ _STATE_POOL = "state_pool"
 _NON_TORCH = ("non_torch", "communication", "workspace")
 _UNEXPLAINED = "unexplained"
 _HEADER = """\
-# kvplan calibration: what one start-up log taught.
+# kvplan calibration: corrections from one start-up log.
 # kvplan fit|simulate|check|recommend … --calibration FILE (deployment.calibration in a traffic file) reproduces
 # that start; with other settings the same corrections (bytes per GPU, logged − planned) are added to the terms
 # planned for them.

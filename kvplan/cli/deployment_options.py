@@ -64,7 +64,7 @@ def _parameters(row: Row) -> Iterator[inspect.Parameter]:
             option.group,
             f"{flag}{turned_off}",
             *(option.short if is_first else ()),
-            help=option.help if is_first else f"Another word for {flag_of(row.key)}.",
+            help=option.help if is_first else f"Same as {flag_of(row.key)}.",
             **metavar,
         )
         yield inspect.Parameter(

@@ -32,11 +32,11 @@ def run(
     model: options.ModelReference,
     asked: dict[str, Any],
     prompt: Annotated[
-        list[int] | None, typer.Option("--prompt", metavar="N", help="A request to reserve; repeatable.")
+        list[int] | None, typer.Option("--prompt", metavar="N", help="Prompt tokens of a request; repeatable.")
     ] = None,
     max_tokens: Annotated[
         list[int] | None,
-        typer.Option("--max-tokens", metavar="M", help="Its cap; by default to the window's end."),
+        typer.Option("--max-tokens", metavar="M", help="Output cap; by default to the window's end."),
     ] = None,
     tokens: Annotated[
         str | None, grouped("load", "--tokens", metavar="N,N", help="Reserve requests of these lengths.")

@@ -76,7 +76,7 @@ def run(
         str, _told(SERVER, "--upstream-timeout", "TIME", "Give up on an engine that is silent for this long.")
     ] = "10m",
     trust_plan: Annotated[
-        bool, typer.Option("--trust-plan", help="Start even if the engine reports a smaller pool.")
+        bool, typer.Option("--trust-plan", help="Start even if the pool is smaller or unreported.")
     ] = False,
     safety_fraction: options.SafetyFraction = None,
     default_max_tokens: options.DefaultMaxTokens = None,
@@ -86,7 +86,10 @@ def run(
     offline: options.Offline = False,
     profiles: options.Profiles = None,
 ) -> int:
-    """Admit a request only while its worst case fits the planned pool; answer 429 with a Retry-After otherwise."""
+    """Admit a request only while its worst case fits the planned pool; answer 429 with a Retry-After otherwise.
+
+    /healthz and /readyz are for probes, /metrics is for Prometheus.
+    """
     from kvplan.units import parse_bytes
 
     try:

@@ -63,8 +63,8 @@ def scene() -> str:
     return fill(
         f"Two made-up engines of {BLOCKS} blocks of {BLOCK_TOKENS} tokens, a gateway in front of each. Both get the "
         f"same {RATE_PER_S * len(CLIENTS):.1f} requests/s, more than they can serve, from clients that retry like "
-        f"{', '.join(CLIENTS[:-1])} and {CLIENTS[-1]}. prompt_only admits by what a request is now, worst_case by "
-        "prompt + max_tokens.",
+        f"{', '.join(CLIENTS[:-1])} and {CLIENTS[-1]}. prompt_only admits by the prompt alone, worst_case by prompt "
+        "+ max_tokens.",
         _width(),
         break_on_hyphens=False,
     )

@@ -17,7 +17,7 @@ def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or JSONL, .gz or not.")],
     kind: Annotated[
         Literal["auto", "plain", "azure", "burstgpt", "mooncake", "bailian"],
-        typer.Option("--kind", show_default=False, help="The trace's form; recognised by itself."),
+        typer.Option("--kind", show_default=False, help="The trace's format; detected by default."),
     ] = "auto",
     name: Annotated[
         str, typer.Option("--name", metavar="NAME", show_default=False, help="Name of the class that is written.")
