@@ -285,6 +285,7 @@ def test_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out)["pool"]["tokens"] == 420_896
     for arguments, words in (
         (["calibrate", str(log), "--gpu", "h100", "--engine", "sglang"], "written by vllm"),
+        (["calibrate", str(log), "--gpu", "h100", "--engine", "vllm@0.12"], "the log says vllm 0.11.0, not vllm@0.12"),
         (["calibrate", str(log), "--gpu", "h100", "--start", "3"], "the log has 1 start"),
         (["calibrate", str(log), "--gpu", "h100", "--output", str(out)], "exists"),
         (["calibrate", str(config), "--gpu", "h100"], "no start-up lines"),
@@ -292,6 +293,28 @@ def test_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ):
         assert main(arguments) == 3
         assert words in capsys.readouterr().err
+
+
+def test_a_release_that_the_log_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Worker lines alone do not say the release; that of ``--engine`` is planned, before the guess from V0's words."""
+    config, log = tmp_path / "config.json", tmp_path / "server.log"
+    config.write_text(json.dumps(EIGHT_B), encoding="utf-8")
+    parts = "non_torch_memory takes 0.10GiB; PyTorch activation peak memory takes 1.20GiB"
+    for text, inferred in (
+        ("Model loading took 14.99 GiB and 5 seconds\nAvailable KV cache memory: 51.40 GiB\n", None),
+        (
+            f"model weights take 14.99GiB; {parts}; the rest of the memory reserved for KV Cache is 51.40GiB.",
+            "vllm@0.7.3",
+        ),
+    ):
+        log.write_text(text, encoding="utf-8")
+        for engine, said in (("vllm", inferred), ("vllm@0.6.6", "vllm@0.6.6")):
+            command = ["calibrate", str(log), "--model", str(config), "--gpu", "h100", "--engine", engine]
+            assert main([*command, "--format", "json"]) == 0
+            answer = json.loads(capsys.readouterr().out)
+            assert f"engine: {said or 'vllm'}\n" in answer["calibration_file"]
+            codes = {finding["code"] for finding in answer["findings"]}
+            assert ("release-inferred" in codes) is (inferred is not None and said == inferred)
 
 
 SMALL = {

@@ -211,6 +211,19 @@ max_running_requests=4096, context_len=32768, available_gpu_mem=4.77 GB
 """
 
 
+def test_speculative_decoding_in_the_arguments_of_vllm() -> None:
+    """An excerpt without the engine's own line (0.22): the arguments are a dict, the method may come after others."""
+    (start,) = starts_of(
+        """
+(APIServer pid=1) INFO 05-30 07:09:38 [utils.py:278] non-default args: {'model': 'org/m', 'max_num_seqs': 8, \
+'speculative_config': {'model': 'org/draft', 'method': 'dflash', 'num_speculative_tokens': 6}, 'kv_cache_dtype': 'fp8'}
+(EngineCore pid=2) INFO 05-30 07:15:33 [gpu_worker.py:466] Available KV cache memory: 71.59 GiB
+"""
+    )
+    assert (start.has_speculation, start.speculative_method, start.speculative_tokens) == (True, "dflash", 6)
+    assert (start.model, start.kv_dtype) == ("org/m", "fp8")
+
+
 def test_an_sglang_start() -> None:
     (start,) = starts_of(SGLANG)
     assert (start.engine, start.model, start.kv_dtype) == ("sglang", "org/mid", "bfloat16")
@@ -248,6 +261,18 @@ max_running_requests=16, context_len=40960, available_gpu_mem=10.00 GB
     assert start.kv_bytes == 2 * gib(1.0) + 2 * gib(2.0)
     assert start.state_bytes == gib(0.84) + gib(17.84)
     assert (start.kv_tokens, start.window_pool_tokens) == (40960, 32768)
+
+
+def test_sglang_pool_of_a_draft_whose_loading_is_left_out() -> None:
+    """A practitioner's excerpt (0.5.17, Qwen3.8-27B): 171,008 tokens of 64 KiB, then a draft's one layer."""
+    (start,) = starts_of(
+        """
+Mamba Cache is allocated. max_mamba_cache_size: 43, conv_state size: 0.12GB, ssm_state size: 3.09GB
+KV Cache is allocated. #tokens: 171008, K size: 5.22 GB, V size: 5.22 GB
+KV Cache is allocated. #tokens: 171008, K size: 0.33 GB, V size: 0.33 GB
+"""
+    )
+    assert (start.kv_bytes, start.kv_tokens, start.state_bytes) == (2 * gib(5.22), 171_008, gib(0.12) + gib(3.09))
 
 
 def test_sglang_mla_and_refusals() -> None:

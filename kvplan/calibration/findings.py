@@ -55,14 +55,14 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
             message=f"line {refusal.line}: the engine refused to start: {refusal.text[:160]}",
             hint=_remedy(refusal, start),
         )
-    inferred, release = start.line_of("v0_release"), start.line_of("version")
-    if inferred is not None and release is not None and release.line == inferred.line:
+    inferred = start.line_of("v0_release")
+    if inferred is not None and start.is_version_inferred and start.version == inferred.value:
         yield Finding(
             code="release-inferred",
             severity="info",
             message=f"the log does not print vLLM's release: line {inferred.line} is of its V0 engine, so the plan is "
             f"that of {start.version}",
-            hint="give the log from the engine's first line on",
+            hint=f"--engine {start.engine}@VERSION, or the log from the engine's first line on",
         )
     default_release = engine_of(start.engine).default_release
     if start.version is None and default_release is not None:
@@ -71,7 +71,7 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
             severity="info",
             message="the log does not print the engine's release: the plan follows the rules of "
             f"{'.'.join(map(str, default_release))}",
-            hint="give the log from the engine's first line on",
+            hint=f"--engine {start.engine}@VERSION, or the log from the engine's first line on",
         )
     if gpu is None:
         yield Finding(

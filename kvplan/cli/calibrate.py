@@ -49,7 +49,10 @@ def run(
         str | None, typer.Option("--model", metavar="MODEL", help="The model, if the log names no Hub id.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option("--engine", metavar="NAME", help="Refuse a log of another engine.")
+        str | None,
+        typer.Option(
+            "--engine", metavar="NAME[@VERSION]", help="Refuse a log of another engine; its release, if not in the log."
+        ),
     ] = None,
     gpu: options.Gpu = None,
     weights_bytes: options.WeightsBytes = None,
@@ -143,7 +146,7 @@ def _from_log(
     starts = read_log(log)
     chosen = _choose(starts, start, engine, log)
     which = f"start {starts.index(chosen) + 1} of {len(starts)}" if len(starts) > 1 else ""
-    chosen = _completed(chosen, asked)
+    chosen = _completed(_with_release(chosen, engine), asked)
     reference = _model_of(chosen, log) if model is None else model
     device = load_gpu(gpu, extra_folder=folder) if gpu is not None else _gpu_in(chosen, folder)
     weights = None if weights_bytes is None else read_amount(weights_bytes, "--weights-bytes")
@@ -185,6 +188,27 @@ def _completed(start: "EngineStart", asked: dict[str, Any]) -> "EngineStart":
                 key=name,
             )
     return replace(start, **given)
+
+
+def _with_release(start: "EngineStart", engine: str | None) -> "EngineStart":
+    """``start`` with the release of ``--engine``, where its log prints none."""
+    from kvplan.calibration.deployment import release_in
+    from kvplan.engines import parse_engine
+
+    asked = None if engine is None else parse_engine(engine).release
+    if asked is None:
+        return start
+    if start.version is None or start.is_version_inferred:
+        return replace(start, version=".".join(map(str, asked)))
+    logged = release_in(start.version) or ()
+    if logged[: len(asked)] != asked:
+        raise InputError(
+            f"the log says {start.engine} {start.version}, not {engine}",
+            hint="leave the version of --engine out",
+            line=start.first_line,
+            key="engine",
+        )
+    return start
 
 
 def _model_of(start: "EngineStart", log: Path) -> str:

@@ -94,6 +94,12 @@ class EngineStart:
     refusals: tuple[Refusal, ...] = ()
     observations: tuple[Observation, ...] = ()
 
+    @property
+    def is_version_inferred(self) -> bool:
+        """Whether ``version`` is not printed, but the last release whose lines look like this log's."""
+        inferred, release = self.line_of("v0_release"), self.line_of("version")
+        return inferred is not None and release is not None and release.line == inferred.line
+
     def line_of(self, name: str) -> Observation | None:
         """The last line that gave figure ``name``."""
         return next((seen for seen in reversed(self.observations) if seen.name == name), None)

@@ -39,6 +39,7 @@ _MEMORY = {
     "kv_part_bytes",
     "key_bytes",
     "key_part_bytes",
+    "ssm_bytes",
     "kv_tokens",
     "blocks",
     "consumed_bytes",

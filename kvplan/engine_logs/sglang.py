@@ -20,12 +20,16 @@ def _combine(seen: Observations) -> Observations:
 
     A rank that begins to load weights twice loads a draft model the second time.
     """
+    drafts = _draft_pools(seen)
     kept: list[Observation] = []
     loads: dict[str | None, int] = {}
     sums: dict[tuple[str, str | None], int] = {}
     for item in seen:
         loads[item.rank] = loads.get(item.rank, 0) + (item.name == "free_before_bytes")
-        if loads[item.rank] > 1 and (item.name in _OF_THE_LOADED_MODEL or "allocated" in item.text):
+        is_allocation = "allocated" in item.text
+        if loads[item.rank] > 1 and (item.name in _OF_THE_LOADED_MODEL or is_allocation):
+            continue
+        if is_allocation and item.line in drafts:
             continue
         target = _WHOLE.get(item.name)
         if target is not None and isinstance(item.value, int):
@@ -33,6 +37,16 @@ def _combine(seen: Observations) -> Observations:
             kept.append(replace(item, name=target, value=total))
         kept.append(item)
     return tuple(kept)
+
+
+def _draft_pools(seen: Observations) -> set[int]:
+    """The lines of a rank's second pool of as many tokens, where an excerpt leaves the loading out: a draft has as many
+    as its model, and only windows have a pool of their own."""
+    if any(item.name == "window_pool_tokens" for item in seen):
+        return set()
+    pools = [item for item in seen if item.name == "kv_tokens" and "allocated" in item.text]
+    first = {(item.rank, item.value): item.line for item in reversed(pools)}
+    return {item.line for item in pools if first[item.rank, item.value] != item.line}
 
 
 WORDING = Wording(

@@ -78,6 +78,9 @@ WORDING = Wording(
             "async_scheduling",
             "has_lora",
             "asked_block_tokens",
+            "has_speculation",
+            "speculative_method",
+            "speculative_tokens",
         }
     ),
     arguments=patterns(
@@ -98,6 +101,9 @@ WORDING = Wording(
         r"'?async_scheduling'?[=:] ?(?P<async_scheduling_flag>True|False)",
         r"'?enable_lora'?[=:] ?(?P<has_lora_flag>True|False)",
         r"[ ({,]'?block_size'?[=:] ?(?P<asked_block_tokens>\d+)",
+        pattern(r"speculative_config'?[=:] ?\{", has_speculation=True),
+        r"speculative_config'?[=:] ?\{[^}]*'method': '(?P<speculative_method_text>\w+)'",
+        r"speculative_config'?[=:] ?\{[^}]*'num_speculative_tokens': (?P<speculative_tokens_count>\d+)",
         # The end of the last range is max_num_batched_tokens (0.13 and later; 0.22 and later print it nowhere else).
         r"'compile_ranges_(?:split_points|endpoints)': \[(?:\d+, )*(?P<max_num_batched_tokens>\d+)\]",
     ),
