@@ -1,9 +1,13 @@
-"""Files that a user names: what is accepted as one, and the text of a small one."""
+"""Files that a user names: what is accepted as one, the text of a small one, and ranges of a large one."""
 
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from kvplan.errors import InputError, unreadable
+
+RangeReader = Callable[[int, int], bytes]
+"""Bytes of a file from an offset: ``read(offset, length)``; fewer where the file ends, none past its end."""
 
 
 def require_file(path: Path) -> None:

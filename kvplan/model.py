@@ -5,6 +5,9 @@ from fractions import Fraction
 
 from kvplan.layers import IndexKeys, KvTypes, LatentAttention, Layer, StoredType, share
 
+MAX_LAYERS = 10_000
+"""Each layer is an object here, so an absurd number is refused; the deepest published decoder has 126."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -81,7 +84,7 @@ class ModelSpec:
     must divide among tensor-parallel ranks. ``dtype`` is the type vLLM would run the model in ("bfloat16" where the
     config has none or float32); ``kv_scheme`` is the KV type that the checkpoint asks for under ``auto``.
     ``ignores_kv_dtype`` marks the classes whose cache stays 16-bit whatever type is asked for (Falcon). ``notes`` says
-    in words what the source leaves open. ``context_is_said`` is False where ``max_context_tokens`` is only what the
+    in words what the source leaves open. ``states_context`` is False where ``max_context_tokens`` is only what the
     class fills in: a longer window is then not refused. ``next_token_layers`` is what each MTP (multi-token prediction)
     layer of the checkpoint keeps where an engine loads it for speculation; such layers are not among ``layers``.
     """
@@ -99,7 +102,7 @@ class ModelSpec:
     ignores_kv_dtype: bool = False
     is_encoder_decoder: bool = False
     notes: tuple[str, ...] = ()
-    context_is_said: bool = True
+    states_context: bool = True
     next_token_layers: tuple[tuple[Layer, ...], ...] = ()
 
     @property

@@ -10,7 +10,7 @@ from kvplan.engines import parse_engine
 from kvplan.engines.deployment import Deployment, MediaLimit
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import FLOAT32, FullAttention, Mamba2State, SlidingAttention
-from kvplan.model import Shape
+from kvplan.model import EncoderShape, Shape
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.profiles.loader import load_gpu
 from kvplan.report.fit_text import text
@@ -100,7 +100,9 @@ def test_unpriced_options_that_change_the_pool_are_refused() -> None:
 def test_gemma_4_needs_a_step_that_holds_a_video() -> None:
     """A start-up on a small card prints 2,496 = 32 frames × (70 + 8) tokens, where others take 2,048."""
     small = Deployment(kv_memory_bytes=10 * GIB, gpu_memory_bytes=(44 * GIB,))
-    gemma = replace(LLAMA, architecture="Gemma4ForConditionalGeneration", shape=Shape(hidden=4096, has_vision=True))
+    tower = EncoderShape(hidden=1152, intermediate=4304, patches_per_token=9, item_tokens=32 * (70 + 8))
+    shape = Shape(hidden=4096, has_vision=True, encoder=tower)
+    gemma = replace(LLAMA, architecture="Gemma4ForConditionalGeneration", shape=shape)
     assert fit(gemma, small).plan.settings.max_num_batched_tokens == 2496
     assert fit(LLAMA, small).plan.settings.max_num_batched_tokens == 2048
 

@@ -77,7 +77,7 @@ def window_of(model: ModelSpec, deployment: Deployment) -> int:
         raise InputError(
             f"a window of {asked} tokens is not possible", hint="give 1 token or more", key="max_model_len"
         )
-    if native is not None and asked > native and model.context_is_said:
+    if native is not None and asked > native and model.states_context:
         raise InputError(
             f"a window of {asked:,} tokens is longer than the {native:,} that {model.id} was made for",
             hint=f"--max-model-len {native}, or a config.json with larger max_position_embeddings (YaRN)",

@@ -34,7 +34,7 @@ class Drafter:
     @property
     def engine_word(self) -> str:
         """The method as vLLM spells it: EAGLE-3 has its own name."""
-        return "eagle3" if self.model is not None and self.method == EAGLE and _is_third(self.model) else self.method
+        return "eagle3" if self.model is not None and self.method == EAGLE and _is_eagle3(self.model) else self.method
 
     @property
     def lookahead_tokens(self) -> int:
@@ -113,22 +113,22 @@ def _next_token_bytes(model: ModelSpec, tensor_parallel: int) -> int:
     width = model.shape.expert_intermediate or model.shape.intermediate
     own = [part for part in weights.parts if part.name.startswith(MTP_NAMES) and part.split != "vocabulary"]
     shares = (rank_share(part, tensor_parallel, vocabulary, expert_width=width) for part in own)
-    counted = sum((part_bytes(part, share, model.dtype) for part, share in zip(own, shares, strict=True)), Fraction(0))
+    loaded = sum((part_bytes(part, share, model.dtype) for part, share in zip(own, shares, strict=True)), Fraction(0))
     if weights.quantization is not None and weights.stored_bytes is not None and weights.parts:
-        counted = counted * weights.stored_bytes / all_bytes(weights.parts, model.dtype)
-    return int(counted)
+        loaded = loaded * weights.stored_bytes / all_bytes(weights.parts, model.dtype)
+    return int(loaded)
 
 
-def _is_third(draft: ModelSpec) -> bool:
+def _is_eagle3(draft: ModelSpec) -> bool:
     return "Eagle3" in draft.architecture
 
 
 def _eagle_bytes(draft: ModelSpec, tensor_parallel: int) -> int:
-    hidden, third = draft.shape.hidden, _is_third(draft)
+    hidden, is_eagle3 = draft.shape.hidden, _is_eagle3(draft)
     total = sum(
         part_bytes(part, rank_share(part, tensor_parallel, draft.shape.vocabulary), draft.dtype)
-        * (2 if third and part.name.endswith(("q_proj", "kv_proj")) else 1)
+        * (2 if is_eagle3 and part.name.endswith(("q_proj", "kv_proj")) else 1)
         for part in draft.weights.parts
-        if part.name != "embed_tokens" and (third or part.name != "lm_head")
+        if part.name != "embed_tokens" and (is_eagle3 or part.name != "lm_head")
     )
-    return int(total) + (_AUXILIARY_STATES if third else 2) * hidden * hidden * 2
+    return int(total) + (_AUXILIARY_STATES if is_eagle3 else 2) * hidden * hidden * 2

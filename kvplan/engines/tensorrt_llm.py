@@ -42,6 +42,8 @@ from kvplan.errors import UnsupportedModelError
 from kvplan.layers import (
     BFLOAT16,
     FLOAT16,
+    FP8,
+    NVFP4,
     ChunkedAttention,
     CrossAttention,
     FullAttention,
@@ -50,16 +52,14 @@ from kvplan.layers import (
     RecurrentLayer,
     SharedKv,
     SlidingAttention,
-    StoredType,
 )
 from kvplan.model import ModelSpec
 
 _TYPES = {
     "bfloat16": BFLOAT16,
     "float16": FLOAT16,
-    "fp8": StoredType(name="fp8", bytes_per_group=1),
-    # two values a byte, and a scale byte for 16 values, in a pool of their own
-    "nvfp4": StoredType(name="nvfp4", bytes_per_group=9, elements_per_group=16),
+    "fp8": FP8,
+    "nvfp4": NVFP4,  # the scales have a pool of their own
 }
 _PRICED = (FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, CrossAttention)
 FREE_FRACTION = Fraction(9, 10)
@@ -150,7 +150,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings, stage:
     )
     term = BudgetTerm(name="activations", bytes=step, formula="one step of hidden states, and logits in float32")
     budget = free_share_budget(deployment, loaded, loaded.total_bytes, term, share)
-    kv, unsure = budget.kv_bytes, loaded.weights.bytes * loaded.weights.unsure_share + step
+    kv, unsure = budget.kv_bytes, loaded.weights.bytes * loaded.weights.uncertainty_share + step
     half = max(int(unsure * share), int(abs(kv) * _BAND_SHARE))
     return replace(budget, kv_bytes_low=kv - half, kv_bytes_high=kv + half).corrected(deployment.corrections)
 

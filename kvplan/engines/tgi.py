@@ -171,7 +171,7 @@ def _budget(model: ModelSpec, deployment: Deployment, settings: Settings) -> Bud
     requested = int(loaded.total_bytes * settings.memory_utilization)
     budget = free_share_budget(deployment, loaded, requested, term, FREE_SHARE)
     kv = budget.kv_bytes
-    half = max(int(loaded.weights.bytes * loaded.weights.unsure_share) + prefill, int(abs(kv) * _BAND_SHARE))
+    half = max(int(loaded.weights.bytes * loaded.weights.uncertainty_share) + prefill, int(abs(kv) * _BAND_SHARE))
     below = max(half, int(abs(kv) * _VISION_BAND_SHARE)) if model.shape.has_vision else half
     return replace(budget, kv_bytes_low=kv - below, kv_bytes_high=kv + half).corrected(deployment.corrections)
 

@@ -34,12 +34,11 @@ UNKNOWN_WEIGHT_SHARE = Fraction(3, 100)
 
 @dataclass(frozen=True, kw_only=True)
 class RankWeights:
-    """Bytes on one rank, without multi-token prediction layers. ``unsure_share``: the relative uncertainty of the
-    count."""
+    """Bytes on one rank, without multi-token prediction layers. ``uncertainty_share``: relative, of the count."""
 
     bytes: int
     formula: str
-    unsure_share: Fraction = Fraction(0)
+    uncertainty_share: Fraction = Fraction(0)
 
 
 def padded_vocabulary(vocabulary: int) -> int:
@@ -162,12 +161,12 @@ def rank_weights(
         scale = weights.stored_bytes / all_bytes(weights.parts, model.dtype)
         return RankWeights(
             bytes=int(mine * scale),
-            unsure_share=FILE_WEIGHT_SHARE,
+            uncertainty_share=FILE_WEIGHT_SHARE,
             formula=f"file sizes, divided by the config's arithmetic: {_listed(kinds, scale)}",
         )
     return RankWeights(
         bytes=int(mine),
-        unsure_share=_arithmetic_share(weights.quantization),
+        uncertainty_share=_arithmetic_share(weights.quantization),
         formula=f"config arithmetic, {weights.quantization or model.dtype}: {_listed(kinds, Fraction(1))}",
     )
 
@@ -237,7 +236,7 @@ def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> Ran
         )
     return RankWeights(
         bytes=known // ranks,
-        unsure_share=unsure if ranks == 1 else unsure + FILE_WEIGHT_SHARE,
+        uncertainty_share=unsure if ranks == 1 else unsure + FILE_WEIGHT_SHARE,
         formula=formula if ranks == 1 else f"{formula} / {ranks} ranks",
     )
 

@@ -9,20 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvplan.errors import InputError, unreadable
-from kvplan.files import require_file
-from kvplan.gguf.header import WHOLE_FILE_HINT, GgufHeader, Keys, LongArray, Reader, read_header
+from kvplan.files import RangeReader, require_file
+from kvplan.gguf.header import WHOLE_FILE_HINT, GgufHeader, Keys, LongArray, read_header
 from kvplan.gguf.layers import KEEPS_NO_KV, read_layers
 from kvplan.gguf.tensors import stored_bytes, weight_parts
-from kvplan.model import ModelSpec, Shape, Source, Weights
+from kvplan.model import MAX_LAYERS, ModelSpec, Shape, Source, Weights
 
-__all__ = ["Reader", "read_gguf", "read_gguf_metadata"]
+__all__ = ["read_gguf", "read_gguf_metadata"]
 
-_MOST_LAYERS = 10_000
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def read_gguf(
-    file: Path | Reader,
+    file: Path | RangeReader,
     *,
     model_id: str | None = None,
     source: Source | None = None,
@@ -112,9 +111,9 @@ def read_gguf_metadata(
     keys = Keys(metadata=metadata, architecture=architecture, file=model_id)
     _refuse(keys)
     count = keys.needed("block_count") - (keys.number("nextn_predict_layers") or 0)
-    if not 0 < count <= _MOST_LAYERS:
+    if not 0 < count <= MAX_LAYERS:
         raise keys.wrong(
-            f"{architecture}.block_count", keys.raw("block_count"), f"a number of layers from 1 to {_MOST_LAYERS:,}"
+            f"{architecture}.block_count", keys.raw("block_count"), f"a number of layers from 1 to {MAX_LAYERS:,}"
         )
     layers, notes = read_layers(keys, count)
     heads = keys.per_layer("attention.head_count", count) or ()

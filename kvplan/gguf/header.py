@@ -5,17 +5,15 @@ Source: ggml's ``gguf.cpp`` and the format's published description.
 """
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.files import RangeReader
 from kvplan.gguf.tensors import Tensor
 
 _CONFIG_HINT = "plan from the model's config.json, for an engine that kvplan models it on"
 WHOLE_FILE_HINT = "take a complete GGUF file, or convert the model again"
-
-Reader = Callable[[int, int], bytes]
-"""Bytes of a file from an offset: ``read(offset, length)``; fewer where the file ends, none past its end."""
 
 _SCALARS = {
     0: "<B",
@@ -126,7 +124,7 @@ class Keys:
 class _Cursor:
     """Reads a file from front to back and asks its reader for more when needed: 8 MiB, then four times as much."""
 
-    def __init__(self, read: Reader, file: str, size_bytes: int | None) -> None:
+    def __init__(self, read: RangeReader, file: str, size_bytes: int | None) -> None:
         self._read = read
         self._file = file
         self._size = size_bytes
@@ -167,7 +165,7 @@ class _Cursor:
                 self.position -= 8
             (length,) = length_of(self._buffer, self.position)
             if length > _MOST_ELEMENTS:
-                raise self.fail(f"it claims {length:,} bytes in {what}", hint=_AGAIN_HINT)
+                raise self.fail(f"it claims {length:,} bytes in {what}")
             self.position += 8 + length
 
     def number(self, code: str) -> int | float | bool:
@@ -177,7 +175,7 @@ class _Cursor:
     def count(self, code: str, what: str, most: int) -> int:
         value = self.number(code)
         if value > most:
-            raise self.fail(f"it claims {value:,} {what}", hint=_AGAIN_HINT)
+            raise self.fail(f"it claims {value:,} {what}")
         return int(value)
 
     def text(self, what: str) -> str:
@@ -185,7 +183,7 @@ class _Cursor:
         return self.take(length).decode("utf-8", errors="replace")
 
 
-def read_header(read: Reader, *, file: str, size_bytes: int | None = None) -> GgufHeader:
+def read_header(read: RangeReader, *, file: str, size_bytes: int | None = None) -> GgufHeader:
     """The header behind ``read``, in as few reads as it takes (8 MiB, then 32, 128 …).
 
     ``size_bytes`` is the file's size where it is known: a header or tensors that do not fit in it are refused. Raises

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.hf_config.config import CHECK_HINT, HEAD_NAMES, KV_HEAD_NAMES, LAYER_NAMES, Fields, ModelConfig
-from kvplan.hf_config.context import read_context, says_context, served_context
+from kvplan.hf_config.context import read_context, served_context, states_context
 from kvplan.hf_config.defaults import class_keys
 from kvplan.hf_config.dtypes import quantises_weights, quantization_block, read_dtype, read_kv_scheme
 from kvplan.hf_config.families import ENCODER_HINT, find_family, language_block
@@ -68,7 +68,7 @@ def read_config(
         layers=layers,
         next_token_layers=next_token_layers(model, layers),
         max_context_tokens=read_context(text, family),
-        context_is_said=says_context(text),
+        states_context=states_context(text),
         query_heads=() if family in _WITHOUT_HEADS else query_head_counts(model),
         dtype=model.dtype.name,
         shape=read_shape(model),

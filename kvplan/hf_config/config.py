@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import Layer, StoredType
+from kvplan.model import MAX_LAYERS
 
 CHECK_HINT = "check config.json against the one that the model's publisher ships"
 MEASURE_HINT = (
     "plan from the engine's own figures: put the blocks that its start-up log prints into a traffic file, as"
     " deployment: kv_pool: {blocks: N, block_tokens: 16}"
 )
-MOST_LAYERS = 10_000  # each layer is an object here; the deepest published decoder has 126
 _LARGEST_COUNT = 2**53  # larger whole numbers do not survive a round trip through JSON's doubles
 
 Item = TypeVar("Item", int, str, object)
@@ -69,10 +69,10 @@ class Fields:
         return found
 
     def layers(self, *names: str) -> int:
-        """A number of layers: a whole number above zero, at most ``MOST_LAYERS``."""
+        """A number of layers: a whole number above zero, at most ``MAX_LAYERS``."""
         found = self.count(*names)
-        if found > MOST_LAYERS:
-            raise self.broken(self._named(names), found, f"a number of layers ({MOST_LAYERS:,} at most)")
+        if found > MAX_LAYERS:
+            raise self.broken(self._named(names), found, f"a number of layers ({MAX_LAYERS:,} at most)")
         return found
 
     def size(self, *names: str, default: int | None = None) -> int:

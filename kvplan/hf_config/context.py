@@ -49,7 +49,7 @@ def read_context(text: Fields, family: str) -> int | None:
     return int(tokens * factor)
 
 
-def says_context(text: Fields) -> bool:
+def states_context(text: Fields) -> bool:
     """Whether the file itself states a length, under any of its names."""
     return bool(_stated_lengths(text))
 

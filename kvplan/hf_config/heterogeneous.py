@@ -5,11 +5,12 @@ Gemma 4, MiMo-V2, Step-3.5, Nemotron-NAS, OpenELM, IQuest-LoopCoder, HRM-Text, D
 
 from kvplan.errors import UnsupportedModelError
 from kvplan.hf_config.attention import full_attention, full_heads, limited, share_tail
-from kvplan.hf_config.config import CHECK_HINT, MOST_LAYERS, Fields, LayerStack, ModelConfig
+from kvplan.hf_config.config import CHECK_HINT, Fields, LayerStack, ModelConfig
 from kvplan.hf_config.hybrid import named_stack
 from kvplan.hf_config.recurrent import jamba_state, nemotron_state
 from kvplan.hf_config.windows import FULL, Span, attention_kind, read_spans
 from kvplan.layers import FullAttention, Layer, SharedKv
+from kvplan.model import MAX_LAYERS
 
 
 def read_wide_full(model: ModelConfig) -> LayerStack:
@@ -135,7 +136,7 @@ def read_cycles(model: ModelConfig) -> LayerStack:
     text = model.text.with_defaults({"H_cycles": 2, "L_cycles": 3})
     layers = text.optional_count("num_layers_per_stack") or model.layers
     cycles = text.count("H_cycles") * (text.count("L_cycles") + 1)
-    if layers * cycles > MOST_LAYERS:
+    if layers * cycles > MAX_LAYERS:
         raise text.broken("H_cycles", text.value("H_cycles"), f"a number of cycles that {layers} layers can run")
     return ((full_attention(model),),) * (layers * cycles)
 
@@ -143,7 +144,7 @@ def read_cycles(model: ModelConfig) -> LayerStack:
 def _loops(model: ModelConfig, name: str, default: int) -> int:
     """How many times a layer runs; each time it keeps a cache of its own."""
     loops = model.text.optional_count(name) or default
-    if loops * model.layers > MOST_LAYERS:
+    if loops * model.layers > MAX_LAYERS:
         raise model.text.broken(name, loops, f"a number of loops that {model.layers} layers can run")
     return loops
 

@@ -81,8 +81,8 @@ def reader_of(model: ModelConfig) -> Reader:
 
 
 MTP_COUNT_NAMES = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-MTP_UNSAID = frozenset({"qwen3_next"})
-"""Families that have one MTP layer although their files do not say so."""
+MTP_UNSTATED = frozenset({"qwen3_next"})
+"""Families that have one MTP layer although their files do not state it."""
 _MTP_LIKE_THE_MODEL = frozenset(
     {"deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite", "mimo", "ernie4_5_moe"}
 )
@@ -98,7 +98,7 @@ def next_token_layers(model: ModelConfig, layers: LayerStack) -> LayerStack:
     ``*_mtp.py`` (what a layer is).
     """
     found = model.text.value(*MTP_COUNT_NAMES)
-    if not found and (found is not None or model.family not in MTP_UNSAID):
+    if not found and (found is not None or model.family not in MTP_UNSTATED):
         return ()
     count = 1 if found is None else model.text.layers(*MTP_COUNT_NAMES)
     full = next((kept for layer in layers for kept in layer if isinstance(kept, FullAttention)), None)

@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from kvplan.hf_config.config import HEAD_NAMES, HIDDEN_NAMES, ModelConfig
 from kvplan.hf_config.weights.encoders import widths
 from kvplan.hf_config.weights.parts import Config, nested, whole
+from kvplan.hf_config.weights.vision import deepstack_layers
 from kvplan.model import EncoderShape, Shape
 
+# Keys by which published configs say that the model has a vision encoder.
 _VISION_KEYS = ("vision_config", "vision_tower", "mm_vision_tower", "vision_encoder", "visual", "image_size")
+# Parts of the names of architectures that embed, rank or classify instead of generating.
 _POOLING_WORDS = (
     "ForSequenceClassification",
     "ForTokenClassification",
@@ -135,12 +138,10 @@ def _qwen_encoder(vision: Config, family: str) -> EncoderShape:
         hidden, _, intermediate = widths(vision, hidden=1280, intermediate=3420)
     else:
         hidden, _, intermediate = widths(vision)
-    deep = vision.get("deepstack_visual_indexes")
-    more = len(deep) if isinstance(deep, list) else 3 * family.startswith(("qwen3_vl", "qwen3_omni"))
     return EncoderShape(
         hidden=hidden,
         intermediate=intermediate,
         patches_per_token=(whole(vision, "spatial_merge_size") or 2) ** 2,
         item_tokens=_QWEN_ITEM_TOKENS,
-        outputs=1 + more,
+        outputs=1 + deepstack_layers(vision, family),
     )

@@ -57,11 +57,11 @@ _GATED_HINT = "accept its terms on {page}, then set a token (HF_TOKEN) or run: h
 
 def offline(asked: Asked) -> HubUnavailableError:
     """The network is forbidden and the cache holds nothing."""
-    at = f" {asked.revision}" if asked.revision else ""
+    revision = f" --revision {asked.revision}" if asked.revision else ""
     return HubUnavailableError(
         f"{asked.name} is not in the Hub's cache, and offline mode is on",
-        hint=f"on a machine with network: hf download {asked.model_id} config.json"
-        f"{' --revision' + at if at else ''}, and copy HF_HOME; {_LOCAL}",
+        hint=f"on a machine with network: hf download {asked.model_id} config.json{revision}, and copy HF_HOME; "
+        f"{_LOCAL}",
     )
 
 

@@ -4,13 +4,14 @@ The three are the repository's facts (files with their sizes, elements per store
 hf_quant_config.json where it is listed, whatever the number of shards. No weight is read and no remote code is run.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from kvplan.checkpoint import LARGEST_JSON_BYTES, Checkpoint, parse_json_object, weight_files, weight_totals
 from kvplan.errors import InputError
+from kvplan.files import RangeReader
 from kvplan.hub import failures
 from kvplan.hub.cache import cached_facts, cached_file, keep_facts
 from kvplan.hub.session import Session, open_session
@@ -18,9 +19,6 @@ from kvplan.model import Source
 
 _QUANTIZATION = "hf_quant_config.json"
 _PARTIAL, _WHOLE = 206, 200
-
-RangeReader = Callable[[int, int], bytes]
-"""``read(offset, length)``: bytes of the remote file from ``offset`` on; fewer where it ends."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import ceil
 from typing import ClassVar, Self
 
-from kvplan.layers.base import BFLOAT16, FLOAT32, KvTypes, Layer, share_or_replicate, whole
+from kvplan.layers.base import BFLOAT16, FLOAT32, KvTypes, Layer, share_or_replicate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ class CrossAttention(HeadLayer):
     source_tokens: int
 
     def fixed_bytes(self, kv: KvTypes) -> int:
-        return whole(self._bytes_per_token(kv) * self.source_tokens)
+        return ceil(self._bytes_per_token(kv) * self.source_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class IndexTail(Layer):
     values_per_token: int
 
     def fixed_bytes(self, kv: KvTypes) -> int:
-        return whole(BFLOAT16.bytes_for(self.tokens * self.values_per_token))
+        return ceil(BFLOAT16.bytes_for(self.tokens * self.values_per_token))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil
 from typing import ClassVar, Self
 
 from kvplan.errors import InputError
@@ -28,6 +29,10 @@ BFLOAT16 = StoredType(name="bfloat16", bytes_per_group=2)
 FLOAT16 = StoredType(name="float16", bytes_per_group=2)
 FLOAT32 = StoredType(name="float32", bytes_per_group=4)
 FP8 = StoredType(name="fp8", bytes_per_group=1)
+MXFP8 = StoredType(name="mxfp8", bytes_per_group=33, elements_per_group=32)
+"""A scale byte for 32 values."""
+NVFP4 = StoredType(name="nvfp4", bytes_per_group=9, elements_per_group=16)
+"""Two values a byte, and a scale byte for 16 values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +83,7 @@ class Layer:
         """Bytes that a sequence of ``tokens`` tokens holds in this layer, before an engine rounds to pages."""
         grown = self.growing_bytes_per_token(kv) * tokens
         windowed = self.windowed_bytes_per_token(kv) * min(tokens, self.window_tokens or 0)
-        return self.fixed_bytes(kv) + whole(grown + windowed)
+        return self.fixed_bytes(kv) + ceil(grown + windowed)  # a partial group of elements takes all its bytes
 
     def shard(self, ranks: int) -> Self:
         """The share of one of ``ranks`` tensor-parallel ranks; the whole where the kind is not split.
@@ -86,11 +91,6 @@ class Layer:
         Raises InputError where the heads do not divide among the ranks.
         """
         return self
-
-
-def whole(amount: Fraction) -> int:
-    """``amount`` rounded up, because a partial group of elements takes all its bytes."""
-    return -(-amount.numerator // amount.denominator)
 
 
 def share(count: int, ranks: int, what: str) -> int:

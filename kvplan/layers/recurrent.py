@@ -1,10 +1,10 @@
 """Recurrent layers: a convolution's last steps and a temporal state, of the same size at any length."""
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 from typing import ClassVar, Self
 
-from kvplan.layers.base import BFLOAT16, KvTypes, Layer, StoredType, share, whole
+from kvplan.layers.base import BFLOAT16, KvTypes, Layer, StoredType, share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class RecurrentLayer(Layer):
 
     def fixed_bytes(self, kv: KvTypes) -> int:
         """Elements of both states, each in its own type."""
-        return whole(
+        return ceil(
             self.conv_type.bytes_for(_elements(self.conv_shape()))
             + self.temporal_type.bytes_for(_elements(self.temporal_shape()))
         )

@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvplan.errors import InputError, KvplanError
+from kvplan.files import RangeReader
 from kvplan.gguf import read_gguf
-from kvplan.gguf.header import Reader
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 from kvplan.profiles.loader import load_gpu, profile_folders
 from kvplan.profiles.reader import read_profile
@@ -31,7 +31,7 @@ ODD = [*ODD_YAML, "? [a]\n: b\n", ": ", "2026-99-99"]
 KINDS = {"gpus": GpuProfile, "clients": ClientProfile, "models": BundledModel}
 
 
-def _reader(content: bytes) -> Reader:
+def _reader(content: bytes) -> RangeReader:
     return lambda offset, length: content[offset : offset + length]
 
 

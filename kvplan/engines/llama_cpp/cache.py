@@ -143,7 +143,7 @@ def served_tokens(model: ModelSpec, slots: Slots) -> int:
     A longer window is allocated all the same, and the server caps the slot (``n_ctx_slot`` of ``server-context.cpp``).
     """
     native = model.max_context_tokens
-    return slots.window_tokens if native is None or not model.context_is_said else min(slots.window_tokens, native)
+    return slots.window_tokens if native is None or not model.states_context else min(slots.window_tokens, native)
 
 
 def window_cells(window: int, slots: Slots, ubatch_tokens: int, *, swa_full: bool = False) -> int:

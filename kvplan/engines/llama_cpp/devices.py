@@ -57,7 +57,7 @@ def device_weights(
         given_bytes=given_bytes,
     )
     if given_bytes is None and _has_tensors(model.weights):
-        return replace(counted, unsure_share=Fraction(0), formula="the file's tensors")
+        return replace(counted, uncertainty_share=Fraction(0), formula="the file's tensors")
     return counted
 
 

@@ -243,7 +243,7 @@ def _budget(
     if held.state_bytes and held.full_bytes:
         terms.append(BudgetTerm(name="recurrent_state", bytes=held.state_bytes, formula="slots × state, float32"))
     left = device.total_bytes - sum(term.bytes for term in terms)
-    half = int(weights.bytes * weights.unsure_share) + _BAND_BYTES
+    half = int(weights.bytes * weights.uncertainty_share) + _BAND_BYTES
     return Budget(
         rank=device.index,
         total_bytes=device.total_bytes,

@@ -86,7 +86,7 @@ def rank_budget(model: ModelSpec, deployment: Deployment, stage: int) -> Budget 
         ),
     )
     band = _BAND_BYTES if deployment.gpus < _WIDE_GPUS else _WIDE_BAND_BYTES
-    half = int(loaded.weights.bytes * loaded.weights.unsure_share) + band
+    half = int(loaded.weights.bytes * loaded.weights.uncertainty_share) + band
     answer = Budget(
         rank=loaded.rank,
         total_bytes=loaded.total_bytes,

@@ -16,6 +16,8 @@ from kvplan.layers import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
+    MXFP8,
+    NVFP4,
     ChunkedAttention,
     FullAttention,
     IndexKeys,
@@ -32,19 +34,17 @@ from kvplan.model import ModelSpec
 _EIGHT_BITS = StoredType(name="fp8_e4m3", bytes_per_group=1)
 # a float32 scale for 128 values: a latent without rope keys
 _SCALED_LATENT = StoredType(name="fp8_ds_mla", bytes_per_group=33, elements_per_group=32)
-# two values a byte, and a scale byte for 16 values; some releases leave the scales out of the sizes they print
-_FOUR_BITS = StoredType(name="nvfp4", bytes_per_group=9, elements_per_group=16)
 _TYPES = {
     "bfloat16": BFLOAT16,
     "bf16": BFLOAT16,
     "fp8_e4m3": _EIGHT_BITS,
     "fp8_e5m2": StoredType(name="fp8_e5m2", bytes_per_group=1),
     "fp8": _EIGHT_BITS,
-    # one scale byte for 32 values
-    "mxfp8": StoredType(name="mxfp8", bytes_per_group=33, elements_per_group=32),
-    "nvfp4": _FOUR_BITS,
-    "fp4_mx_block16": _FOUR_BITS,
-    "fp4_e2m1": _FOUR_BITS,
+    "mxfp8": MXFP8,
+    # some releases leave the scales of 4-bit values out of the sizes that they print
+    "nvfp4": NVFP4,
+    "fp4_mx_block16": NVFP4,
+    "fp4_e2m1": NVFP4,
 }
 _BLACKWELL, _WORKSTATION_BLACKWELL = 10, 12
 """Major compute capabilities: B200 and its kin, and workstation cards."""

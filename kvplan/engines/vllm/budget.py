@@ -46,7 +46,7 @@ def stage_budgets(
             total_bytes=loaded.total_bytes,
             weight_bytes=loaded.weights.bytes,
             weight_formula=loaded.weights.formula,
-            weight_share_unsure=loaded.weights.unsure_share,
+            weight_uncertainty_share=loaded.weights.uncertainty_share,
             lora_bytes=lora_bytes(
                 model.weights.parts,
                 model.shape.hidden,

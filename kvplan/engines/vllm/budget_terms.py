@@ -277,7 +277,7 @@ def band_bytes(facts: RankFacts) -> int:
         c.WORKSPACE_SHARE * flashinfer_bytes(facts),
         (c.COMMUNICATION_SHARE if facts.is_linked else c.COMMUNICATION_SHARE_UNLINKED) * communication_bytes(facts),
         _non_torch_band(facts),
-        facts.weight_share_unsure * facts.weight_bytes,
+        facts.weight_uncertainty_share * facts.weight_bytes,
     )
     return math.isqrt(sum(int(part) ** 2 for part in parts))
 

@@ -2,13 +2,13 @@
 
 from kvplan.engines.devices import H100_CAPABILITY
 from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.layers import BFLOAT16, FLOAT16, CompressedKv, CompressedWindow, KvTypes, StoredType
+from kvplan.layers import BFLOAT16, FLOAT16, FP8, CompressedKv, CompressedWindow, KvTypes, StoredType
 from kvplan.model import ModelSpec
 
 _TYPES = {
     "bfloat16": BFLOAT16,
     "float16": FLOAT16,
-    "fp8": StoredType(name="fp8", bytes_per_group=1),
+    "fp8": FP8,
     "fp8_e4m3": StoredType(name="fp8_e4m3", bytes_per_group=1),
     "fp8_e5m2": StoredType(name="fp8_e5m2", bytes_per_group=1),
 }
@@ -83,7 +83,7 @@ def _packs_sparse(word: str, *, is_auto: bool, generation: int) -> bool:
 
 
 def _packed() -> KvTypes:
-    return KvTypes(key=_TYPES["fp8"], value=_TYPES["fp8"], packed=_PACKED)
+    return KvTypes(key=FP8, value=FP8, packed=_PACKED)
 
 
 def _refuse(word: str) -> None:

@@ -26,8 +26,7 @@ class RankFacts:
     ``latent_context_width``: K and V values per token that this rank's MLA heads make of a latent, 0 without MLA.
     ``sparse_latent_width``: width of a sparse MLA's latent, else 0. ``runs_flashinfer``: its attention is the default.
     ``captures_every_size``: small batches have a CUDA graph each (performance mode interactivity).
-    ``is_drafter_captured``: the drafter has CUDA graphs of its own. ``weight_share_unsure``: relative uncertainty of
-    the weights.
+    ``is_drafter_captured``: the drafter has CUDA graphs of its own.
     """
 
     release: tuple[int, ...]
@@ -65,7 +64,7 @@ class RankFacts:
     speculative_formula: str = "weights of the drafter"
     is_drafter_captured: bool = False
     lora_bytes: int = 0
-    weight_share_unsure: Fraction = Fraction(0)
+    weight_uncertainty_share: Fraction = Fraction(0)
     weight_formula: str = "as given"
 
 

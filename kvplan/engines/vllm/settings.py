@@ -61,9 +61,9 @@ _WHOLE_POOLERS = frozenset({"ColPaliForRetrieval", "Qwen2ForProcessRewardModel"}
 _SEQUENCES_OF = {"DiffusionGemmaForBlockDiffusion": 8}
 """Classes with a default of their own (vLLM 0.33): a step denoises whole canvases."""
 
-_ONE_ITEM_TOKENS = {"Gemma4ForConditionalGeneration": 32 * (70 + 8)}
-"""Classes whose images and videos cannot be split over steps, so that a step must hold the largest item. Gemma 4's is a
-video of 32 frames, each 70 tokens and 8 of frame and time marks (vLLM 0.33, ``gemma4_mm.py``; logs print 2,496)."""
+_WHOLE_ITEMS = frozenset({"Gemma4ForConditionalGeneration"})
+"""Classes whose images and videos cannot be split over steps, so that a step must hold the largest item (vLLM 0.33,
+``gemma4_mm.py``; logs print steps of 2,496 tokens)."""
 
 _ALL_OR_NO_WINDOWS = frozenset(
     {
@@ -145,7 +145,8 @@ def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> in
         chunk = 2048 if release >= _FIRST_LONG_CHUNKS else 512
         tokens = chunk if _chunks_in_v0(model, deployment, window) else max(2048, window)
         return max(tokens, _V0_MEDIA_TOKENS) if model.shape.has_vision else tokens
-    item_tokens = _ONE_ITEM_TOKENS.get(model.architecture, 0) if model.shape.has_vision else 0
+    encoder = model.shape.encoder if model.architecture in _WHOLE_ITEMS and model.shape.has_vision else None
+    item_tokens = 0 if encoder is None else encoder.item_tokens
     whole_prompt = 0 if _chunks(model, deployment) else window
     return max(tier_of(deployment).server_tokens * _doubling(deployment), item_tokens, whole_prompt)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from kvplan.hf_config.config import LayerStack, ModelConfig
-from kvplan.hf_config.weights.decoder import Decoder, read_decoder, says_tying
+from kvplan.hf_config.weights.decoder import Decoder, read_decoder, states_tying
 from kvplan.hf_config.weights.deepseek_v4 import deepseek_v4_outer_parts, is_deepseek_v4
 from kvplan.hf_config.weights.encoders import encoder_decoder_parts, is_encoder_decoder
 from kvplan.hf_config.weights.heterogeneous import gemma4_outer_parts, is_gemma4
@@ -38,7 +38,7 @@ def read_weights(
     if decoder is not None:
         parts = (*_decoder_parts(decoder), *encoder_parts(config, decoder.hidden))
         parts = _without(parts, parameters, MTP_PREFIX)
-        if quantization is None and not says_tying(config, text):
+        if quantization is None and not states_tying(config, text):
             parts = _without(parts, parameters, "lm_head")
         sure = (
             (decoder.recognised or is_deepseek_v4(decoder))

@@ -142,6 +142,6 @@ def _is_tied(config: Config, text: Config, traits: Traits) -> bool:
     return traits.tied if stated is None else bool(stated)
 
 
-def says_tying(config: Config, text: Config) -> bool:
+def states_tying(config: Config, text: Config) -> bool:
     """Whether the file states if embeddings are tied."""
     return any(isinstance(place.get(key), bool) for place in (text, config) for key in _TYING)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from kvplan.hf_config.heterogeneous import NEMOTRON_LETTERS
-from kvplan.hf_config.readers import MTP_COUNT_NAMES, MTP_UNSAID
+from kvplan.hf_config.readers import MTP_COUNT_NAMES, MTP_UNSTATED
 from kvplan.hf_config.weights import heterogeneous, mixers
 from kvplan.hf_config.weights.decoder import Decoder
 from kvplan.hf_config.weights.deepseek_v4 import deepseek_v4_layer_parts, is_deepseek_v4
@@ -146,7 +146,7 @@ def mtp_parts(decoder: Decoder) -> list[WeightPart]:
     Sources: vLLM 0.33, ``deepseek_mtp.py``, ``qwen3_5_mtp.py``.
     """
     count = whole(decoder.config, *MTP_COUNT_NAMES)
-    if count is None and decoder.model_type in MTP_UNSAID:
+    if count is None and decoder.model_type in MTP_UNSTATED:
         count = 1
     if not count:
         return []

@@ -8,12 +8,10 @@ from dataclasses import replace
 
 from kvplan.hf_config.weights.module_names import ModuleNames
 from kvplan.hf_config.weights.parts import Config, nested, switch, whole, words
-from kvplan.layers import FP8, StoredType
+from kvplan.layers import FP8, MXFP8, NVFP4, StoredType
 from kvplan.model import WeightPart
 
-_NVFP4 = StoredType(name="nvfp4", bytes_per_group=9, elements_per_group=16)
 _MXFP4 = StoredType(name="mxfp4", bytes_per_group=17, elements_per_group=32)
-_MXFP8 = StoredType(name="mxfp8", bytes_per_group=33, elements_per_group=32)
 _INT8 = StoredType(name="int8", bytes_per_group=1)
 _NF4 = StoredType(name="nf4", bytes_per_group=33, elements_per_group=64)
 
@@ -21,13 +19,13 @@ _ALGORITHMS: Mapping[str, StoredType] = {
     "FP8": FP8,
     "FP8_PER_CHANNEL_PER_TOKEN": FP8,
     "FP8_PB_WO": FP8,
-    "NVFP4": _NVFP4,
-    "NVFP4_AWQ": _NVFP4,
-    "W4A16_NVFP4": _NVFP4,
-    "W4A8_NVFP4_FP8": _NVFP4,
+    "NVFP4": NVFP4,
+    "NVFP4_AWQ": NVFP4,
+    "W4A16_NVFP4": NVFP4,
+    "W4A8_NVFP4_FP8": NVFP4,
     "MXFP4": _MXFP4,
     "W4A8_MXFP4_FP8": _MXFP4,
-    "MXFP8": _MXFP8,
+    "MXFP8": MXFP8,
 }
 
 
@@ -144,7 +142,7 @@ def _weights_type(group: object) -> StoredType | None:
         return None
     bits, size = whole(weights, "num_bits"), whole(weights, "group_size")
     if weights.get("type") == "float":
-        return {8: _MXFP8 if size == 32 else FP8, 4: _MXFP4 if size == 32 else _NVFP4}.get(bits or 0)
+        return {8: MXFP8 if size == 32 else FP8, 4: _MXFP4 if size == 32 else NVFP4}.get(bits or 0)
     return _integer_type(bits, size, zeros=not switch(weights, "symmetric", default=True)) if bits else None
 
 

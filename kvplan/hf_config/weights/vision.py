@@ -123,21 +123,24 @@ def _qwen3(config: Config, vision: Config, text_hidden: int) -> list[WeightPart]
     hidden, depth, intermediate = widths(vision)
     merge = (whole(vision, "spatial_merge_size") or 2) ** 2
     outputs = whole(vision, "out_hidden_size") or text_hidden
-    deep = vision.get("deepstack_visual_indexes")
-    mergers = len(deep) if isinstance(deep, list) else 3 if _is_deep(config, vision) else 0
+    family = str(vision.get("model_type") or config.get("model_type") or "")
     parts = [
         patches(vision, hidden, temporal=whole(vision, "temporal_patch_size") or 2, patch=16),
         linear("vision.positions", whole(vision, "num_position_embeddings") or 2304, hidden, "none"),
         *blocks(depth, hidden, intermediate),
         *_merger(merge * hidden, outputs, 2 * hidden),
     ]
-    for _ in range(mergers):
+    for _ in range(deepstack_layers(vision, family)):
         parts += _merger(merge * hidden, outputs, 2 * merge * hidden, name="vision.deep_merger")
     return parts
 
 
-def _is_deep(config: Config, vision: Config) -> bool:
-    return str(vision.get("model_type") or config.get("model_type") or "").startswith(("qwen3_vl", "qwen3_omni"))
+def deepstack_layers(vision: Config, family: str) -> int:
+    """Encoder layers whose output also goes to the text model, each through a merger of its own (Qwen3-VL: 3)."""
+    listed = vision.get("deepstack_visual_indexes")
+    if isinstance(listed, list):
+        return len(listed)
+    return 3 if family.startswith(("qwen3_vl", "qwen3_omni")) else 0
 
 
 def _qwen25(_config: Config, vision: Config, text_hidden: int) -> list[WeightPart]:
