@@ -69,11 +69,11 @@ Concurrency = Annotated[
     int | None, grouped(FILE, "--concurrency", metavar="N", help="The limit of the strategy concurrency.")
 ]
 Policy = Annotated[str | None, typer.Option("--policy", metavar="NAME", help="The strategy that check judges.")]
-Duration = Annotated[str | None, typer.Option("--duration", metavar="TIME", help="How long requests arrive: 30m.")]
+Duration = Annotated[str | None, typer.Option("--duration", metavar="TIME", help="How long requests arrive, e.g. 30m.")]
 Model = Annotated[str | None, grouped(FILE, "--model", metavar="MODEL", help="Another model.")]
 Replicas = Annotated[int | None, grouped(FILE, "--replicas", metavar="N", help="Engines behind one router.")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the file: traffic.seed=7.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the file, e.g. traffic.seed=7.")
 ]
 
 

@@ -23,17 +23,20 @@ def run(
     traffic: options.TrafficReference,
     asked: dict[str, Any],
     max_truncated: Annotated[
-        str | None, typer.Option("--max-truncated", metavar="SHARE", help="Answers that the default may cut off: 1%.")
+        str | None,
+        typer.Option("--max-truncated", metavar="SHARE", help="Limit on answers that the default cuts off, e.g. 1%."),
     ] = None,
     max_refused: Annotated[
-        str | None, typer.Option("--max-refused", metavar="SHARE", help="Requests refused at least once: 1%.")
+        str | None,
+        typer.Option("--max-refused", metavar="SHARE", help="Limit on requests refused at least once, e.g. 1%."),
     ] = None,
     max_e2e_p99: Annotated[
-        str | None, typer.Option("--max-e2e-p99", metavar="TIME", help="p99 from first attempt to last token: 30s.")
+        str | None,
+        typer.Option("--max-e2e-p99", metavar="TIME", help="Limit on p99, first attempt to last token, e.g. 30s."),
     ] = None,
     count_error: Annotated[
         str | None,
-        typer.Option("--count-error", metavar="SHARE", help="How far the front door may undercount tokens: 5%."),
+        typer.Option("--count-error", metavar="SHARE", help="How far the front door may undercount tokens, e.g. 5%."),
     ] = None,
     observed: Annotated[
         Path | None,

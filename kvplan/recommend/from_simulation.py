@@ -54,7 +54,7 @@ def _source(drawings: Sequence[Arrivals], source: str) -> str:
     if not unset_share(drawings):
         return ""
     chosen = "comes from the traffic file" if source == "the traffic file" else f"is {source}"
-    return f". It {chosen}; kvplan recommend compares caps"
+    return f". It {chosen}; kvplan recommend searches for a better one"
 
 
 def _reason(drawings: Sequence[Arrivals], cap: int, refused: float | None, limits: Constraints, window: int) -> str:

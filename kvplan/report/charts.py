@@ -78,7 +78,7 @@ def cap_chart(points: Sequence[CapPoint], chosen: int) -> str:
         across=Axis(marks=labels if len(labels) <= 8 else labels[::2], name="max_tokens default, tokens"),
         up=Axis(marks=marks, name="of all requests"),
         caption="Cap against truncation and refusal",
-        upright=(across(chosen), f"recommended {chosen:,}") if caps[0] <= chosen <= caps[-1] else None,
+        upright=(across(chosen), f"as played: {chosen:,}") if caps[0] <= chosen <= caps[-1] else None,
     )
 
 

@@ -118,7 +118,7 @@ def _draw_caps(panel: Any, caps: Sequence[CapPoint], result: Simulation) -> None
     chosen = result.best_default_tokens
     panel.axvline(chosen, color="0.35", linewidth=1.0, linestyle=":")
     panel.annotate(
-        f"recommended {chosen:,}", (chosen, _clear_of_curves(panel, chosen)), xycoords=("data", "axes fraction"),
+        f"as played: {chosen:,}", (chosen, _clear_of_curves(panel, chosen)), xycoords=("data", "axes fraction"),
         xytext=(4, 0), textcoords="offset points", fontsize=8, va="center",
     )  # fmt: skip
     panel.set_xlabel("max_tokens default, tokens (what the front door fills in where a client sends none)")

@@ -74,8 +74,10 @@ def _curves(result: Simulation, caps: Sequence[CapPoint]) -> Iterator[str]:
         yield web.paragraph("Every client sends a max_tokens of its own: a default changes nothing.")
         return
     chosen = result.best_default_tokens
+    seeds = caps[0].played.seeds
+    fewer = f" Played on {seeds} seeds, so figures differ a little from those above." * (seeds < result.inputs.seeds)
     yield web.paragraph(
-        "A low cap cuts answers off (solid), a high one reserves more and so refuses more (dashed).", "quiet"
+        f"A low cap cuts answers off (solid), a high one reserves more and so refuses more (dashed).{fewer}", "quiet"
     )
     yield cap_chart(caps, chosen)
     yield web.table(_cap_table(caps, chosen))

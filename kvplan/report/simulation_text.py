@@ -206,9 +206,10 @@ def _above_the_worst_case(result: Simulation) -> Iterator[tuple[str, str]]:
 
 
 def recommendation(advice: Recommendation) -> Iterator[Part]:
-    """What to set, and what decided it."""
+    """The safety fraction to set and what decided it; the default cap as it was played, which is not searched here."""
     yield answer(
-        f"Recommended   safety fraction {advice.safety_fraction:.2f}, max_tokens default {advice.default_max_tokens:,}"
+        f"Recommended   safety fraction {advice.safety_fraction:.2f} (played: max_tokens default "
+        f"{advice.default_max_tokens:,})"
     )
     yield labelled("fraction", advice.binds)
     yield labelled("default", advice.reason)
