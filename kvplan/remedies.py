@@ -11,7 +11,9 @@ from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec
 
 MOST_GPUS = 64
+"""Eight nodes; beyond that another GPU is the better change."""
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16)
+"""Ranks that divide the heads of most models."""
 _PIPELINE_PARALLEL = (1, 2, 3, 4, 6, 8)
 _GPUS_OF_A_NODE = 8
 _FEW_SEQUENCES, _SHORT_STEP_TOKENS = 256, 2048

@@ -15,6 +15,7 @@ Given = TypeVar("Given")
 Found = TypeVar("Found")
 
 _CONNECT_S = 10
+"""How long a scheduler may take to answer."""
 
 
 def sweep(

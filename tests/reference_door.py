@@ -1,4 +1,4 @@
-"""Clients and front doors one event at a time, around the step-by-step engine: what ``kernel.play`` must equal."""
+"""Clients and front doors one event at a time, around the step-by-step engine: what ``run_kernel`` must equal."""
 
 import math
 from collections.abc import Sequence as Listed

@@ -26,7 +26,7 @@ def test_a_reservation_is_released_once() -> None:
     assert (ledger.reserved, ledger.free, ledger.holders) == (0, 5, 0)
 
 
-def test_a_living_id_cannot_reserve_twice() -> None:
+def test_an_id_that_holds_a_reservation_cannot_reserve_again() -> None:
     ledger = Ledger(5)
     assert ledger.try_reserve(1, 1)
     with pytest.raises(ValueError, match="already holds"):
@@ -52,7 +52,7 @@ def test_a_reservation_shrinks_and_never_grows() -> None:
     assert (ledger.weight_of("a"), ledger.free) == (3, 7)
 
 
-def test_the_context_manager_gives_back_after_an_exception() -> None:
+def test_the_context_manager_releases_after_an_exception() -> None:
     ledger = Ledger(1)
     with ledger.reserve("a", 1) as admitted, ledger.reserve("b", 1) as second:
         assert (admitted, second) == (True, False)
@@ -167,7 +167,7 @@ def test_the_mean_hold_follows_one_turnover_of_the_ledger() -> None:
     assert told_s == pytest.approx(10.0 + 90.0 / 2.718, rel=0.001)
 
 
-def test_refused_requests_are_told_one_time_after_the_other() -> None:
+def test_refused_requests_are_given_staggered_waits() -> None:
     drain = DrainEstimate(unknown_s=3.0, longest_s=60.0)
     drain.released(4, held_s=10.0, reserved=400)  # 40 a second
     told = [drain.wait_s(missing=80, weight=80, reserved=400, now_s=199.9) for _ in range(3)]

@@ -17,7 +17,7 @@ def test_every_name_is_there() -> None:
     assert set(api.__all__) <= set(dir(kvplan))
 
 
-def test_importing_the_package_loads_nothing_and_then_a_function_stands_before_the_package_of_its_room() -> None:
+def test_importing_the_package_loads_nothing_and_a_function_wins_over_the_package_of_its_name() -> None:
     """``kvplan.check`` is also a package: whoever asks for it first gets the function."""
     code = (
         "import sys, kvplan; print(sorted(n for n in sys.modules if n.startswith(('kvplan', 'numpy', 'yaml')))); "

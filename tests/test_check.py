@@ -82,7 +82,7 @@ def test_every_limit_has_a_measure_and_every_measure_a_limit() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in LIMIT_NAMES if not name.endswith(("_bytes", "_per_hour"))])
-def test_every_figure_of_a_run_can_be_judged(name: str, measured: Measured) -> None:
+def test_every_figure_of_a_run_can_be_limited(name: str, measured: Measured) -> None:
     """At least 0 always holds, and the values are those of the run."""
     (found,) = _judged(measured, f"{name}: {{min: 0}}")
     assert found.passed
@@ -167,7 +167,7 @@ def test_one_seed_says_that_it_has_no_interval() -> None:
     assert over_seeds([0.25], "mean", "max") == Reading(value=0.25, how="of 1 seed")
 
 
-def test_who_can_never_fit_is_refused_too() -> None:
+def test_requests_that_can_never_fit_count_as_refused() -> None:
     """Of 399 usable blocks a safety fraction of 0.3 promises 119; no cap sent means the window, 2,048 / 16 = 128
     blocks, which never fit: such requests must not make a pool look emptier than it is."""
     text = POOL.replace("{default_max_tokens: 256}", "{policy: worst_case, safety_fraction: 0.3}")
@@ -185,7 +185,7 @@ def test_a_file_without_limits_is_refused() -> None:
     assert "kvplan explain traffic" in (caught.value.hint or "")
 
 
-def test_nothing_to_measure_is_no_pass() -> None:
+def test_what_cannot_be_measured_does_not_pass() -> None:
     """Requests that are larger than the window are refused for good: none is completed, so none has a TTFT."""
     text = POOL.replace("prompt_tokens: 300", "prompt_tokens: 3000")
     found = check(_traffic("ttft_p99_s: {class: batch, max: 5}", text), seeds=1, workers=1)
@@ -205,7 +205,7 @@ def test_a_pool_that_does_not_start_is_a_broken_limit() -> None:
     assert json.loads(json_text(found))["passed"] is False
 
 
-def test_weights_that_do_not_fit_are_a_broken_limit_and_the_pool_is_told_as_it_is() -> None:
+def test_weights_that_do_not_fit_are_a_broken_limit_and_the_pool_is_negative() -> None:
     """An unclamped, negative pool: 8 B parameters in 16 bits are 15.0 GiB, and an L4's share of 22 GiB is not enough
     for 70 B."""
     text = PLANNED.replace("Llama-3.1-8B-Instruct", "Llama-3.1-70B-Instruct")
@@ -255,7 +255,7 @@ def test_a_price_is_an_amount(text: str) -> None:
         parse_prices([text])
 
 
-def test_a_change_is_told_key_by_key_and_figure_by_figure(measured: Measured) -> None:
+def test_a_change_lists_keys_and_figures(measured: Measured) -> None:
     text = POOL.replace("max_model_len: 2048", "max_model_len: 4096").replace("rate: 1/s", "rate: 2/s")
     found = check(_traffic("preemptions: {max: 0}", text), against=measured.traffic, seeds=3, workers=1)
     assert found.comparison is not None
@@ -269,14 +269,14 @@ def test_a_change_is_told_key_by_key_and_figure_by_figure(measured: Measured) ->
     assert [limit.passed for limit in found.comparison.base_limits] == [True]
 
 
-def test_nothing_changed_is_nothing_told(measured: Measured) -> None:
+def test_the_same_file_twice_has_no_difference(measured: Measured) -> None:
     """The same file twice: common random numbers leave no difference at all."""
     again = measure(measured.traffic, RunOptions(seeds=3, workers=1))
     assert settings(measured.traffic, again.traffic) == ()
     assert all(one.before == one.after for one in changes(figures(measured), figures(again)))
 
 
-def test_a_kept_answer_is_a_baseline(measured: Measured, tmp_path: Path) -> None:
+def test_an_earlier_answer_is_a_baseline(measured: Measured, tmp_path: Path) -> None:
     limits = judge_limits(measured)
     kept = Check(traffic=measured.traffic, measured=measured, limits=limits, strict=False, figures=figures(measured))
     path = tmp_path / "plan.json"
@@ -312,7 +312,7 @@ def test_a_plan_as_a_baseline_is_silent_on_what_it_does_not_hold(measured: Measu
         ("[" * 100_000, "is not JSON"),
     ],
 )
-def test_a_baseline_that_is_none_is_refused(text: str, words: str, tmp_path: Path) -> None:
+def test_what_is_not_a_baseline_is_refused(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=words):

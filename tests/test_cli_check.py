@@ -135,7 +135,7 @@ def test_names_are_escaped_in_every_format(capsys: pytest.CaptureFixture[str], t
     json.loads(_run(capsys, 0, "strange.yaml", "--format", "json"))
 
 
-def test_no_limits_are_a_mistake_and_no_pass(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_file_without_limits_is_a_mistake_not_a_pass(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "free.yaml").write_text(TRAFFIC.partition("limits:")[0], encoding="utf-8")
     assert main(["check", "free.yaml"]) == 3
     captured = capsys.readouterr()
@@ -152,7 +152,7 @@ def test_what_does_not_start_is_a_broken_limit(capsys: pytest.CaptureFixture[str
     assert root.get("failures") == root.get("tests") == "5"
 
 
-def test_a_kept_answer_is_the_base_of_the_next(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_earlier_answer_is_the_base_of_the_next(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = _run(capsys, 0, "traffic.yaml", "--format", "json", "--output", "plan.json")
     assert text.startswith("traffic.yaml passes")
     assert json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))["passed"]
@@ -163,7 +163,7 @@ def test_a_kept_answer_is_the_base_of_the_next(capsys: pytest.CaptureFixture[str
     assert "against plan.json" in shown
 
 
-def test_two_bases_are_one_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+def test_against_and_baseline_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "traffic.yaml", "--against", "changed.yaml", "--baseline", "plan.json"]) == 3
     assert "cannot be combined" in capsys.readouterr().err
 

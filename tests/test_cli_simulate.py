@@ -230,7 +230,7 @@ def test_a_terminal_gets_the_pool_over_time_and_a_pipe_does_not(
     assert any(set(line) == {" ", "x"} for line in chart)
 
 
-def test_what_the_table_does_not_show_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_remarks_name_what_the_table_does_not_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = TRAFFIC.replace(
         "{lognormal: {p50: 200, p95: 600}}", "{choices: [{value: 100, share: 0.5}, {value: 3000, share: 0.5}]}"
     )
@@ -243,7 +243,9 @@ def test_what_the_table_does_not_show_is_said(capsys: pytest.CaptureFixture[str]
     assert "no request arrives after the first 12 s" in " ".join(_run(capsys, "--strategy", "none").split())
 
 
-def test_rows_that_were_not_replayed_as_they_stand_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_rows_that_are_not_replayed_as_recorded_are_reported(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     rows = "0,10,5\n2,10,0\n5,10,5\n3,10,5\nx,1,1\n40,10,5\n"
     (tmp_path / "t.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
     replay = TRAFFIC[: TRAFFIC.index("    - name")] + "    - {name: r, trace: t.csv}\n"
@@ -254,7 +256,7 @@ def test_rows_that_were_not_replayed_as_they_stand_are_said(capsys: pytest.Captu
     assert "Trace r: 1 row with a time before that of the row above: sorted for replay" in shown
 
 
-def test_time_outs_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_time_outs_are_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "traffic.yaml").write_text(TRAFFIC + "      timeout: 2s\n", encoding="utf-8")
     shown = " ".join(_run(capsys, "--strategy", "none").split())
     assert re.search(r"Time-out \d+% \(none\) of requests time out; some clients would send them again", shown)
@@ -280,7 +282,7 @@ def test_every_figure_has_its_interval_and_every_strategy_its_bound(capsys: pyte
     assert "±" not in _run(capsys, "--seeds", "1").partition("Columns")[0]
 
 
-def test_an_endless_queue_and_a_limit_above_the_worst_case_are_said(
+def test_an_endless_queue_and_a_limit_above_the_worst_case_are_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     heavy = TRAFFIC.replace("rate: 4/s", "rate: 40/s")
@@ -303,7 +305,7 @@ def test_an_endless_queue_and_a_limit_above_the_worst_case_are_said(
         ("--requests", "traffic.yaml", "traffic.yaml exists"),
     ],
 )
-def test_what_cannot_be_is_said_before_the_work(
+def test_bad_arguments_are_reported_before_the_work(
     option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["simulate", "traffic.yaml", option, value]) == 3

@@ -106,7 +106,7 @@ def test_a_price_puts_the_cheapest_first(llama: ModelSpec) -> None:
     assert not partly.by_price
 
 
-def test_what_cannot_be_is_told_and_not_a_crash(llama: ModelSpec) -> None:
+def test_an_impossible_split_is_an_answer_with_its_reason(llama: ModelSpec) -> None:
     """32 query heads: 3 ranks cannot share them. V100s have no fp8."""
     found = _compare(llama, CHAT, "h100", tensor_parallel=[3])
     assert found.smallest is None
@@ -168,7 +168,7 @@ def test_traffic_without_limits_is_held_to_few_refusals(llama: ModelSpec) -> Non
     assert any("no limits" in note for note in found.notes)
 
 
-def test_a_mistake_in_the_file_is_no_answer(llama: ModelSpec) -> None:
+def test_a_mistake_in_the_file_is_an_error_not_an_answer(llama: ModelSpec) -> None:
     """A limit on costs without a price: no candidate can be judged, and the file is named."""
     text = TRAFFIC.replace("refused_share: {max: 0.05}", "cost_per_hour: {max: 5}")
     with pytest.raises(InputError, match="cost_per_hour cannot be judged") as caught:
@@ -280,7 +280,7 @@ def test_traffic_on_the_command_line_brings_its_model(capsys: pytest.CaptureFixt
     assert " is the smallest that carries the traffic of traffic.yaml" in " ".join(shown.split())
 
 
-def test_a_price_of_a_gpu_that_is_not_compared_is_not_passed_over(llama: ModelSpec) -> None:
+def test_the_price_of_a_gpu_that_is_not_compared_is_noted(llama: ModelSpec) -> None:
     found = _compare(llama, CHAT, "h100", prices_per_hour={"l4-24gb": 1.0})
     assert found.notes == ("the price of l4-24gb is not used: no such GPU is compared",)
 
@@ -290,13 +290,13 @@ def test_more_replicas_than_any_site_has_are_refused(llama: ModelSpec) -> None:
         _compare(llama, CHAT, "h100", replicas=(1, 10**9))
 
 
-def test_how_many_windows_at_once_is_said() -> None:
+def test_the_load_is_worded_in_singular_and_plural() -> None:
     assert load_words(ShapeLoad(concurrency=20)) == "20 requests of the whole window"
     assert load_words(ShapeLoad(concurrency=1)) == "one request of the whole window"
 
 
 @pytest.mark.usefixtures("_folder")
-def test_nothing_that_carries_is_the_answer_no(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_1_where_nothing_carries_the_load(capsys: pytest.CaptureFixture[str]) -> None:
     shown = _run(
         capsys, 1, "compare", "meta-llama/Llama-3.1-70B-Instruct", "--gpu", "l4", "--tp", "1", "--offline",
         "--workers", "1",

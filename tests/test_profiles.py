@@ -127,7 +127,7 @@ def test_an_unknown_gpu_lists_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", ["../gpus/gb10", "", "..", "a/b"])
-def test_a_name_is_no_path(name: str) -> None:
+def test_a_name_is_not_a_path(name: str) -> None:
     with pytest.raises(InputError):
         load_client(name)
     assert traffic_path(name) is None
@@ -246,7 +246,7 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
         load_gpu("mine", extra_folder=tmp_path)
 
 
-def test_a_word_that_is_not_offered_is_refused() -> None:
+def test_a_value_outside_the_choices_is_refused() -> None:
     text = "name: a\nsources: [b]\nchecked: 2026-11-30\ntries: 1\nhonours_retry_after: maybe\n"
     with pytest.raises(InputError, match="honours_retry_after: 'maybe' is not one of 'exact', 'whole_seconds', 'no'"):
         read_profile(ClientProfile, text, "a.yaml")
@@ -288,7 +288,7 @@ def test_a_model_is_written_and_read_back() -> None:
         ("m3-ultra-512gb", 393_216),
     ],
 )
-def test_a_part_of_a_device_has_the_memory_that_is_left_of_it(name: str, mebibytes: int) -> None:
+def test_a_slice_has_its_share_of_the_memory(name: str, mebibytes: int) -> None:
     """vGPUs: NVIDIA AI Enterprise, max-reserved-fb. Apple: github.com/ggml-org/llama.cpp/pull/2011, issues/3213."""
     assert load_gpu(name).memory_bytes // 2**20 == mebibytes
 
@@ -306,7 +306,7 @@ def test_a_part_of_a_device_has_the_memory_that_is_left_of_it(name: str, mebibyt
         ("l40s-24b", "'l40s-24b' is not a known GPU"),
     ],
 )
-def test_a_part_that_cannot_be_is_refused(name: str, said: str) -> None:
+def test_an_impossible_slice_is_refused(name: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         load_gpu(name)
 
@@ -320,7 +320,7 @@ def test_engines_run_on_what_they_were_made_for() -> None:
             fit(model, deploy(gpu, engine=engine, max_model_len=8192))
 
 
-def test_a_part_of_a_device_is_found_where_gpus_are_listed() -> None:
+def test_a_slice_is_found_in_the_list_of_gpus() -> None:
     (row,) = listing("gpus", "L40S-24Q").rows
     assert row == load_gpu("l40s-24q")
     assert listing("gpus", "l40s-24x").rows == ()

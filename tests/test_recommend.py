@@ -160,7 +160,7 @@ def test_a_policy_that_overcommits_gets_the_fraction_at_which_it_does_not_preemp
     assert found.answer.preemptions == 0
 
 
-def test_a_policy_without_a_ledger_is_answered_with_one_that_has() -> None:
+def test_a_policy_without_a_ledger_is_replaced_by_one_with() -> None:
     found = recommend(mix("none"), seeds=1, workers=1)
     assert found.policy == "worst_case_default_cap"
     assert "promises nothing" in found.assumptions[0]
@@ -188,7 +188,7 @@ def test_constraints_come_from_the_caller_the_file_or_the_default() -> None:
         ({"seeds": 0}, "at least one seed"),
     ],
 )
-def test_what_cannot_be_asked_for(values: dict[str, float], complaint: str) -> None:
+def test_values_out_of_range_are_refused(values: dict[str, float], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         recommend(mix(), **values)  # type: ignore[arg-type]
 

@@ -62,13 +62,13 @@ def test_a_pool_that_was_asked_for_has_no_band() -> None:
     assert asked.band_share == 0
 
 
-def test_another_engine_s_scheduler_is_said_to_be_assumed() -> None:
+def test_the_scheduler_of_another_engine_is_noted_as_an_assumption() -> None:
     assert not any("scheduled as by vLLM" in note for note in build_backend(parse(MEASURED)).notes)
     other = build_backend(parse(MEASURED.replace("deployment:\n", "deployment:\n  engine: sglang\n")))
     assert "requests are scheduled as by vLLM: only the pool and its pages are sglang's own" in other.notes
 
 
-def test_what_is_priced_but_not_simulated_is_said() -> None:
+def test_what_is_priced_but_not_simulated_is_noted() -> None:
     model = "model: meta-llama/Llama-3.1-8B-Instruct\n"
     text = model + MEASURED.replace("deployment:", "deployment:\n  pipeline_parallel: 2")
     notes = build_backend(parse(text.replace(", block_tokens: 16", "")), offline=True).notes

@@ -157,7 +157,7 @@ def test_times_have_many_names_and_units(tmp_path: Path, text: str) -> None:
         (HEADER + "one,2,3,4,5\n", "a figure is missing"),
     ],
 )
-def test_a_run_that_cannot_be_read_says_why(tmp_path: Path, text: str, words: str) -> None:
+def test_an_unreadable_run_says_why(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "run.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=words):

@@ -238,7 +238,7 @@ def test_stopping_leaves_the_rest_inside() -> None:
     assert run.totals.end_s == 0.2
 
 
-def test_nobody_comes() -> None:
+def test_a_run_of_no_requests() -> None:
     nothing = plain_requests([], [], [], [], 160, [])
     run = let_in(nothing, small_engine())
     assert (run.totals.steps, run.totals.end_s, len(run.rows.outcome)) == (0, 0.0, 0)

@@ -142,7 +142,7 @@ def test_a_killed_worker_s_runs_are_played_again(tmp_path: Path, monkeypatch: py
 
 
 @needs_fork
-def test_workers_that_are_always_killed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_are_always_killed_are_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvplan.simulation.tasks.run_task", always_killed)
     with pytest.raises(InputError, match="worker processes were killed 3 times, with 4 of 4 runs left") as caught:
         simulate(parse_traffic(TRAFFIC, file="t.yaml"), strategies=["none"], seeds=5, workers=2)

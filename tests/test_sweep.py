@@ -60,7 +60,7 @@ def test_results_come_in_the_order_of_the_tasks(workers: int) -> None:
     assert seen == [(done, 7) for done in range(1, 8)]
 
 
-def test_no_tasks_are_no_work() -> None:
+def test_no_tasks_give_no_results() -> None:
     assert sweep(_square, []) == []
 
 

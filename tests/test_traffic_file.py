@@ -209,7 +209,7 @@ def test_mistakes_are_answered_with_their_place(
         ("\x00", "not valid YAML"),
     ],
 )
-def test_files_that_are_no_traffic(text: str, message: str) -> None:
+def test_files_that_are_not_traffic_files(text: str, message: str) -> None:
     assert message in complaint(text).message
 
 
@@ -397,7 +397,7 @@ deployment:
         ("{weights_bytes: 1GiB, weight_bytes: 1GiB}", "weight_bytes", "set the same option", "one of them"),
     ],
 )
-def test_a_wrong_value_is_told_as_the_file_would_say_it(said: str, key: str, message: str, hint: str | None) -> None:
+def test_a_wrong_value_is_reported_by_its_key_in_the_file(said: str, key: str, message: str, hint: str | None) -> None:
     block = said if said.startswith("{") else f"\n  {said}"
     error = complaint(f"deployment: {block}\n" + MINIMAL)
     assert (error.key, error.line) == (f"deployment.{key}", 1 if said.startswith("{") else 2)

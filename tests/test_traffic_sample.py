@@ -203,7 +203,7 @@ def test_scale_keeps_lengths_and_order_within_a_class() -> None:
         assert before[:shared].tolist() == after[:shared].tolist()
 
 
-def test_changing_one_law_leaves_the_other_draws_alone() -> None:
+def test_changing_one_distribution_leaves_the_other_draws_alone() -> None:
     traffic = mix()
     other = replace(traffic, classes=(replace(traffic.classes[0], output_tokens=Constant(value=5)), traffic.classes[1]))
     before, after = sample(traffic, 3), sample(other, 3)

@@ -188,7 +188,7 @@ def test_odd_rows_are_counted_and_the_rest_is_replayed(tmp_path: Path) -> None:
         ('{"arrival_s": 1}\n', "no known trace has the columns"),
     ],
 )
-def test_files_that_are_no_trace(tmp_path: Path, text: str, message: str) -> None:
+def test_files_that_are_not_traces(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message) as caught:
@@ -449,7 +449,7 @@ def test_windows_count_as_a_histogram_does() -> None:
         assert found.dispersion(window) == pytest.approx(counts.var() / counts.mean(), rel=0.02)
 
 
-def test_a_stamp_in_scientific_notation_is_no_date(tmp_path: Path) -> None:
+def test_a_stamp_in_scientific_notation_is_not_a_date(tmp_path: Path) -> None:
     """8.4e-05 has its dash where a date has the first of its own."""
     path = tmp_path / "t.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n0.0,10,2\n8.4e-05,11,3\n")

@@ -30,6 +30,7 @@ DEFAULT_SEEDS = 5
 DEFAULT_LIMITS = (Limit(name="refused_share", maximum=0.01), Limit(name="gave_up_share", maximum=0.001))
 """What traffic is held to where its file has no limits of its own."""
 _WINDOW_STEP_TOKENS = 1024
+"""Windows are usually set in whole 1,024s."""
 
 
 def compare(

@@ -23,10 +23,13 @@ _WHOLE_ONLY = re.compile(r"rtx-[2-5]0[5-9]0-.*|gb10|jetson-.*|.*-mig-.*")
 _STACKED = re.compile(r"[abgv]?(a100|a30|h100|h20|h200|gh200|b200|b300|gb200|gb300|v100)-.*")
 """Cards with HBM, where error correction takes no memory."""
 _TURING_COMPRESSION_MIB = {("t4", 16): 28, ("rtx-8000", 12): 32, ("rtx-8000", 16): 64, ("rtx-8000", 24): 96}
+"""What Turing keeps besides, by card and GB of the type (same source)."""
 _NOMINAL = re.compile(r".*-(\d+)gb(?:-.*)?")
+"""The GB that a card is sold with, by which vGPU types are counted."""
 
 _MAC = re.compile(r"(?P<chip>m\d+(?:-(?:pro|max|ultra))?)-(?P<gib>\d+)gb")
 _LARGE_MAC_GIB = 32
+"""Above it Metal recommends a larger share, see ``_mac``."""
 
 
 def sliced(name: str, load: Callable[[str], GpuProfile]) -> GpuProfile | None:

@@ -19,6 +19,8 @@ from kvplan.traffic.arrivals import Arrivals
 LONGEST_STEP_S = 0.25
 """A prefill step that takes longer is felt: every answer in progress waits for it."""
 _TOKEN_CHOICES = (512, 1024, 2048, 4096, 8192, 16384)
+_LEDGER_HEADROOM = 1.25
+"""Over a full ledger of average requests: a run of small ones is more."""
 _SEQS_HEADROOM = 2
 """Over the most that one seed had inside: another seed, or another day, has more."""
 _LEDGER_FULL_SHARE = 0.80
@@ -44,7 +46,7 @@ def engine_advice(setting: Setting, charged: Integers, result: StrategyResult) -
 
     fitting = [tokens for tokens in _TOKEN_CHOICES if full_step_s(tokens) <= LONGEST_STEP_S]
     tokens = max(fitting, default=_TOKEN_CHOICES[0])
-    full = 1.25 * setting.applied().capacity / max(mean(charged), 1.0)
+    full = _LEDGER_HEADROOM * setting.applied().capacity / max(mean(charged), 1.0)
     return EngineAdvice(
         max_num_seqs=max(8, -(-max(math.ceil(full), each * _SEQS_HEADROOM) // 8) * 8),
         max_num_seqs_now=backend.settings.max_num_seqs,

@@ -10,6 +10,7 @@ from kvplan.recommend.results import CapPoint, Constraints, Fleet, Played
 from kvplan.traffic.arrivals import Arrivals
 
 MOST_REPLICAS = 256
+"""Beyond it the traffic needs larger GPUs, not more of them."""
 _MOST_RUNS = 10
 """Numbers of replicas tried before the fewest are known to be few enough; each is a run of the whole traffic."""
 

@@ -11,9 +11,12 @@ from kvplan.simulation.results import StrategyResult
 from kvplan.traffic.arrivals import Arrivals
 
 LEAST_FRACTION = 0.05
+"""A smaller share of the pool is not worth a front door."""
+_LOWERED_BY = 0.02
+"""Steps in which ``settle`` lowers a fraction that still preempts."""
 _SMALL_BAND = 0.005
 """What a start-up log leaves open is less; measuring takes a larger band away."""
-_FRACTIONS = (0.5, 0.7, 0.9, 1.0, 1.25, 1.5)
+_PLAYED_FRACTIONS = (0.5, 0.7, 0.9, 1.0, 1.25, 1.5)
 LOOK_AHEAD, BAND, COUNT = "look_ahead_share", "budget_band_share", "token_count_share"
 
 
@@ -139,14 +142,14 @@ def settle(answer: Setting, player: Player) -> tuple[Setting, StrategyResult]:
         (final,) = player.play([answer])
         if not (final.preemptions or final.over_capacity_events) or answer.fraction <= LEAST_FRACTION:
             return answer, final
-        answer = replace(answer, fraction=max(LEAST_FRACTION, round(answer.fraction - 0.02, 2)))
+        answer = replace(answer, fraction=max(LEAST_FRACTION, round(answer.fraction - _LOWERED_BY, 2)))
 
 
 def played_fractions(answer: Setting, player: Player, blocks: int | None) -> tuple[FractionPoint, ...]:
     """Other fractions, played on an engine with its observed ``blocks``, or with the pool at the low end of its
     band."""
     low = _low_backend(answer.backend, blocks)
-    tried = sorted({*_FRACTIONS, answer.fraction})
+    tried = sorted({*_PLAYED_FRACTIONS, answer.fraction})
     settings = [
         replace(answer, fraction=fraction, engine_backend=low, seeds=min(answer.seeds, CURVE_SEEDS))
         for fraction in tried

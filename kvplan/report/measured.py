@@ -10,12 +10,10 @@ from kvplan.report.fit_text import engine_words, settings_line
 from kvplan.report.json_text import document, picked
 from kvplan.report.numbers import count
 from kvplan.report.page import ACTION, BLANK, QUIET, Part, answer, columns, headline, labelled, paragraph
-from kvplan.simulation.efficiency import Compared, EfficiencyFit
+from kvplan.simulation.efficiency import GOOD_SHARE, Compared, EfficiencyFit
 from kvplan.simulation.efficiency import Part as RunPart
 from kvplan.simulation.step_time import BAND_SHARE, EFFICIENCY
 
-GOOD_SHARE = 0.05
-"""Up to this error of a mean a calibration is called good."""
 _WEAK = (
     f"more than {GOOD_SHARE:.0%} off. One constant cannot make up for another pool, cap on sequences or parallelism "
     "than those that ran: check them against the engine's start-up log first. A time to first token that is mostly "
@@ -54,7 +52,7 @@ def text(found: EfficiencyFit, run_name: str, traffic: str | None, written: str 
             "plan: the engine had another --max-num-seqs, KV pool or parallelism",
             style=ACTION,
         )
-    if max(abs(rest.ttft.error_share), abs(rest.e2e.error_share)) > GOOD_SHARE:
+    if not found.is_good:
         yield labelled("Note", _WEAK, style=ACTION)
     yield from kept_and_used(written, command, f"kvplan simulate {quote(traffic or 'traffic.yaml')}")
 
@@ -71,26 +69,25 @@ def _rows(found: EfficiencyFit) -> Iterator[tuple[str, ...]]:
     for part, name in names:
         yield _row(f"{name}: TTFT", part.ttft)
         yield _row(f"{name}: E2E", part.e2e)
-    for share in ("p50", "p99"):
-        yield _quantile(found.rest, share)
+    for name in ("p50", "p99"):
+        yield _quantile(found.rest.e2e, name)
 
 
 def _row(name: str, times: Compared) -> tuple[str, ...]:
     return name, _seconds(times.measured.mean_s), _seconds(times.predicted.mean_s), _error(times.error_share)
 
 
-def _quantile(part: RunPart, share: str) -> tuple[str, ...]:
-    measured, predicted = (getattr(times, f"{share}_s") for times in (part.e2e.measured, part.e2e.predicted))
-    return f"the rest: E2E {share}", _seconds(measured), _seconds(predicted), _error(predicted / measured - 1.0)
+def _quantile(times: Compared, name: str) -> tuple[str, ...]:
+    measured, predicted = (getattr(one, f"{name}_s") for one in (times.measured, times.predicted))
+    return f"the rest: E2E {name}", _seconds(measured), _seconds(predicted), _error(times.quantile_error_share(name))
 
 
 def _unfitted(found: EfficiencyFit) -> str:
     middle, slow, fast = (part.e2e.predicted for part in (found.unfitted, found.unfitted_slow, found.unfitted_fast))
-    inside = fast.mean_s <= found.rest.e2e.measured.mean_s <= slow.mean_s
     return (
         f"a roofline at efficiency {EFFICIENCY:g} says {_seconds(middle.mean_s)} end to end, with its band of "
         f"± {BAND_SHARE:.0%}: {_seconds(fast.mean_s)} to {_seconds(slow.mean_s)}; the measured "
-        f"{_seconds(found.rest.e2e.measured.mean_s)} lies {'inside' if inside else 'OUTSIDE'}"
+        f"{_seconds(found.rest.e2e.measured.mean_s)} lies {'inside' if found.is_in_default_band else 'OUTSIDE'}"
     )
 
 

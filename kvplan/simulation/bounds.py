@@ -16,6 +16,7 @@ from kvplan.traffic.on_disk import forget, pieces
 from kvplan.traffic.spec import Traffic, TrafficClass
 
 _MOST_ROWS = 6
+"""A class whose clients send more different caps gets one row, at their quantile."""
 MAX_TRUNCATED_SHARE = 0.01
 """What a default cap may cut off where the file has no limit."""
 

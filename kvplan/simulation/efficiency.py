@@ -19,9 +19,15 @@ FITTED_SHARE = 1 / 3
 FEWEST_REQUESTS = 30
 """With fewer, the first third has less than ten requests, and their mean says little."""
 OTHER_PEAK_SHARE = 0.1
+"""From this difference in requests that run at once the engine was set up otherwise than the simulation."""
+GOOD_SHARE = 0.05
+"""Up to this error of a mean the fit is called good."""
 _SLOWEST, _FASTEST = 0.02, 1.5
+"""Efficiencies beyond these mean another model, GPU or unit of time."""
 _TOLERANCE_SHARE = 1e-5
+"""Far below the four digits to which the efficiency is rounded."""
 _MOST_TRIALS = 40
+"""Each is a simulation; the search needs about ten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,11 @@ class Compared:
     def error_share(self) -> float:
         """Predicted mean / measured mean - 1."""
         return self.predicted.mean_s / self.measured.mean_s - 1.0
+
+    def quantile_error_share(self, name: str) -> float:
+        """The same for the quantile ``name``: p50 or p99."""
+        predicted, measured = (getattr(times, f"{name}_s") for times in (self.predicted, self.measured))
+        return float(predicted / measured - 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +85,17 @@ class EfficiencyFit:
     preemptions: int
     running_peak: int
     running_peak_measured: int
+
+    @property
+    def is_good(self) -> bool:
+        """Whether both means of the rest are predicted to within ``GOOD_SHARE``."""
+        return max(abs(self.rest.ttft.error_share), abs(self.rest.e2e.error_share)) <= GOOD_SHARE
+
+    @property
+    def is_in_default_band(self) -> bool:
+        """Whether the default efficiency with its band holds the mean end-to-end time of the rest."""
+        fast, slow = self.unfitted_fast.e2e.predicted, self.unfitted_slow.e2e.predicted
+        return fast.mean_s <= self.rest.e2e.measured.mean_s <= slow.mean_s
 
     @property
     def ran_otherwise(self) -> bool:

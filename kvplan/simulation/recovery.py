@@ -11,6 +11,7 @@ SPAN_S = 60.0
 SPANS = 20
 """Arrivals are counted per minute, or per twentieth of the watched time if that is shorter."""
 _CELLS = 2**18
+"""Times of the grid on which a long run is counted."""
 _TIMES_USUAL = 1.5
 _NOISE = 5.0
 """A burst is above 1.5 × the usual count, and above it by five standard deviations of a Poisson count."""

@@ -24,8 +24,11 @@ from kvplan.traffic.sample import sample
 from kvplan.traffic.spec import Traffic
 
 _SAMPLES = 240
+"""Points of a chart over time."""
 _SMALL_RUN_REQUESTS = 4_000
+"""Fewer are played in this process: starting workers would take longer."""
 _LONG_RUN_S = 60.0
+"""What takes longer is announced."""
 _REQUEST_S, _COMPILED_REQUEST_S = 6e-5, 8e-7
 """The least time that a request takes (worst-case admission, an idle engine), interpreted and compiled."""
 _LONGER_FACTOR = 2.0

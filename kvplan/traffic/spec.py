@@ -36,6 +36,7 @@ class StepCost:
 
 
 MOST_REPLICAS = 10_000
+"""Each has a ledger and an engine in the simulation; more is a slip of the keyboard."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,11 @@ from kvplan.traffic.traces.formats import TraceRow
 from kvplan.traffic.traces.statistics import Lengths, Stamps, fitted_arrivals
 
 _EULER = 0.5772156649015329
+"""The mean of the negative logarithm of an exponential of mean 1 (see ``_prefix_reuse``)."""
 _SHORTEST_GAP_S = 1e-3
+"""Equal stamps have no logarithm; most traces count milliseconds."""
 _VALUES = 20_000
+"""Enough for a correlation to two digits."""
 
 
 @dataclass(frozen=True, kw_only=True)

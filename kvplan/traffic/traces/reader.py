@@ -25,7 +25,9 @@ from kvplan.files import require_file
 from kvplan.traffic.traces.formats import FORMATS, NO_OUTPUT, TraceFormat, TraceRow, recognise
 
 _BAD_SHARE = 0.5
+"""Where more of the rows cannot be read, the file is another format."""
 _LONGEST_LINE = 2**24
+"""16 million characters: a longer line is no row, and would fill the memory."""
 _SHOWN_COLUMNS = 20
 
 

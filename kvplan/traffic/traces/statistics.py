@@ -14,11 +14,16 @@ PERCENTS = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 WINDOWS_S = (1, 10, 60, 300)
 _WIDTHS_S = (1, 10, 60, 300, 3600, 86_400)
 _MOST_BINS = 2**21
+"""16 MB; at a second each, 24 days."""
 _FEWEST_WINDOWS = 10
+"""With fewer the variance says little."""
 _POISSON_CV = (0.9, 1.15)
+"""Coefficients of variation that are taken for Poisson's 1."""
 _CV = (0.02, 50.0)
+"""What a traffic file may state."""
 _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 _MOST_STEPS = 1800
+"""The most counts that a traffic file is written with."""
 _SIGNAL = 5.0
 """The dispersion from which counts are kept as a varying rate: chance alone gives 1, and counts drawn again around that
 rate then vary by a fifth more than the recorded ones."""
