@@ -1,4 +1,4 @@
-"""The calibration file: what one log or run taught, for plans of the same model, engine, GPU and parallelism."""
+"""The calibration file: what a log or run measured, for plans of the same model, engine, GPU and parallelism."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -119,43 +119,43 @@ def _read(document: Mapping[str, object]) -> CalibrationFile:
     return CalibrationFile(efficiency_share=values.pop("efficiency", None), **values)
 
 
-def _read_share(value: object, said: str) -> Fraction:
+def _read_share(value: object, key: str) -> Fraction:
     """A share in (0, 1], also as a ratio of whole numbers: ``9/10``."""
     try:
         share = Fraction(str(value))
     except (ValueError, ZeroDivisionError):
         share = Fraction(0)
     if not 0 < share <= 1:
-        raise _wrong(f"{said} {value!r} is not a share in (0, 1]", said)
+        raise _wrong(f"{key} {value!r} is not a share in (0, 1]", key)
     return share
 
 
-def _read_efficiency(value: object, said: str) -> float:
+def _read_efficiency(value: object, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FASTEST:
-        raise _wrong(f"{said} {value!r} is not a share above 0 and at most {_FASTEST}", said)
+        raise _wrong(f"{key} {value!r} is not a share above 0 and at most {_FASTEST}", key)
     return float(value)
 
 
-def _read_corrections(value: object, said: str) -> tuple[tuple[str, int], ...]:
-    found = _read_mapping(value, said)
+def _read_corrections(value: object, key: str) -> tuple[tuple[str, int], ...]:
+    found = _read_mapping(value, key)
     for name, amount in found.items():
         if isinstance(amount, bool) or not isinstance(amount, int):
-            raise _wrong(f"{said}.{name} {amount!r} is not whole bytes", said)
+            raise _wrong(f"{key}.{name} {amount!r} is not whole bytes", key)
     return tuple(found.items())  # type: ignore[arg-type]
 
 
-def _read_settings(value: object, said: str) -> dict[str, object]:
+def _read_settings(value: object, key: str) -> dict[str, object]:
     options = {row.field: row.option.type for row in rows() if row.field in SETTINGS}
-    found = _read_mapping(value, said)
+    found = _read_mapping(value, key)
     for name in found:
         if name not in options:
-            raise _wrong(f"{said}.{name} is not a setting that a log can state", said)
-    return {name: options[name].read(item, f"{said}.{name}") for name, item in found.items()}
+            raise _wrong(f"{key}.{name} is not a setting that a log can state", key)
+    return {name: options[name].read(item, f"{key}.{name}") for name, item in found.items()}
 
 
-def _read_mapping(value: object, said: str) -> dict[str, object]:
+def _read_mapping(value: object, key: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise _wrong(f"{said} {value!r} is not a mapping of names to values", said)
+        raise _wrong(f"{key} {value!r} is not a mapping of names to values", key)
     return value
 
 

@@ -61,7 +61,7 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     (["list", "gpu"], 2, ("'gpu' is not one of", "Did you mean 'gpus'?")),
     (["calibrate", "none.log"], 3, ("cannot be read", "check that it exists")),
     (["fit", LLAMA, "--kv-memory", "40 gigs"], 3, ("not an amount of memory", "10GiB")),
-    ([*POOL, "--weights-bytes", "0GiB"], 3, ("nothing fits in no memory",)),
+    ([*POOL, "--weights-bytes", "0GiB"], 3, ("--weights-bytes 0GiB is not above zero",)),
     (["fit", LLAMA, "--gpu-memory", "79.18"], 3, ("not an amount of memory",)),
     ([*POOL, "--gpu-memory-utilization", "1.5"], 3, ("1.5 is not a share",)),
     ([*POOL, "--gpu-memory-utilization", "nan"], 3, ("nan is not a share",)),

@@ -47,4 +47,4 @@ def test_stages_of_one_layer_more_are_even() -> None:
     assert list(uneven_findings([1000, 1030], 0)) == []
     assert list(uneven_findings([0, 1030], 0)) == []
     (found,) = uneven_findings([46_800, 327_680], 0)
-    assert "14.3% is of use" in found.message
+    assert "14.3% is used" in found.message

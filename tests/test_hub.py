@@ -179,7 +179,7 @@ def test_a_gated_model_without_a_token(hub: HubServer) -> None:
 
 def test_a_private_or_unknown_model(hub: HubServer) -> None:
     error = failure("org/none")
-    assert error.message == "org/none is private, gated or does not exist: the Hub wants a token (401)"
+    assert error.message == "org/none is private, gated or does not exist: the Hub asks for a token (401)"
     error = failure("org/none", token="hf_any")
     assert error.message == f"there is no model org/none at {hub.endpoint} (404)"
     assert not error.catalogue_may_answer

@@ -114,7 +114,7 @@ def calibration_text(found: Calibration, source: str) -> str:
     """The calibration file's text. ``source`` names the log."""
     asked, start = found.deployment, found.start
     assert not isinstance(asked.memory_utilization, MemoryPart)  # a log prints a share
-    learnt = CalibrationFile(
+    calibration = CalibrationFile(
         engine=asked.engine,
         model=found.planned.model.id,
         source=f"{source}, lines {start.first_line} to {start.last_line}",
@@ -126,7 +126,7 @@ def calibration_text(found: Calibration, source: str) -> str:
         corrections=found.corrections,
         kv_bytes=found.kv_bytes_logged,
     )
-    return file_text(learnt, _HEADER)
+    return file_text(calibration, _HEADER)
 
 
 def _plan(start: EngineStart, model: ModelSpec, deployment: Deployment) -> tuple[Fit, tuple[Finding, ...]]:

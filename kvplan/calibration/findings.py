@@ -46,8 +46,7 @@ def _remedy(refusal: Refusal, start: EngineStart) -> str | None:
 
 
 def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> Iterator[Finding]:
-    """Refused starts, and where the log and the plan are not of the same deployment."""
-    deployment = planned.deployment
+    """Refused starts, what the log does not say, and where the log and the plan are not of the same deployment."""
     for refusal in start.refusals:
         yield Finding(
             code=f"log-refusal-{refusal.reason.replace('_', '-')}",
@@ -55,6 +54,14 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
             message=f"line {refusal.line}: the engine refused to start: {refusal.text[:160]}",
             hint=_remedy(refusal, start),
         )
+    yield from _release_findings(start)
+    yield from _device_findings(gpu, planned)
+    yield from _weight_findings(start, planned)
+    yield from _other_load_findings(start, planned)
+
+
+def _release_findings(start: EngineStart) -> Iterator[Finding]:
+    """Whose rules the plan follows, where the log does not print a release."""
     inferred = start.line_of("v0_release")
     if inferred is not None and start.is_version_inferred and start.version == inferred.value:
         yield Finding(
@@ -73,6 +80,10 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
             f"{'.'.join(map(str, default_release))}",
             hint=f"--engine {start.engine}@VERSION, or the log from the engine's first line on",
         )
+
+
+def _device_findings(gpu: GpuProfile | None, planned: Fit) -> Iterator[Finding]:
+    """What the plan assumes of a GPU that the log does not name or measure."""
     if gpu is None:
         yield Finding(
             code="gpu-not-said",
@@ -80,13 +91,17 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
             message="the log does not name the GPU: settings that it does not print are those of an H100",
             hint="--gpu NAME",
         )
-    elif deployment.gpu_memory_bytes is None:
+    elif planned.deployment.gpu_memory_bytes is None:
         yield Finding(
             code="total-memory-not-in-log",
             severity="info",
             message=f"the log does not print the total memory: the plan uses that of the {gpu.name}, "
             f"{format_bytes(gpu.memory_bytes)}",
         )
+
+
+def _weight_findings(start: EngineStart, planned: Fit) -> Iterator[Finding]:
+    """Where the log's weights cannot be those planned. llama.cpp's are a file's own, so they may always differ."""
     is_quantised = start.engine != "llama.cpp" and start.quantization is not None
     if is_quantised and planned.model.weights.quantization is None:
         yield Finding(
@@ -95,8 +110,12 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
             message=f"the log's weights are quantised ({start.quantization}), those of {planned.model.id} are not",
             hint="name the quantised checkpoint with --model, or give its size: --weights-bytes",
         )
-    elif start.engine != "llama.cpp" and start.weight_bytes is not None and deployment.weight_bytes is None:
+    elif start.engine != "llama.cpp" and start.weight_bytes is not None and planned.deployment.weight_bytes is None:
         yield from _few_weights(start.weight_bytes, planned)
+
+
+def _other_load_findings(start: EngineStart, planned: Fit) -> Iterator[Finding]:
+    """What the engine ran with, or left on the host, that the plan does not."""
     if start.layers_on_gpu is not None and start.layers is not None and start.layers_on_gpu < start.layers:
         yield Finding(
             code="layers-on-the-host",
@@ -105,7 +124,7 @@ def log_findings(start: EngineStart, gpu: GpuProfile | None, planned: Fit) -> It
             "so it has more weights than the log",
             hint="--n-gpu-layers 999 loads all of them, where they fit",
         )
-    if start.has_speculation and not deployment.speculative_tokens:
+    if start.has_speculation and not planned.deployment.speculative_tokens:
         yield Finding(
             code="speculation-in-log",
             severity="warning",

@@ -15,7 +15,7 @@ from kvplan.simulation.measured_run import MeasuredRun
 from kvplan.traffic.spec import Traffic
 
 _HEADER = """\
-# kvplan calibration: what a measured run taught.
+# kvplan calibration from a measured run.
 # kvplan simulate|recommend … --calibration FILE (or deployment.calibration in a traffic file) takes a step's
 # time from it: the roofline of the plan's model and GPU, divided by this efficiency.
 """
@@ -63,7 +63,7 @@ def calibrate_run(
 def run_calibration_text(found: EfficiencyFit, traffic: Traffic, source: str) -> str:
     """The file's text. ``source`` names the run. It keeps the calibration of a start-up log that the plan used."""
     wanted = traffic.deployment
-    said = f"{source}, {found.requests} requests"
+    sources = f"{source}, {found.requests} requests"
     if wanted.calibration is None:
         kept = CalibrationFile(
             engine=wanted.engine,
@@ -73,13 +73,13 @@ def run_calibration_text(found: EfficiencyFit, traffic: Traffic, source: str) ->
         )
     else:
         kept = load_calibration(Path(wanted.calibration))
-        said = said if kept.source is None else f"{kept.source}; {said}"
-    learnt = replace(
-        kept, source=said, settings={**kept.settings, **settings_of(wanted)}, efficiency_share=found.efficiency
+        sources = sources if kept.source is None else f"{kept.source}; {sources}"
+    calibration = replace(
+        kept, source=sources, settings={**kept.settings, **settings_of(wanted)}, efficiency_share=found.efficiency
     )
     constants = "".join(f"#   {name}: {value:.4g}\n" for name, value in vars(found.backend.service.step).items())
     return (
-        file_text(learnt, _HEADER)
+        file_text(calibration, _HEADER)
         + f"# One step of this run, as deployment.service in a traffic file would say it:\n{constants}"
     )
 
@@ -105,7 +105,7 @@ def _read(path: Path) -> Mapping[str, object]:
         raise unreadable(path, error) from error
     except (ValueError, EOFError, zlib.error) as error:
         raise InputError(
-            f"{path} is not JSON", hint="mend it, or move it away and give options", file=str(path)
+            f"{path} is not JSON", hint="fix it, or move it away and give the options", file=str(path)
         ) from error
     return document if isinstance(document, Mapping) else {}
 

@@ -50,13 +50,13 @@ def _plan(model: ModelSpec, deployment: Deployment) -> EnginePlan:
 def _command(served: Served) -> str:
     """The environment that its service is started with."""
     kv_dtype = served.deployment.kv_dtype
-    words = {
+    variables = {
         "OLLAMA_CONTEXT_LENGTH": served.window_tokens,
         "OLLAMA_NUM_PARALLEL": served.settings.max_num_seqs,
         "OLLAMA_KV_CACHE_TYPE": None if kv_dtype == "auto" else cache_word(kv_dtype),
     }
-    said = [f"{name}={shlex.quote(str(value))}" for name, value in words.items() if value is not None]
-    return " ".join([*said, "ollama serve"])
+    words = [f"{name}={shlex.quote(str(value))}" for name, value in variables.items() if value is not None]
+    return " ".join([*words, "ollama serve"])
 
 
 ENGINE = Engine(

@@ -140,7 +140,7 @@ def read_amount(value: str | int, name: str) -> int:
         error.key = name
         raise
     if amount <= 0:
-        raise InputError(f"{name} {text}: nothing fits in no memory", hint=f"{name} 10GiB", key=name)
+        raise InputError(f"{name} {text} is not above zero", hint=f"{name} 10GiB", key=name)
     if plain and amount < LEAST_BYTES:
         raise InputError(f"{name} {text} is {text} bytes", hint=f"add the unit: {name} {text}GiB", key=name)
     return amount

@@ -196,12 +196,12 @@ def _findings(model: ModelSpec, deployment: Deployment) -> tuple[Finding, ...]:
 
 def _file_lines(deployment: Deployment) -> list[str]:
     """The options that trtllm-serve has no flag for (``KvCacheConfig`` and ``TorchLlmArgs`` of 1.2), as YAML."""
-    said = {
+    pool_options = {
         "tokens_per_block": deployment.block_size,
         "enable_block_reuse": "false" if deployment.prefix_caching is False else None,
         "max_gpu_total_bytes": deployment.kv_memory_bytes,
     }
-    pool = ", ".join(f"{key}: {value}" for key, value in said.items() if value is not None)
+    pool = ", ".join(f"{key}: {value}" for key, value in pool_options.items() if value is not None)
     lines = [f"kv_cache_config: {{{pool}}}"] if pool else []
     return [*lines, "disable_overlap_scheduler: true"] if deployment.async_scheduling is False else lines
 

@@ -165,9 +165,9 @@ class Fields:
         """The error for a needed key that neither the file nor its class gives."""
         key = self.path + names[0]
         present = next((name for name in names if name in self.values), None)
-        said = f"{self.path}{present} is null" if present is not None else f"the config does not say {key}"
+        problem = f"{self.path}{present} is null" if present is not None else f"the config does not state {key}"
         return UnsupportedModelError(
-            f"{said}, and its architecture has no default for it",
+            f"{problem}, and its architecture has no default for it",
             hint=f"add {key} to a local copy of config.json and give its path as MODEL",
             key=self.path + (present or names[0]),
         )

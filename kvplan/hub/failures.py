@@ -154,7 +154,7 @@ def _unauthorised(asked: Asked, code: str, said: str) -> HubUnavailableError:
         message = f"{asked.name} is gated, and no token was sent that has access (401)"
         hint = _GATED_HINT.format(page=asked.page)
     else:
-        message = f"{asked.name} is private, gated or does not exist: the Hub wants a token (401)"
+        message = f"{asked.name} is private, gated or does not exist: the Hub asks for a token (401)"
         hint = f"check the name; if it is right, set a token (HF_TOKEN) or run: hf auth login; {_LOCAL}"
     return HubUnavailableError(message, hint=hint, reason="the Hub answered 401", needs_access=True)
 

@@ -47,7 +47,7 @@ _TYPES = {
     "fp4_e2m1": NVFP4,
 }
 _BLACKWELL, _WORKSTATION_BLACKWELL = 10, 12
-"""Major compute capabilities: B200 and its kin, and workstation cards."""
+"""Major compute capabilities: of data-centre cards such as the B200, and of workstation cards."""
 _PAGE_ENTRIES = 64
 _LATENT_KERNEL_CLASS = "DeepseekV3ForCausalLM"
 _FIRST_BARE_LATENTS: Release = (0, 5, 12)
@@ -93,8 +93,9 @@ def _eight_bit_latents(model: ModelSpec, major: int, release: Release | None) ->
 def page_tokens(model: ModelSpec, deployment: Deployment) -> int:
     """``--page-size``: 1 by default.
 
-    With sparse MLA 64 index entries: tokens, or groups of tokens whose keys are pooled (GLM-5.3-Flash: 4). On a B200
-    and its kin the default kernels want 64, or 128 where K and V differ in width; with MLA only DeepSeek-V3's class.
+    With sparse MLA 64 index entries: tokens, or groups of tokens whose keys are pooled (GLM-5.3-Flash: 4). On
+    data-centre Blackwell the default kernels use 64, or 128 where K and V differ in width; with MLA only those of
+    DeepSeek-V3's class.
     """
     if deployment.block_size is not None:
         return deployment.block_size

@@ -249,7 +249,7 @@ def drafting_findings(
         )
     caches = sum(len(kept) for kept in drafter.layers)
     kept = f"{counted(caches, 'cache')} of its own in the pool" if caches else "it keeps no caches"
-    states = ", and every sequence's recurrent state is kept once more for each" if has_states else ""
+    states = ", and every sequence keeps one more recurrent state for each" if has_states else ""
     yield Finding(
         code="speculation",
         severity="info",
@@ -258,13 +258,13 @@ def drafting_findings(
 
 
 def uneven_findings(pools: Sequence[int], fewest: int) -> Iterator[Finding]:
-    """How much of the largest stage's pool is of use, where the stage with the fewest blocks decides."""
+    """How much of the largest stage's pool can be used, where the stage with the fewest blocks decides."""
     most = max(range(len(pools)), key=pools.__getitem__)
     if 0 < pools[fewest] < pools[most] * _EVEN:
         yield Finding(
             code="stages-uneven",
             severity="info",
             message=f"stage {fewest} holds {pools[fewest]:,} blocks and decides; stage {most} could hold "
-            f"{pools[most]:,}, of which {pools[fewest] / pools[most]:.1%} is of use",
+            f"{pools[most]:,}, of which {pools[fewest] / pools[most]:.1%} is used",
             hint="move layers to the stage with room: --pp-layers",
         )

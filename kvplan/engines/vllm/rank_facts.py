@@ -24,7 +24,7 @@ class RankFacts:
     ``sampler``: torch, triton or flashinfer where a log names it, else None: the release's default. ``is_linked``:
     NVLink joins the cards. ``recurrent_width``: values per token that this rank's recurrent layer works with.
     ``latent_context_width``: K and V values per token that this rank's MLA heads make of a latent, 0 without MLA.
-    ``sparse_latent_width``: width of a sparse MLA's latent, else 0. ``runs_flashinfer``: its attention is the default.
+    ``sparse_latent_width``: width of a sparse MLA's latent, else 0. ``runs_flashinfer``: FlashInfer's attention runs.
     ``captures_every_size``: small batches have a CUDA graph each (performance mode interactivity).
     ``is_drafter_captured``: the drafter has CUDA graphs of its own.
     """

@@ -11,7 +11,7 @@ from kvplan.model import ModelSpec
 CHECKED_RELEASE = (0, 33)
 """The release whose figures were compared one by one; others are priced by the same rules, with a finding."""
 
-FIRST_V1 = (0, 8)
+_FIRST_V1 = (0, 8)
 _FIRST_WINDOW_GROUPS = (0, 9, 1)
 """Before it, every layer kept the same tokens, so layers with a window beside full ones were charged in full
 (vllm-project/vllm issue 11382, resolved by pull 17996)."""
@@ -102,7 +102,7 @@ def release_of(deployment: Deployment) -> tuple[int, ...]:
 
 def is_first_engine(release: tuple[int, ...]) -> bool:
     """Whether the release runs vLLM's first engine (V0) by default."""
-    return release < FIRST_V1
+    return release < _FIRST_V1
 
 
 def groups_windows(release: tuple[int, ...]) -> bool:

@@ -9,7 +9,7 @@ from kvplan.engines.base import Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import capability_of, device_bytes, window_of
 from kvplan.engines.memory_share import utilization_of_total
-from kvplan.engines.vllm.releases import FIRST_V1, default_utilization, is_first_engine, release_of
+from kvplan.engines.vllm.releases import default_utilization, is_first_engine, release_of
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import LatentAttention, NgramConvState, RecurrentLayer, SlidingAttention
 from kvplan.model import ModelSpec
@@ -28,7 +28,8 @@ _V0_MEDIA_TOKENS = 5120
 ``_MULTIMODAL_MODEL_MAX_NUM_BATCHED_TOKENS``)."""
 _MODES = ("balanced", "interactivity", "throughput")
 _FIRST_MODES = (0, 17)
-_FIRST_LARGE_TIER = (0, 28)
+_FIRST_MANY_SEQUENCES, _FIRST_HUGE = (0, 9), (0, 28)
+"""Before them, large GPUs had 256 sequences by default, and the largest GPUs had no defaults of their own."""
 _FIRST_ASYNC = (0, 14)
 _FIRST_CACHED_STATES = (0, 28)
 """The first release that caches prefixes of models with recurrent states by default: up to 0.25.1
@@ -48,7 +49,7 @@ class Tier:
 
 _SMALL = Tier(max_num_seqs=256, server_tokens=2048)
 _LARGE = Tier(max_num_seqs=1024, server_tokens=8192)
-_FIRST_LARGE = Tier(max_num_seqs=256, server_tokens=8192)
+_LARGE_FEW_SEQUENCES = Tier(max_num_seqs=256, server_tokens=8192)
 _HUGE = Tier(max_num_seqs=1024, server_tokens=16384)
 
 _ATTENTION_FREE = frozenset({"MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM"})
@@ -128,11 +129,11 @@ def tier_of(deployment: Deployment) -> Tier:
     """
     memory_bytes, release = device_bytes(deployment), release_of(deployment)
     name = "" if deployment.gpu is None else f"{deployment.gpu.name} {deployment.gpu.family}".lower()
-    if memory_bytes >= 160 * GIB and release >= _FIRST_LARGE_TIER:
+    if memory_bytes >= 160 * GIB and release >= _FIRST_HUGE:
         return _HUGE
     if memory_bytes < 70 * GIB or "a100" in name or capability_of(deployment) == (12, 1):
         return _SMALL
-    return _LARGE if release > (*FIRST_V1, 99) else _FIRST_LARGE
+    return _LARGE if release >= _FIRST_MANY_SEQUENCES else _LARGE_FEW_SEQUENCES
 
 
 def _default_tokens(model: ModelSpec, deployment: Deployment, window: int) -> int:
