@@ -113,7 +113,7 @@ def test_lines_that_mislead() -> None:
     assert "memory was freed" in text
     old = " ".join(line.reason for line in misleading_lines(start_of(V0)))
     assert "rounded to two digits" in old
-    assert "GiB, 7 % more" in old
+    assert "GiB, 7% more" in old
     hybrid = {**ROW, "engine_version": "0.19.0", "kv_tokens": 290_864, "max_concurrency": 33.04}
     assert any("disagree" in line.reason for line in misleading_lines(start_of(vllm_log(hybrid))))
     assert any("GiB" in line.reason for line in misleading_lines(start_of(SGLANG)))

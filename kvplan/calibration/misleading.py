@@ -99,7 +99,7 @@ def _of_vllm_memory(start: EngineStart) -> Iterator[Misleading]:
         yield from _at(
             start.line_of("weight_bytes"),
             "on ROCm these releases print everything that left the device's free memory while loading: weights, code "
-            "objects and the libraries' own memory, 1 % to 2 % more than the weights",
+            "objects and the libraries' own memory, 1% to 2% more than the weights",
         )
     total = start.line_of("total_bytes")
     if total is not None and "x gpu_memory_utilization (" in total.text:
@@ -129,4 +129,4 @@ def _of_sglang(start: EngineStart, fit: Fit | None) -> Iterator[Misleading]:
 
 def _gigabytes(start: EngineStart) -> Iterator[Misleading]:
     seen = next((item for item in start.observations if item.name in _SIZES and " GB" in item.text), None)
-    yield from _at(seen, "GB here means GiB, 7 % more bytes than a GB: the size was divided by 2**30")
+    yield from _at(seen, "GB here means GiB, 7% more bytes than a GB: the size was divided by 2**30")

@@ -313,11 +313,11 @@ def summary(figures: Mapping[str, float]) -> list[tuple[str, str, str]]:
     """Each figure beside its bar."""
     return [
         ("measure", "measured", "bar"),
-        (f"median error of {figures['rows']:.0f} rows", f"{figures['median_error_share']:.2%}", "≤ 1 %"),
-        ("within 6 % or 0.3 GiB", f"{figures['good_share']:.0%}", "≥ 85 %"),
-        ("below 0.19: within 2 % or 0.3 GiB", f"{figures['tight_share_below_0_19']:.0%}", "≥ 90 %"),
-        ("inside the band", f"{figures['covered_share']:.0%}", "≥ 90 %"),
-        ("median half width of the band", f"{figures['median_half_width_share']:.1%} of the pool", "≤ 8 %"),
+        (f"median error of {figures['rows']:.0f} rows", f"{figures['median_error_share']:.2%}", "≤ 1%"),
+        ("within 6% or 0.3 GiB", f"{figures['good_share']:.0%}", "≥ 85%"),
+        ("below 0.19: within 2% or 0.3 GiB", f"{figures['tight_share_below_0_19']:.0%}", "≥ 90%"),
+        ("inside the band", f"{figures['covered_share']:.0%}", "≥ 90%"),
+        ("median half width of the band", f"{figures['median_half_width_share']:.1%} of the pool", "≤ 8%"),
     ]
 
 
