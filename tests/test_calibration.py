@@ -496,6 +496,15 @@ def test_what_guessed_ahead_is_planned_where_the_log_says_enough() -> None:
         found = calibrate(start_of(vllm_log({**row, "speculative": speculative})), hybrid, H100)
         assert found.deployment.speculative_tokens == tokens
         assert any(each.code == "speculation-in-log" for each in found.findings) is said
+    logged = {
+        "available_kv_gib": 71.59,
+        "max_concurrency": 7.35,
+        "max_concurrency_len": 200_000,
+        "max_model_len": 200_000,
+    }
+    drafted = start_of(vllm_log({**row, **logged, "engine_version": "0.22.0", "speculative": speculative}))
+    (differs,) = [each for each in calibrate(drafted, hybrid, H100).findings if each.code == "capacity-differs"]
+    assert "a draft's layers share its blocks" in differs.message
 
 
 def test_a_printed_block_tells_the_type_that_auto_stands_for() -> None:

@@ -125,12 +125,14 @@ def check_model(start: EngineStart, planned: Fit) -> tuple[Finding, ...]:
         )
     groups = planned.plan.layout.groups
     if len(groups) > 1 or groups[0].rule != "full" or start.has_speculation:
+        drafts = start.has_speculation and not planned.deployment.speculative_tokens
+        why = "a draft's layers share its blocks" if drafts else "its release pages this model differently"
         rules = differs.format(" by the plan's rules")
         return (
             Finding(
                 code="capacity-differs",
                 severity="warning",
-                message=f"{rules}: its release pages this model differently, or it is of another model",
+                message=f"{rules}: {why}, or it is of another model",
             ),
         )
     raise InputError(
