@@ -57,7 +57,7 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     (["fit", LLAMA, "--gpu", "h1000"], 3, ("'h1000' is not a known GPU", "nearest: h100")),
     (["fit", LLAMA, "--gpu", "h101"], 3, ("'h101' is not a known GPU", "nearest: h100-80gb-sxm")),
     (["fit", LLAMA, "--gpu", "a100-8"], 3, ("nearest: a100-80gb-pcie, a100-80gb-sxm",)),
-    ([*POOL, "--prompt", "4k"], 2, ("--prompt '4k' is not a whole number", "kvplan fit --help")),
+    ([*POOL, "--prompt", "4k"], 2, ("'4k' is not a whole number", "--prompt 4000, in digits (kvplan fit --help)")),
     (["list", "gpu"], 2, ("'gpu' is not one of", "Did you mean 'gpus'?")),
     (["calibrate", "none.log"], 3, ("cannot be read", "check that it exists")),
     (["fit", LLAMA, "--kv-memory", "40 gigs"], 3, ("not an amount of memory", "10GiB")),

@@ -18,6 +18,7 @@ _NO_NUMBER = re.compile(r"Invalid value for (?P<names>'[^:]+'): Input should be 
 _NO_PLACE = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((?P<words>.*)\)")
 _NO_OPTION = re.compile(r"No such option: (?P<value>\S+) \(Possible options: (?P<all>.*)\)")
 _NO_KEY = re.compile(r"No such option: --(?P<name>[a-z-]+)$")
+_THOUSANDS = re.compile(r"(?P<option>--[a-z-]+) '(?P<count>[1-9][0-9]{0,5})[kK]' is not a whole number$")
 _NO_CHOICE = re.compile(r"'(?P<value>[^']*)' is not one of (?P<all>.*)")
 
 
@@ -65,10 +66,13 @@ def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
     named = next((word for word in arguments if not word.startswith("-")), None)
     from kvplan.cli.app import COMMANDS
 
-    command = f"kvplan {named}" if named in COMMANDS else "kvplan"
+    hint = f"kvplan {named} --help" if named in COMMANDS else "kvplan --help"
     wanted = _NO_KEY.match(message) if named == "check" else None
-    hint = None if wanted is None else _key_of_the_file(wanted["name"])
-    _say(KvplanError(message, hint=hint or f"{command} --help"), error.exit_code, arguments)
+    if wanted is not None:
+        hint = _key_of_the_file(wanted["name"]) or hint
+    if thousands := _THOUSANDS.match(message):
+        hint = f"{thousands['option']} {thousands['count']}000, in digits ({hint})"
+    _say(KvplanError(message, hint=hint), error.exit_code, arguments)
     return error.exit_code
 
 
@@ -85,7 +89,7 @@ def _nearest(given: str, known: Sequence[str]) -> str:
     from difflib import get_close_matches
 
     bare = {each.lstrip("-"): each for each in known}  # dashes alike are no likeness
-    near = get_close_matches(given.lstrip("-"), bare, 1)
+    near = get_close_matches(given.lstrip("-"), bare, 1, 0.65)  # at 0.6 --rate would be --format
     return f". Did you mean {bare[near[0]]!r}?" if near else ""
 
 
