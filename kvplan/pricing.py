@@ -14,6 +14,7 @@ from kvplan.layers import CrossAttention, FullAttention, HeadLayer, KvTypes, Lat
 from kvplan.model import ModelSpec
 
 _DEFAULT_TOKENS = (2048, 8192, 32768, 131072)
+"""Lengths of the sequences priced where none are given."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,11 @@ _ROUNDING_BYTES = GIB // 200
 _ROUNDED = Fraction(5, 1000)
 """Half of a concurrency's last printed digit."""
 _TOLERANCE = Fraction(2, 100)
+"""By how much a log's capacity may differ from the plan's before the log is of another model."""
 _NEAR = Fraction(3, 100)
+"""How far from the printed memory a pool that fits the printed tokens is looked for."""
 _MOST_BLOCKS = 1 << 32
+"""No pool has as many."""
 
 
 def measured_pool(start: EngineStart, planned: Fit) -> int | None:

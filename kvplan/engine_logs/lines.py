@@ -15,9 +15,11 @@ from kvplan.files import require_file
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 16
 
+# ANSI escape codes, also colours whose first byte was lost, and control characters; the same in bytes.
 _ESCAPES = re.compile(r"\x1b?\[[0-9;]+m|\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f]")
 _RAW_ESCAPES = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f](?:(?<=\x1b)(?:\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_]))?")
 _RAW_COLOURS = re.compile(rb"\[[0-9;]+m")
+# What most lines contain: see ``Wanted.places``.
 _COMMON = b"0123456789 .,:;-+/()\"'=%"
 _PREFIXES = re.compile(
     r"^(?:"
@@ -34,6 +36,7 @@ _OTHER_RANKS = (
     re.compile(r"\((?:VllmWorker(?:Process)?|RayWorkerWrapper|Worker)[^)]*?pid=(\d+(?:, ip=[\d.]+)?)"),
 )
 _RANK_ZONE = 160
+"""Characters at the head of a line in which its rank stands."""
 
 
 class _Stream(Protocol):

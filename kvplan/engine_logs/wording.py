@@ -10,7 +10,7 @@ from kvplan.engine_logs.figures import Observation
 from kvplan.engine_logs.lines import LogLine
 from kvplan.units import GIB, MIB
 
-_LONGEST_FIGURE = 30
+_LONGEST_FIGURE = 30  # characters: a longer one is of a damaged line
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 Observations = tuple[Observation, ...]
 

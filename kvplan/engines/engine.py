@@ -9,6 +9,7 @@ from kvplan.engines.flag_values import FlagValue, Served
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec
 
+# Options that several engines have and that their plans do not price.
 ADAPTERS = Unpriced(
     option="lora_slots",
     word="max-loras",

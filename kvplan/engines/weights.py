@@ -18,6 +18,7 @@ EXPERT_PADDING = 64
 """Columns of a slice of an MXFP4 expert are padded to a multiple of this."""
 
 _LEAST_SHOWN_GIB = Fraction(1, 200)
+"""Less rounds to 0.00."""
 
 BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
 MTP_NAMES = "mtp."
@@ -29,7 +30,9 @@ QUANTIZED_WEIGHT_SHARE = Fraction(4, 100)
 PADDED_WEIGHT_SHARE = Fraction(8, 100)
 """The kernel in use pads MXFP4 experts once more: a loaded gpt-oss is 6 to 9 % above the count."""
 FILE_WEIGHT_SHARE = Fraction(2, 100)
+"""File sizes, divided among ranks by the config's arithmetic."""
 UNKNOWN_WEIGHT_SHARE = Fraction(3, 100)
+"""File sizes or parameters of a class whose parts are not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

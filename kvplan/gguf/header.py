@@ -29,15 +29,18 @@ _SCALARS = {
     12: "<d",
 }
 _STRING, _ARRAY = 8, 9
+# Bounds far above any published file, so that a damaged header is refused before it is read.
 _MOST_KEYS = 1 << 16
 _MOST_TENSORS = 1 << 17
 _MOST_ELEMENTS = 1 << 30
 _MOST_TEXTS = 1 << 22
-_LONGEST_KEPT_ARRAY = 4096
-_AGAIN_HINT = "the header is damaged; download the file again"
-_FIRST_READ_BYTES = 8 << 20
 _LARGEST_HEADER_BYTES = 512 << 20
+_LONGEST_KEPT_ARRAY = 4096
+"""Lists with one number per layer are shorter, vocabularies longer."""
+_FIRST_READ_BYTES = 8 << 20
+"""Each later read asks for four times as much."""
 _DEFAULT_ALIGNMENT = 32
+_AGAIN_HINT = "the header is damaged; download the file again"
 
 
 @dataclass(frozen=True, kw_only=True)

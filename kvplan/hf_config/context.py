@@ -21,7 +21,7 @@ _RENAMED = frozenset(
 )
 # Classes that only read ``rope_parameters``, and drop the older ``rope_scaling`` (transformers 5.20).
 _WITHOUT_OLD_ROPE = frozenset({"cohere2_moe"})
-_LARGEST_FACTOR = 1_000_000
+_LARGEST_FACTOR = 1_000_000  # a larger one is a mistake
 # With these rope types the stated length is already scaled, so ``factor`` is not applied again.
 _ALREADY_SCALED = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 

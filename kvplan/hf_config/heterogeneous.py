@@ -178,6 +178,7 @@ def read_recurrent_depth(model: ModelConfig) -> LayerStack:
     )
 
 
+# The letters of ``hybrid_override_pattern``, and the names that newer files list instead.
 NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 _NEMOTRON_NAMES = frozenset({"mamba", "linear_attention", "attention", "full_attention", "mlp", "moe"})
 

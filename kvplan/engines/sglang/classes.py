@@ -8,7 +8,9 @@ Source: ``is_hybrid_swa_model``, ``mm_disabled_models`` and ``multimodal_breakab
 Release = tuple[int, ...]
 
 CHECKED_RELEASE: Release = (0, 5, 23)
+"""The newest release whose rules were read."""
 FIRST_LISTED: Release = (0, 5, 9)
+"""The first release that lists the classes with a window pool."""
 
 WINDOW_POOLS: dict[str, Release] = {
     "Llama4ForConditionalGeneration": (0, 5, 9),

@@ -19,6 +19,7 @@ from kvplan.model import ModelSpec
 MOST_SEQUENCES = 48
 """Concurrent requests by default, over all replicas, with speculative decoding."""
 _FIRST_WIDENED: Release = (0, 5, 16)
+"""The first release whose rule for a draft's share of the pool was read."""
 _ALGORITHMS = {NGRAM: "NGRAM", MTP: "EAGLE", DRAFT_MODEL: "STANDALONE", EAGLE: "EAGLE"}
 
 

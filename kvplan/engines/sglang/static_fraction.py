@@ -22,12 +22,17 @@ from kvplan.model import ModelSpec
 from kvplan.units import GIB, MIB
 
 FIRST_PREFILL_GRAPHS: Release = (0, 5, 12)
+"""From then on memory is reserved for graphs of the prefill too."""
 FIRST_WIDER_24_GIB: Release = (0, 5, 21)
+"""Before it, GPUs of 20 to 35 GiB had ``_NARROWER_24_GIB`` as their tier."""
 UNCHUNKED_TOKENS = 16_384
+"""Default of ``max_prefill_tokens``."""
 LATENT_PREFILL_GRAPHS_MIB = 1536
 PREFILL_GRAPH_MIB = 8
+"""For all prefill graphs with MLA, and for each of them without."""
 VIT_L_LAYERS = 24
 VIT_L_HIDDEN = 1024
+"""The encoder that SGLang compares others with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,9 +49,13 @@ _TYPES = {
 _BLACKWELL, _WORKSTATION_BLACKWELL = 10, 12
 """Major compute capabilities: of data-centre cards such as the B200, and of workstation cards."""
 _PAGE_ENTRIES = 64
+"""Index entries of a page with sparse MLA."""
 _LATENT_KERNEL_CLASS = "DeepseekV3ForCausalLM"
+"""The class whose MLA kernel on Blackwell reads pages of 64 tokens."""
 _FIRST_BARE_LATENTS: Release = (0, 5, 12)
+"""The first release that stores 8-bit latents without scales on Blackwell."""
 _FIRST_SHARED_INDEX: Release = (0, 5, 19)
+"""The first release that allocates no index keys for layers that use another layer's."""
 
 
 def kv_types(model: ModelSpec, deployment: Deployment) -> KvTypes:

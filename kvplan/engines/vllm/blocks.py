@@ -33,12 +33,14 @@ from kvplan.layers import (
 DEFAULT_BLOCK = 16
 FLASHINFER_GDN_ALIGNMENT = 64
 """FlashInfer's gated delta net kernel exports states at multiples of 64 tokens."""
-
-
 _FIRST_FP8 = (8, 9)
-_PACKED_LATENT_WIDTH = 576
-_FIRST_KDA_EXPORT, _FIRST_MAMBA2_EXPORT, _FIRST_DELTA_EXPORT = (0, 29), (0, 32), (0, 33)
+"""The first compute capability with 8-bit floats (Ada)."""
 _FLASHINFER_WIDTHS = frozenset({64, 128, 256, 512})
+"""Head widths that FlashInfer's attention has kernels for."""
+_PACKED_LATENT_WIDTH = 576
+"""512 values of a latent and 64 of its rope key."""
+_FIRST_KDA_EXPORT, _FIRST_MAMBA2_EXPORT, _FIRST_DELTA_EXPORT = (0, 29), (0, 32), (0, 33)
+"""The first releases whose prefill kernels export states: see ``checkpoint_blocks``."""
 
 
 @dataclass(frozen=True, kw_only=True)

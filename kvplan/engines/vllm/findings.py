@@ -28,7 +28,9 @@ _WHOLE_STATE_BLOCKS = ((0, 17), (0, 27))
 "In Mamba cache align mode, block_size must be <= max_num_batched_tokens"; not in 0.13 and 0.27)."""
 
 _CHECKED_CAPABILITIES = frozenset({(8, 0), (8, 6), (8, 9), (9, 0)})
+"""Compute capabilities on which blocks were compared with vLLM's own."""
 _ENCODED = ("image", "video")
+"""Modalities whose encoder is left out where both are limited to none."""
 
 
 def plan_findings(

@@ -21,6 +21,8 @@ _FIRST_WHOLE_WINDOWS = (0, 20, 2)
 _FIRST_SECOND_RUNNER, _FIRST_DENSE, _FIRST_EVERY = (0, 24), (0, 26), (0, 29)
 _DENSE_LISTED = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"})
 _EXPERTS_LISTED = frozenset({"DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "Qwen2MoeForCausalLM"})
+"""The second model runner's first release, its first for dense models and for every model, and the classes that were
+listed by name before: see ``is_second_runner``."""
 
 _LAST_RELEASE: dict[str, tuple[int, ...]] = {
     "MotifForCausalLM": (0, 10, 2),

@@ -13,6 +13,7 @@ from kvplan.hf_config.weights.parts import float32, linear, numbers, whole, word
 from kvplan.layers import CompressedKv, CompressedWindow, StoredType
 from kvplan.model import WeightPart
 
+# 8-bit values with a scale byte for 32.
 _ROWS = StoredType(name="fp8", bytes_per_group=33, elements_per_group=32)
 
 

@@ -11,9 +11,10 @@ from kvplan.hf_config.weights.parts import Config, nested, switch, whole, words
 from kvplan.layers import FP8, MXFP8, NVFP4, StoredType
 from kvplan.model import WeightPart
 
+# 4-bit values with a scale byte for 32 (OCP microscaling), or for 64 (bitsandbytes, its scales quantised too).
 _MXFP4 = StoredType(name="mxfp4", bytes_per_group=17, elements_per_group=32)
-_INT8 = StoredType(name="int8", bytes_per_group=1)
 _NF4 = StoredType(name="nf4", bytes_per_group=33, elements_per_group=64)
+_INT8 = StoredType(name="int8", bytes_per_group=1)
 
 _ALGORITHMS: Mapping[str, StoredType] = {
     "FP8": FP8,
