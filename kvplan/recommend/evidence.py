@@ -23,7 +23,7 @@ from kvplan.simulation.assumptions import describe_inputs
 from kvplan.simulation.bounds import reservations, unset_share
 from kvplan.simulation.front_door import client_table, judged_strategy
 from kvplan.simulation.results import StrategyResult
-from kvplan.simulation.simulate import warmup_s
+from kvplan.simulation.tasks import warmup_s
 from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.sample import sample
 

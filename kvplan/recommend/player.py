@@ -7,11 +7,9 @@ from kvplan.admission import STRATEGIES
 from kvplan.recommend.results import Played
 from kvplan.simulation.aggregate import over_seeds
 from kvplan.simulation.backend import Backend
-from kvplan.simulation.bounds import expected_outputs
-from kvplan.simulation.front_door import AppliedStrategy, apply_strategy, client_table
+from kvplan.simulation.front_door import AppliedStrategy, apply_strategy
 from kvplan.simulation.results import StrategyResult
-from kvplan.simulation.simulate import warmup_s
-from kvplan.simulation.tasks import RunOptions, Task, run_groups
+from kvplan.simulation.tasks import RunOptions, Task, run_groups, tasks_of, watched_s
 from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.sample import sample
 from kvplan.traffic.spec import Traffic
@@ -57,12 +55,7 @@ class Setting:
 class Player:
     """Turns settings into results over the cores, counting the runs. ``planned`` is how many the search expects."""
 
-    def __init__(
-        self,
-        options: RunOptions,
-        *,
-        planned: int = 0,
-    ) -> None:
+    def __init__(self, options: RunOptions, *, planned: int = 0) -> None:
         self.options = options
         self.planned = planned
         self.runs = 0
@@ -82,8 +75,8 @@ class Player:
             options=replace(self.options, progress=step),
         )
         return [
-            over_seeds(tasks[0].applied, runs, first.classes, watched_s=watched_s)
-            for (tasks, first, watched_s), runs in zip(groups, played, strict=True)
+            over_seeds(tasks[0].applied, runs, first.classes, watched_s=span_s)
+            for (tasks, first, span_s), runs in zip(groups, played, strict=True)
         ]
 
     def figures(self, settings: Sequence[Setting]) -> list[Played]:
@@ -93,26 +86,18 @@ class Player:
     def _tasks(self, setting: Setting) -> tuple[list[Task], Arrivals, float]:
         traffic, applied = setting.traffic, setting.applied()
         first = sample(traffic, setting.first_seed, scale=setting.scale)
-        clients, timeouts_s = client_table(first.clients, profiles_folder=self.options.profiles_folder)
-        expected = expected_outputs(traffic, first)
+        task = tasks_of(
+            traffic,
+            setting.engine_backend or setting.backend,
+            first,
+            scale=setting.scale,
+            profiles_folder=self.options.profiles_folder,
+        )
         tasks = [
-            Task(
-                traffic=traffic,
-                backend=setting.engine_backend or setting.backend,
-                applied=applied,
-                seed=setting.first_seed + turn,
-                scale=setting.scale,
-                warmup_s=warmup_s(traffic),
-                clients=clients,
-                client_timeouts_s=timeouts_s,
-                expected_output_tokens=expected,
-                keeps_rows=False,
-                takes_samples=setting.takes_samples and turn == 0,
-                compiled=None,
-            )
+            task(applied=applied, seed=setting.first_seed + turn, takes_samples=setting.takes_samples and turn == 0)
             for turn in range(setting.seeds)
         ]
-        return tasks, first, (traffic.duration_s or first.duration_s) - warmup_s(traffic)
+        return tasks, first, watched_s(traffic, first)
 
 
 def played(result: StrategyResult) -> Played:

@@ -15,10 +15,10 @@ from kvplan.model import ModelSpec
 from kvplan.simulation.aggregate import over_seeds
 from kvplan.simulation.assumptions import describe_inputs
 from kvplan.simulation.backend import Backend, build_backend
-from kvplan.simulation.bounds import default_cap, expected_outputs, reservations
-from kvplan.simulation.front_door import apply_strategy, client_table, judged_strategy
+from kvplan.simulation.bounds import default_cap, reservations
+from kvplan.simulation.front_door import apply_strategy, judged_strategy
 from kvplan.simulation.results import ServiceBand, Simulation, Stability
-from kvplan.simulation.tasks import RunOptions, Task, run_groups
+from kvplan.simulation.tasks import RunOptions, Task, run_groups, tasks_of, warmup_s, watched_s
 from kvplan.simulation.workers import Progress
 from kvplan.traffic.arrival_processes import Evenly
 from kvplan.traffic.distributions import Constant
@@ -28,8 +28,6 @@ from kvplan.traffic.spec import Traffic, TrafficClass
 DEFAULT_SEEDS = 10
 """With ten the 95 % interval is 2.26 standard errors wide on each side, against 1.96 with many."""
 MOST_SEEDS = 10_000
-WARMUP_SHARE = 0.1
-"""Of the run: figures leave out the time in which the empty system fills."""
 BAND_SEEDS = 3
 """Seeds on which the judged strategy is also played at either end of the band of the step time."""
 
@@ -93,21 +91,8 @@ def run_simulation(
     arrivals = sample(traffic, first_seed, scale=scale)
     if not len(arrivals):
         raise InputError("no request arrives in this run", hint="raise the rate or the duration", file=traffic.file)
-    clients, timeouts_s = client_table(arrivals.clients, profiles_folder=profiles_folder)
     drawings = enough_drawings(traffic, arrivals, seed=first_seed, seeds=seeds, scale=scale)
     cap, cap_source = default_cap(traffic, drawings, backend)
-    task = partial(
-        Task,
-        traffic=traffic,
-        backend=backend,
-        scale=scale,
-        warmup_s=warmup_s(traffic),
-        clients=clients,
-        client_timeouts_s=timeouts_s,
-        expected_output_tokens=expected_outputs(traffic, arrivals),
-        keeps_rows=keep_rows,
-        compiled=compiled,
-    )
     judged = judged_strategy(traffic).name
     banded = names.index(judged if judged in names else names[0])
     inputs = describe_inputs(
@@ -123,8 +108,9 @@ def run_simulation(
         default_cap_source=cap_source,
     )
     rows = reservations(traffic, arrivals, backend, cap)
-    classes, requests = arrivals.classes, len(arrivals)
-    watched_s = (traffic.duration_s or arrivals.duration_s) - warmup_s(traffic)
+    shared = tasks_of(traffic, backend, arrivals, scale=scale, profiles_folder=profiles_folder)
+    task = partial(shared, keeps_rows=keep_rows, compiled=compiled)
+    classes, requests, span_s = arrivals.classes, len(arrivals), watched_s(traffic, arrivals)
     del arrivals, drawings  # each task draws its own: a large drawing is not kept twice
     groups = []
     for name in names:
@@ -134,8 +120,7 @@ def run_simulation(
     groups += [[_at_another_speed(one, factor) for one in groups[banded][:BAND_SEEDS]] for factor in factors]
     done = run_groups(groups, requests=requests, options=options)
     results = [
-        over_seeds(group[0].applied, runs, classes, watched_s=watched_s)
-        for group, runs in zip(groups, done, strict=True)
+        over_seeds(group[0].applied, runs, classes, watched_s=span_s) for group, runs in zip(groups, done, strict=True)
     ]
     found = results[banded]
     return Simulation(
@@ -156,11 +141,6 @@ def run_simulation(
         ),
         rows=tuple(run.rows for runs in zip(*done[: len(names)], strict=True) for run in runs if run.rows is not None),
     )
-
-
-def warmup_s(traffic: Traffic) -> float:
-    """Seconds at the start of a run that figures leave out; none of a trace."""
-    return 0.0 if traffic.duration_s is None else WARMUP_SHARE * traffic.duration_s
 
 
 def _band_factors(backend: Backend) -> tuple[float, ...]:

@@ -11,15 +11,16 @@ from operator import itemgetter
 from pathlib import Path
 
 from kvplan.simulation.backend import Backend, engine_setup
-from kvplan.simulation.bounds import sustainable_per_s
+from kvplan.simulation.bounds import expected_outputs, sustainable_per_s
 from kvplan.simulation.figures import measure
-from kvplan.simulation.front_door import AppliedStrategy, requests_for
+from kvplan.simulation.front_door import AppliedStrategy, client_table, requests_for
 from kvplan.simulation.kernel import compiled
 from kvplan.simulation.kernel.run import WORTH_COMPILING, compiling_pays, run_kernel
 from kvplan.simulation.parallel_sampling import fan_out, merge_sequences
 from kvplan.simulation.results import SeedResult, StrategyRows
 from kvplan.simulation.types import UNLIMITED, ClientRule, Samples, Watch
 from kvplan.simulation.workers import Progress, count_workers, over_processes
+from kvplan.traffic.arrivals import Arrivals
 from kvplan.traffic.sample import sample
 from kvplan.traffic.spec import Traffic
 
@@ -66,9 +67,40 @@ class Task:
     clients: tuple[ClientRule, ...]
     client_timeouts_s: tuple[float, ...]
     expected_output_tokens: tuple[int, ...]
-    keeps_rows: bool
     takes_samples: bool
-    compiled: bool | None
+    keeps_rows: bool = False
+    compiled: bool | None = None
+
+
+WARMUP_SHARE = 0.1
+"""Of the run: figures leave out the time in which the empty system fills."""
+
+
+def warmup_s(traffic: Traffic) -> float:
+    """Seconds at the start of a run that figures leave out; none of a trace."""
+    return 0.0 if traffic.duration_s is None else WARMUP_SHARE * traffic.duration_s
+
+
+def watched_s(traffic: Traffic, arrivals: Arrivals) -> float:
+    """Seconds of a run that figures cover."""
+    return (traffic.duration_s or arrivals.duration_s) - warmup_s(traffic)
+
+
+def tasks_of(
+    traffic: Traffic, backend: Backend, arrivals: Arrivals, *, scale: float, profiles_folder: str | Path | None
+) -> partial[Task]:
+    """What the tasks of all strategies and seeds have in common; ``arrivals`` are those of the first seed."""
+    clients, timeouts_s = client_table(arrivals.clients, profiles_folder=profiles_folder)
+    return partial(
+        Task,
+        traffic=traffic,
+        backend=backend,
+        scale=scale,
+        warmup_s=warmup_s(traffic),
+        clients=clients,
+        client_timeouts_s=timeouts_s,
+        expected_output_tokens=expected_outputs(traffic, arrivals),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,16 +126,16 @@ def run_tasks(tasks: Sequence[Task], *, requests: int, options: RunOptions) -> l
     Of many tasks the hardest is played first, in this process. It shows how long the rest takes, which is reported
     beyond a minute, and whether the compiled kernel pays.
     """
-    watched = partial(_watched, total=len(tasks), progress=options.progress)
+    reported = partial(_reported, total=len(tasks), progress=options.progress)
     if options.executor is not None:
-        return list(watched(options.executor.map(run_task, tasks)))
+        return list(reported(options.executor.map(run_task, tasks)))
     cores = min(count_workers(options.workers), len(tasks))
     estimate = _Estimate(options.say)
     fast = requests >= WORTH_COMPILING and compiled.is_available()
     estimate((_COMPILED_REQUEST_S if fast else _REQUEST_S) * requests * len(tasks) / cores, "at least")
     here = partial(run_task, say=options.say, expect=lambda each_s: estimate(each_s * len(tasks) / cores))
     if len(tasks) == 1 or requests * len(tasks) < _SMALL_RUN_REQUESTS:
-        return list(watched(map(here, tasks)))
+        return list(reported(map(here, tasks)))
     order = sorted(range(len(tasks)), key=lambda place: _HARDEST_FIRST[tasks[place].applied.strategy.counts])
     started_s = time.process_time()
     first = [here(tasks[order[0]])]
@@ -115,7 +147,7 @@ def run_tasks(tasks: Sequence[Task], *, requests: int, options: RunOptions) -> l
         first.append(here(rest.pop(0)))  # compiled or loaded here, so that forked workers inherit it
         rest_s = min(rest_s, (time.process_time() - started_s) * len(rest) / cores)
     estimate(rest_s)
-    played = list(watched(chain(first, over_processes(run_task, rest, cores))))
+    played = list(reported(chain(first, over_processes(run_task, rest, cores))))
     return [result for _, result in sorted(zip(order, played, strict=True), key=itemgetter(0))]
 
 
@@ -131,7 +163,7 @@ class _Estimate:
             self.said_s = seconds
 
 
-def _watched(results: Iterable[TaskResult], *, total: int, progress: Progress | None) -> Iterator[TaskResult]:
+def _reported(results: Iterable[TaskResult], *, total: int, progress: Progress | None) -> Iterator[TaskResult]:
     """The results as they come, reported to ``progress``."""
     for done, result in enumerate(results, start=1):
         if progress is not None:
@@ -154,16 +186,7 @@ def run_task(
         expected_output_tokens=task.expected_output_tokens,
         tries_again=any(rule.tries > 1 for rule in task.clients),
     )
-    duration_s = task.traffic.duration_s
-    until_s = inf if duration_s is None else duration_s
-    sampled_s = 0.0 if not task.takes_samples else arrivals.duration_s if duration_s is None else duration_s
-    watch = Watch(
-        from_s=task.warmup_s,
-        until_s=until_s,
-        stop_s=inf if duration_s is None else max(4.0 * duration_s, duration_s + 3600.0),
-        sample_every_s=sampled_s / _SAMPLES,
-        sample_until_s=sampled_s,
-    )
+    watch = _watch(task, arrivals.duration_s)
     played = requests
     if arrivals.answers is not None and arrivals.answer_tokens is not None:
         played = fan_out(requests, arrivals.answers, arrivals.answer_tokens)
@@ -190,8 +213,8 @@ def run_task(
         seed=task.seed,
         class_index=class_index,
         classes=len(class_names),
-        from_s=task.warmup_s,
-        until_s=until_s,
+        from_s=watch.from_s,
+        until_s=watch.until_s,
         pool_blocks=backend.usable * backend.replicas,
         ledger_capacity=whole * backend.replicas if applied.capacity < UNLIMITED else None,
     )
@@ -209,4 +232,18 @@ def run_task(
         rows=rows if task.keeps_rows else None,
         sustainable_per_s=sustainable,
         binds=binds,
+    )
+
+
+def _watch(task: Task, drawn_s: float) -> Watch:
+    """What is measured: all but the warm-up of the run. After the last arrival it drains, for an hour or three times
+    its length, whichever is more; a trace without a duration runs out. ``drawn_s``: up to when requests arrive."""
+    duration_s = task.traffic.duration_s
+    sampled_s = 0.0 if not task.takes_samples else drawn_s if duration_s is None else duration_s
+    return Watch(
+        from_s=task.warmup_s,
+        until_s=inf if duration_s is None else duration_s,
+        stop_s=inf if duration_s is None else max(4.0 * duration_s, duration_s + 3600.0),
+        sample_every_s=sampled_s / _SAMPLES,
+        sample_until_s=sampled_s,
     )
