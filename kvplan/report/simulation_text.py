@@ -12,8 +12,8 @@ from kvplan.traffic.spec import PlannedDeployment
 from kvplan.units import GIB
 
 COLUMNS = (
-    "refused: at least once; p50 s, p99 s: first attempt to last token; bound/s: sustainable requests/s; "
-    "±: 95% interval"
+    "refused: at least once; KV: mean share in use; p50 s, p99 s: first attempt to last token; bound/s: sustainable "
+    "requests/s; ±: 95% interval"
 )
 """What is not obvious of the headings; ``kvplan explain simulation`` tells all."""
 
@@ -234,13 +234,21 @@ def service_band_lines(result: Simulation) -> Iterator[tuple[str, str]]:
     for place, end in enumerate(result.band):
         length = f"{abs(end.factor - 1):.0%} {'longer' if end.factor > 1 else 'shorter'}"
         done, refused = (_with_spread(end.result, share) for share in ("completed_share", "refused_share"))
-        late = end.result.e2e_s.p99
-        p99 = _beside(seconds(late), spread(end.result, "e2e_p99_s", late, show=seconds))
+        p99 = _time_with_spread(end.result, "e2e_p99_s", end.result.e2e_s.p99)
         yield "" if place else "Band", f"steps {length}: done {done}, refused {refused}, p99 {p99}"
 
 
 def _with_spread(strategy: StrategyResult, share: str) -> str:
     return _beside(percent(strategy.shares[share]), spread(strategy, share, strategy.shares[share]))
+
+
+def _time_with_spread(strategy: StrategyResult, name: str, mean: float | None) -> str:
+    """A time and its ±, both in seconds from a second on."""
+    in_seconds = mean is not None and mean >= 1
+    return _beside(
+        seconds(mean),
+        spread(strategy, name, mean, show=lambda reach: f"{plain_seconds(reach)} s" if in_seconds else seconds(reach)),
+    )
 
 
 def _beside(figure: str, reach: str) -> str:
@@ -272,7 +280,7 @@ def storm_lines(result: Simulation) -> Iterator[tuple[str, str]]:
 def _felt_for(strategy: StrategyResult, burst: Burst) -> str:
     if burst.recovery_s is None:
         return f"not before the end of {burst.seeds - burst.seeds_recovered} of {burst.seeds} runs"
-    return _beside(seconds(burst.recovery_s), spread(strategy, "recovery_s", burst.recovery_s, show=seconds))
+    return _time_with_spread(strategy, "recovery_s", burst.recovery_s)
 
 
 def _next(file: str) -> tuple[str, ...]:
