@@ -15,12 +15,14 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """The names of ``kvplan.api``, loaded when the first of them is used."""
-    if name.startswith("_"):
+    """The names of ``kvplan.api``, loaded when the first is used, and the list of them for ``import *`` and help()."""
+    if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'kvplan' has no attribute {name!r}")
     from importlib import import_module
 
     api = import_module("kvplan.api")
+    if name == "__all__":
+        return api.__all__
     if name not in api.__all__:
         raise AttributeError(f"module 'kvplan' has no attribute {name!r}; it has {', '.join(api.__all__)}")
     # All at once: a function (check, compare, recommend) then stands before the package of its room.

@@ -10,6 +10,7 @@ from kvplan.admission import Ledger
 from kvplan.capacity import Fit, RequestShape, Reservation, fit
 from kvplan.check import check
 from kvplan.compare import compare
+from kvplan.compare.results import ShapeLoad
 from kvplan.engines.base import Finding
 from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.engines.options import deployment_of, read_options
@@ -39,6 +40,7 @@ __all__ = [
     "ModelUnavailableError",
     "RequestShape",
     "Reservation",
+    "ShapeLoad",
     "Simulation",
     "Traffic",
     "UnsupportedModelError",

@@ -9,7 +9,8 @@ from typing import Any
 from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.engines.option_types import GPU, read_count, read_engine, read_word
 from kvplan.engines.options import is_asked, rows
-from kvplan.errors import InputError, unreadable
+from kvplan.errors import InputError
+from kvplan.files import read_small_text
 
 PARALLELISM = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
 SETTINGS = (
@@ -31,6 +32,7 @@ SETTINGS = (
 )
 """Options of a deployment that a log can state, besides the parallelism and the share of memory."""
 _HINT = "kvplan calibrate LOG writes a new one"
+_LARGEST_BYTES = 2**20
 _FASTEST = 1.5
 """The largest efficiency: GPUs boost above the clock that their data sheet's peak is based on."""
 
@@ -90,10 +92,7 @@ def load_calibration(path: Path) -> CalibrationFile:
     """The calibration in ``path``. Raises InputError that names the key which is wrong."""
     from kvplan.profiles.reader import line_of, read_mapping
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, error) from error
+    text = read_small_text(path, hint=_HINT, most_bytes=_LARGEST_BYTES)
     try:
         return _read(read_mapping(text, str(path)))
     except InputError as error:

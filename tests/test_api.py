@@ -1,5 +1,6 @@
 """``import kvplan``: typed names, fetched when used."""
 
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -15,6 +16,15 @@ def test_every_name_is_there() -> None:
     for name in api.__all__:
         assert getattr(kvplan, name) is getattr(api, name)
     assert set(api.__all__) <= set(dir(kvplan))
+
+
+def test_import_star_and_help_name_everything() -> None:
+    """In a process of its own, where nothing was used before."""
+    code = "from kvplan import *; print(callable(simulate)); import pydoc, kvplan; print(pydoc.render_doc(kvplan))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("True\n")
+    shown = re.sub(".\b", "", done.stdout)
+    assert [name for name in api.__all__ if name not in shown] == []
 
 
 def test_importing_the_package_loads_nothing_and_a_function_wins_over_the_package_of_its_name() -> None:

@@ -125,6 +125,12 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     (["compare", LLAMA, "--gpu", "h100", "--max-model-len", "32kB"], 3, ("'32kB' is not", "which is 32K; 32k is")),
     (["simulate", "chat", "--strategy", "hope"], 3, ("hope",)),
     (["simulate", "chat", "--scale", "0"], 3, ("scale",)),
+    (["fit", LLAMA, "--gpu-memory", "80GiB,80GiB"], 3, ("error: gpu_memory: 2 amounts",)),
+    (["fit", LLAMA, "--gpu", "h100", "--pp-layers", "1,2"], 3, ("error: pp_layers: ",)),
+    ([*POOL, "--max-loras", "1", "--max-lora-rank", "3"], 3, ("error: max_lora_rank: ",)),
+    ([*POOL, "--engine", "sglang", "--swa-full-tokens-ratio", "0.5"], 3, ("error: swa_full_tokens_ratio: ",)),
+    (["trace", "-", "--name", ""], 3, ("error: --name '' is not",)),
+    (["init", "--output", "-"], 3, ("- is standard input, and cannot be written to",)),
     (["simulate", "chat", "--seeds", "0"], 3, ("seeds: at least one seed is needed", "--seeds 1")),
 ]
 
@@ -170,6 +176,25 @@ def test_a_mistake_in_a_traffic_file_is_said_with_its_line(capsys: pytest.Captur
     _fails(["simulate", "traffic.yaml"], 3, capsys, "error: traffic.yaml:13: ", "'rates'", "did you mean 'rate'?")
     (tmp_path / "traffic.yaml").write_text(small_pool().partition("  classes")[0], encoding="utf-8")
     _fails(["simulate", "traffic.yaml"], 3, capsys, "traffic.classes")
+
+
+@pytest.mark.parametrize("command", ["simulate", "check", "recommend"])
+def test_an_option_that_the_engine_refuses_is_said_with_its_line(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = small_pool().replace("kv_pool: {blocks: 400, block_tokens: 16}", "gpu: h100\n  kv_dtype: fp7")
+    limits = "limits: {preemptions: {max: 0}}"
+    (tmp_path / "traffic.yaml").write_text(f"model: {LLAMA}\n{text}{limits}\n", encoding="utf-8")
+    _fails([command, "traffic.yaml"], 3, capsys, "error: traffic.yaml:4: deployment.kv_dtype: 'fp7' is not")
+    changed = ["--set", "deployment.kv_dtype=fp9"]
+    _fails([command, "traffic.yaml", *changed], 3, capsys, "error: kv_dtype: 'fp9' is not")
+
+
+def test_a_calibration_is_a_small_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    os.mkfifo("pipe.yaml")
+    (tmp_path / "large.yaml").write_text("#" * (2**20 + 1))
+    for name, words in (("pipe.yaml", "device or pipe"), ("large.yaml", "larger than 1 MiB"), ("none", "no file none")):
+        _fails([*POOL, "--calibration", name], 3, capsys, words)
 
 
 def test_a_folder_where_a_file_is_expected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

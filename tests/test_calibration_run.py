@@ -90,6 +90,17 @@ def test_a_start_up_logs_calibration_is_kept(run_file: Path) -> None:
     assert found.efficiency_share == pytest.approx(0.5, rel=2e-3)
 
 
+def test_simulated_runs_are_not_taken_for_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The requests of two strategies would be served at once, twice as fast as any GPU."""
+    traffic, requests = tmp_path / "traffic.yaml", tmp_path / "requests.csv"
+    traffic.write_text(TRAFFIC)
+    played = ["--strategy", "none", "--strategy", "worst_case", "--seeds", "1", "--requests", str(requests)]
+    assert main(["simulate", str(traffic), *played, "--offline"]) == 0
+    capsys.readouterr()
+    assert main(["calibrate", "--run", str(requests), "--traffic", str(traffic), "--offline"]) == 3
+    assert "holds 2 simulated runs" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

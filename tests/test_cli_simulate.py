@@ -38,6 +38,17 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     check_golden("cli/simulate.txt", shown)
 
 
+def test_attention_replicas_are_counted_once_and_a_check_without_limits_is_not_suggested(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = ["--set", "model=meta-llama/Llama-3.1-8B-Instruct", "--set", "deployment.kv_pool={memory: 10GiB}"]
+    shown = _run(capsys, *model, "--gpu", "h100", "--dp", "2", "--tp", "4", "--replicas", "3", "--offline")
+    assert shown.startswith("Llama-3.1-8B-Instruct on 6 replicas, each 4 × h100-80gb-sxm, ")
+    assert "kvplan check" not in shown
+    assert main(["simulate", "chat", "--seeds", "1", "--workers", "1", "--duration", "30s", "--offline"]) == 0
+    assert "kvplan check chat" in capsys.readouterr().out
+
+
 def test_classes_that_are_charged_alike_share_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "chat", "--seeds", "1", "--workers", "1", "--duration", "30s", "--offline"]) == 0
     shown = capsys.readouterr().out

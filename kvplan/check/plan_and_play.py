@@ -8,7 +8,7 @@ from kvplan.check.results import Measured
 from kvplan.engines.deployment import Deployment
 from kvplan.model import ModelSpec
 from kvplan.simulation.backend import DoesNotStartError
-from kvplan.simulation.deployment import plan_deployment
+from kvplan.simulation.deployment import placed_in, plan_deployment
 from kvplan.simulation.front_door import judged_strategy
 from kvplan.simulation.simulate import run_simulation
 from kvplan.simulation.tasks import RunOptions
@@ -34,10 +34,11 @@ def measure(
 
         model = read_model(traffic.model, offline=offline, profiles_folder=profiles_folder)
     model_id = None if model is None else model.id
-    deployment = plan_deployment(
-        traffic.deployment, offline=offline, profiles_folder=profiles_folder, model_id=model_id
-    )
-    planned = _planned(traffic, model, deployment)
+    with placed_in(traffic):
+        deployment = plan_deployment(
+            traffic.deployment, offline=offline, profiles_folder=profiles_folder, model_id=model_id
+        )
+        planned = _planned(traffic, model, deployment)
     simulation, trouble = None, _trouble(planned)
     if trouble is None:
         try:

@@ -38,6 +38,8 @@ def readable(path: Path) -> Path:
 def check_free(path: Path, *, force: bool) -> None:
     """Refuse to overwrite a file at ``path``, and a folder that takes none; asked before long work, so that nothing is
     computed in vain. What is written to a terminal, a pipe or /dev/null overwrites nothing."""
+    if path == Path("-"):
+        raise InputError("- is standard input, and cannot be written to", hint="name a file", file=str(path))
     if path.is_dir():
         raise InputError(f"{path} is a folder", hint="name a file", file=str(path))
     if path.exists() and not (force or path.is_char_device() or path.is_fifo()):

@@ -90,8 +90,6 @@ def run(
 
     /healthz and /readyz are for probes, /metrics is for Prometheus.
     """
-    from kvplan.units import parse_bytes
-
     try:
         from kvplan.gateway import app, command
 
@@ -110,6 +108,7 @@ def run(
             hint="kvplan gateway --upstream http://127.0.0.1:8000 --traffic traffic.yaml, or kvplan gateway --demo",
         )
     media = {"image": image_tokens, "audio": audio_tokens, "video": video_tokens}
+    changed = options.changes(set_keys, safety_fraction=safety_fraction, default_max_tokens=default_max_tokens)
     wanted = app.GatewayOptions(
         upstream=upstream,
         traffic=traffic,
@@ -121,15 +120,16 @@ def run(
         ledger_lease_s=options.parse_time(ledger_lease, "--ledger-lease"),
         count=count,
         media_tokens={name: read_count(n, f"--{name}-tokens") for name, n in media.items() if n is not None},
-        body_limit_bytes=parse_bytes(body_limit),
-        body_memory_bytes=parse_bytes(body_memory),
+        body_limit_bytes=options.parse_size(body_limit, "--body-limit"),
+        body_memory_bytes=options.parse_size(body_memory, "--body-memory"),
         too_long_status=too_long_status,
         engine_aborts=engine_aborts,
         grace_s=options.parse_time(grace, "--grace"),
         upstream_timeout_s=options.parse_time(upstream_timeout, "--upstream-timeout"),
         trust_plan=trust_plan,
-        overrides=options.changes(set_keys, safety_fraction=safety_fraction, default_max_tokens=default_max_tokens),
+        overrides=changed,
         offline=offline,
         profiles_folder=options.profiles_folder(profiles),
     )
-    return command.run(wanted, talk)
+    with options.reported_as_options(changed):
+        return command.run(wanted, talk)

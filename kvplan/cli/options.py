@@ -1,5 +1,7 @@
 """Options that several commands share, each written once, and how their values are read."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -7,7 +9,7 @@ import typer
 
 from kvplan.cli.help import grouped
 from kvplan.errors import InputError
-from kvplan.units import parse_seconds
+from kvplan.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from kvplan.traffic.spec import Traffic
@@ -133,12 +135,32 @@ def parse_prices(texts: list[str], *, profiles_folder: str | Path | None = None)
     return found
 
 
+def parse_size(text: str, option: str) -> int:
+    """Bytes; a wrong value is reported with its option.
+
+    >>> parse_size("32MiB", "--body-limit")
+    33554432
+    """
+    try:
+        return parse_bytes(text)
+    except InputError as error:
+        error.key = option
+        raise
+
+
 def load_changed(reference: str, changed: dict[str, object], profiles_folder: Path | None) -> "Traffic":
-    """The traffic file with ``changed`` keys; a wrong value among them is reported as the option's, not the file's."""
+    """The traffic file with ``changed`` keys."""
     from kvplan.traffic.load import load_traffic
 
-    try:
+    with reported_as_options(changed):
         return load_traffic(reference, profiles_folder=profiles_folder, overrides=changed)
+
+
+@contextmanager
+def reported_as_options(changed: Mapping[str, object]) -> Iterator[None]:
+    """A wrong value among the ``changed`` keys of a file is reported as the option's, not the file's."""
+    try:
+        yield
     except InputError as error:
         path = error.key or ""
         given = next((key for key in changed if path == key or path.endswith(f".{key}")), None)

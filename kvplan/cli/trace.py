@@ -8,6 +8,7 @@ import typer
 from kvplan.cli import options
 from kvplan.cli.files import check_free, readable
 from kvplan.cli.output import show_above, show_report, talk, write_file
+from kvplan.errors import InputError
 
 NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan trace azure_conv.csv.gz --output traffic.yaml"
@@ -35,6 +36,8 @@ def run(
     from kvplan.traffic.traces.describe import describe_trace
     from kvplan.traffic.traces.writer import traffic_text
 
+    if not name or not name.isprintable():
+        raise InputError(f"--name {name!r} is not printable text", hint="--name chat", key="--name")
     if output is not None:
         check_free(output, force=force)
     description = describe_trace(readable(file), format=kind)

@@ -57,9 +57,9 @@ def device_memories(deployment: Deployment) -> tuple[int, ...]:
         return given * ranks
     if len(given) not in {ranks, ranks * deployment.data_parallel}:
         raise InputError(
-            f"{len(given)} amounts of GPU memory for {ranks} ranks",
+            f"{len(given)} amounts of GPU memory, but the number of ranks is {ranks}",
             hint="give one for all, or one per rank",
-            key="gpu_memory_bytes",
+            key="gpu_memory",
         )
     # every data-parallel replica holds the same, so the smallest device at each place decides
     return tuple(min(given[place::ranks]) for place in range(ranks))

@@ -109,7 +109,7 @@ def stage_layers(layers: int, stages: int, sizes: Sequence[int] | None = None) -
         raise InputError(
             f"stages of {', '.join(map(str, sizes))} layers do not divide {layers} layers into {stages} stages",
             hint="give one number of layers per stage; together they are all layers",
-            key="pipeline_layers",
+            key="pp_layers",
         )
     starts = [sum(sizes[:stage]) for stage in range(stages)]
     return tuple(range(start, start + size) for start, size in zip(starts, sizes, strict=True))

@@ -55,7 +55,7 @@ def _check(options: GatewayOptions) -> None:
         raise InputError(
             f"--body-memory ({options.body_memory_bytes:,} bytes) is less than one body of --body-limit "
             f"({options.body_limit_bytes:,} bytes)",
-            hint=f"--body-memory {8 * options.body_limit_bytes}",
+            hint=f"--body-memory {8 * options.body_limit_bytes}B",
             key="--body-memory",
         )
     if options.too_long_status not in (400, 413):

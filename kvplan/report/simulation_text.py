@@ -8,7 +8,7 @@ from kvplan.report.numbers import count, format_bytes, percent, plain_seconds, r
 from kvplan.report.page import ACTION, BLANK, QUIET, Columns, Part, answer, columns, labelled, next_steps, paragraph
 from kvplan.simulation.backend import Backend
 from kvplan.simulation.results import Burst, Inputs, Recommendation, ReservationRow, Simulation, StrategyResult
-from kvplan.traffic.spec import PlannedDeployment
+from kvplan.traffic.spec import PlannedDeployment, Traffic
 from kvplan.units import GIB
 
 COLUMNS = (
@@ -38,7 +38,7 @@ def text(result: Simulation) -> Iterator[Part]:
         yield labelled(label, line)
     yield assumed(result.inputs.assumptions)
     yield labelled("Columns", COLUMNS)
-    yield from next_steps(*_next(result.inputs.traffic_file))
+    yield from next_steps(*_next(result.traffic))
 
 
 def assumed(assumptions: Sequence[str]) -> Part:
@@ -55,7 +55,7 @@ def backend_words(backend: Backend, asked: PlannedDeployment) -> str:
     """The model, all of its GPUs, the engine and its window."""
     name = backend.model.id.rpartition("/")[2] if backend.model is not None else "a measured pool"
     replicas = f"{backend.replicas} replicas, each " if backend.replicas > 1 else ""
-    ranks = asked.tensor_parallel * asked.pipeline_parallel * asked.data_parallel
+    ranks = asked.tensor_parallel * asked.pipeline_parallel  # attention replicas are among the backend's replicas
     gpu = f" on {replicas}{ranks} × {backend.gpu}" if backend.gpu else ""
     return f"{name}{gpu}, {engine_words(backend.engine)}, window {backend.settings.max_model_len:,}"
 
@@ -283,8 +283,9 @@ def _felt_for(strategy: StrategyResult, burst: Burst) -> str:
     return _time_with_spread(strategy, "recovery_s", burst.recovery_s)
 
 
-def _next(file: str) -> tuple[str, ...]:
-    return (f"kvplan check {quote(file_name(file))}", write_step(file), "kvplan explain simulation")
+def _next(traffic: Traffic) -> tuple[str, ...]:
+    check = (f"kvplan check {quote(file_name(traffic.file))}",) if traffic.limits else ()
+    return (*check, write_step(traffic.file), "kvplan explain simulation")
 
 
 def file_name(file: str) -> str:

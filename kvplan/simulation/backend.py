@@ -10,7 +10,13 @@ from kvplan.engines.base import OVER_STATE_BLOCKS, CacheLayout, Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.model import ModelSpec
-from kvplan.simulation.deployment import plan_deployment, plan_model_pool, plan_plain_pool, read_named_model
+from kvplan.simulation.deployment import (
+    placed_in,
+    plan_deployment,
+    plan_model_pool,
+    plan_plain_pool,
+    read_named_model,
+)
 from kvplan.simulation.step_time import Service, step_time
 from kvplan.simulation.types import EngineSetup
 from kvplan.traffic.spec import KvPool, PlannedDeployment, Traffic
@@ -75,14 +81,15 @@ def build_backend(
     """
     wanted = traffic.deployment
     model = model or read_named_model(traffic.model, offline=offline, profiles_folder=profiles_folder)
-    deployment = plan_deployment(
-        wanted, offline=offline, profiles_folder=profiles_folder, model_id=None if model is None else model.id
-    )
     pool, notes = wanted.kv_pool or KvPool(), tuple[str, ...]()
-    if model is None or pool.block_tokens is not None:
-        planned = plan_plain_pool(traffic, deployment, model)
-    else:
-        planned, notes = plan_model_pool(traffic, deployment, model)
+    with placed_in(traffic):
+        deployment = plan_deployment(
+            wanted, offline=offline, profiles_folder=profiles_folder, model_id=None if model is None else model.id
+        )
+        if model is None or pool.block_tokens is not None:
+            planned = plan_plain_pool(traffic, deployment, model)
+        else:
+            planned, notes = plan_model_pool(traffic, deployment, model)
     _check_priced(planned, traffic)
     plan = planned.plan
     layout, settings, blocks = plan.layout, plan.settings, pool.blocks or plan.blocks

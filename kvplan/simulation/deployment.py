@@ -1,5 +1,7 @@
 """From the traffic file's deployment to the memory plan of its pool: one replica, as the engine would lay it out."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -8,14 +10,27 @@ from kvplan.calibration_file import apply_calibration, load_calibration
 from kvplan.capacity import Fit, fit
 from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.engines.deployment import Deployment
-from kvplan.engines.options import deployment_of
-from kvplan.errors import InputError
+from kvplan.engines.options import deployment_of, rows
+from kvplan.errors import InputError, KvplanError
 from kvplan.layers import FullAttention
 from kvplan.model import ModelSpec, Shape, Source, Weights
 from kvplan.traffic.spec import PlannedDeployment, Traffic
 
 _DEFAULT_BLOCK_TOKENS = 16
 _UNKNOWN_KV_BYTES = 2**44  # enough for any layout; only the layout of that plan is used
+
+
+@contextmanager
+def placed_in(traffic: Traffic) -> Iterator[None]:
+    """What is wrong with an option of the plan is reported at its key in the traffic file, if it stands there."""
+    try:
+        yield
+    except KvplanError as error:
+        keys = next((row.keys for row in rows() if error.key in row.keys), ())
+        key = next((key for key in keys if key in traffic.deployment_lines), None)
+        if error.file is None and key is not None:
+            error.file, error.line, error.key = traffic.file, traffic.deployment_lines[key], f"deployment.{key}"
+        raise
 
 
 def plan_deployment(

@@ -55,9 +55,11 @@ def read_measured_run(path: str | Path) -> MeasuredRun:
     rows: list[tuple[float, ...]] = []
     offsets: list[float] = []
     reasons: Counter[str] = Counter()
+    runs: set[tuple[object, object]] = set()
     read: _Reader | None = None
     for record in read_records(path):
         read = read or _reader(record, path)
+        runs.add((record.get("strategy"), record.get("seed")))
         row = read.row(record)
         if isinstance(row, str):
             reasons[row] += 1
@@ -66,6 +68,12 @@ def read_measured_run(path: str | Path) -> MeasuredRun:
         if queued_s is not None:
             offsets.append(queued_s - row[0])
         rows.append(row)
+    if len(runs) > 1:
+        raise InputError(
+            f"{path} holds {len(runs)} simulated runs, by strategy and seed",
+            hint="keep one of them: kvplan simulate TRAFFIC --strategy none --seeds 1 --requests FILE.csv",
+            file=str(path),
+        )
     if not rows and not reasons:
         raise InputError(f"{path} holds no request", hint=_HINT, file=str(path))
     if len(rows) <= reasons.total():

@@ -9,7 +9,7 @@ from typing import Any
 from kvplan.engines.options import rows
 from kvplan.errors import InputError
 from kvplan.profiles.loader import list_names, traffic_path
-from kvplan.traffic.file.yaml_text import parse_mapping, read_text
+from kvplan.traffic.file.yaml_text import KeyPath, parse_mapping, read_text
 from kvplan.traffic.spec import Traffic
 
 _SECTIONS = ("admission", "deployment", "traffic", "")
@@ -44,7 +44,7 @@ def parse_traffic(
     if overrides:
         keys = {section: known_keys(FileShape, (section,) if section else ()) for section in _SECTIONS}
         for name, value in overrides.items():
-            _override(values, name, value, keys)
+            _override(values, name, value, keys, lines)
     return read_values(values, Places(file=file, lines=lines), profiles_folder)
 
 
@@ -67,8 +67,11 @@ def _find(reference: str, profiles_folder: str | Path | None) -> Path:
     )
 
 
-def _override(values: dict[str, Any], name: str, value: object, keys: Mapping[str, tuple[str, ...]]) -> None:
-    """Put a value in the place of a key named alone, or by its section (``traffic.classes.0.rate``)."""
+def _override(
+    values: dict[str, Any], name: str, value: object, keys: Mapping[str, tuple[str, ...]], lines: dict[KeyPath, int]
+) -> None:
+    """Put a value in the place of a key named alone, or by its section (``traffic.classes.0.rate``); it stands on no
+    line of the file."""
     if "" in name.split("."):
         raise InputError(f"{name!r} has an empty part", hint="one dot stands between two keys: traffic.seed", key=name)
     section, _, key = name.rpartition(".")
@@ -87,6 +90,7 @@ def _override(values: dict[str, Any], name: str, value: object, keys: Mapping[st
     if section == "deployment":  # other words for the same option would contradict this one
         for other in next((row.keys for row in rows() if key in row.keys), ()):
             block.pop(other, None)
+            lines.pop(("deployment", other), None)
     block[key] = value
 
 

@@ -1,5 +1,6 @@
 """What a traffic file says, as frozen values whose names carry their units."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvplan.engines.deployment import Deployment
@@ -124,7 +125,10 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """A whole traffic file, read from ``file``. With ``duration_s`` None a trace runs to its end and then drains."""
+    """A whole traffic file, read from ``file``. With ``duration_s`` None a trace runs to its end and then drains.
+
+    ``deployment_lines`` are the lines of the deployment's keys that stand in the file.
+    """
 
     file: str
     classes: tuple[TrafficClass, ...]
@@ -136,3 +140,4 @@ class Traffic:
     admission: AdmissionPlan = field(default_factory=AdmissionPlan)
     reservation_quantile: float = 0.95
     limits: tuple[Limit, ...] = ()
+    deployment_lines: Mapping[str, int] = field(default_factory=dict, compare=False)

@@ -95,13 +95,13 @@ def _window_ratio(model: ModelSpec, deployment: Deployment, *, is_pooled: bool) 
         raise InputError(
             f"SGLang has no window pool for {model.id}: every layer keeps every token",
             hint="leave --swa-full-tokens-ratio out",
-            key="window_pool_ratio",
+            key="swa_full_tokens_ratio",
         )
     if not 0 < asked <= 1:
         raise InputError(
             f"a window pool ratio of {float(asked):g} is not in (0, 1]",
             hint="SGLang's default is 0.8",
-            key="window_pool_ratio",
+            key="swa_full_tokens_ratio",
         )
     return asked
 

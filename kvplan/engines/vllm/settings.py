@@ -86,7 +86,7 @@ def check_supported(model: ModelSpec, deployment: Deployment) -> None:
         raise InputError(
             f"vLLM does not take adapters of rank {deployment.lora_rank}",
             hint=f"--max-lora-rank is one of {', '.join(map(str, _LORA_RANKS))}",
-            key="lora_rank",
+            key="max_lora_rank",
         )
     if deployment.performance_mode not in _MODES:
         raise InputError(

@@ -176,6 +176,9 @@ class FileShape(Section):
             admission=self.admission.admission_plan(),
             reservation_quantile=self.reservation_quantile,
             limits=self._limits(places),
+            deployment_lines={
+                str(path[1]): line for path, line in places.lines.items() if len(path) == 2 and path[0] == "deployment"
+            },
         )
 
     def _limits(self, places: Places) -> tuple[Limit, ...]:
