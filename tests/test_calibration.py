@@ -624,6 +624,18 @@ def test_options_complete_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "the log says max_model_len 32768, not 4096" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("folder", ["C:/models/{}", r"D:\\hub\\{}", "~/models/{}", "../{}"])
+def test_a_model_in_a_folder_of_another_machine(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Windows and redacted home folders are folders too; the name of a bundled model is its last two parts."""
+    log = tmp_path / "server.log"
+    for name, status in (("meta-llama/Llama-3.1-8B-Instruct", 0), ("some/model", 3)):
+        log.write_text(vllm_log({**ROW, "model": folder.format(name)}), encoding="utf-8")
+        assert main(["calibrate", str(log), "--gpu", "h100", "--offline"]) == status
+    assert "a folder of the engine's machine" in capsys.readouterr().err
+
+
 def test_a_log_of_another_platform_is_said() -> None:
     """vllm-ascend prints vLLM's lines; what its NPUs hold beside weights and KV is no GPU's."""
     log = V1.replace("device_config=cuda", "device_config=npu")

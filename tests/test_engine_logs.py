@@ -653,6 +653,16 @@ GiB). Current KV cache memory: 54.98 GiB.
         {"weight_bytes": 1.14, "activation_bytes": 0.22, "graph_bytes": 0.09, "kv_bytes": 54.98, "total_bytes": 61.27},
         id="ascend",
     ),
+    pytest.param(
+        """
+INFO  Free memory on device (22.6/24.0 GiB) on startup.
+INFO  Desired GPU memory utilization is (0.7, 16.8 GiB).
+INFO  Actual usage is 10.7 GiB for consumed memory (weights + non-torch), 1.54 GiB for peak activation, and 0.54 GiB \
+for CUDAGraph memory.
+""",
+        {"free_before_bytes": 22.6, "total_bytes": 24.0, "requested_bytes": 16.8, "consumed_bytes": 10.7},
+        id="one-sentence-a-line",
+    ),
 ]
 
 

@@ -2,7 +2,7 @@
 
 import shlex
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -219,8 +219,10 @@ def _model_of(start: "EngineStart", log: Path) -> str:
     name = None if start.model is None else model_id_in(start.model)
     if name is None:
         raise InputError("the log does not say its model", hint="name it: --model org/name", file=str(log), key="model")
-    if Path(name).is_absolute() and not Path(name).exists():
-        inside = "/".join(Path(name).parts[-2:])
+    written = PureWindowsPath(name)  # splits at either slash
+    is_folder = bool(written.root or written.drive) or name.startswith(("~", "."))
+    if is_folder and not Path(name).exists():
+        inside = "/".join(written.parts[-2:])
         if load_model_facts(inside) is not None:
             return inside
         raise InputError(

@@ -55,7 +55,7 @@ WORDING = Wording(
         "|Memory profiling results|Graph capturing|CUDA graph|Free memory on device|device on startup"
         "|larger than|attention block size|Chunked prefill|max model len|Asynchronous scheduling"
         "|CUDA out of memory|OutOfMemoryError|█  version|█  model |Total non KV cache memory|device_name="
-        "|Actual usage|Num GPUs = |rocm"
+        "|Actual usage|Desired GPU memory|Num GPUs = |rocm"
     ),
     marker=re.compile(r"LLM API server version|Initializing (?:an|a V\d) LLM engine|█  version \d"),
     argument_line=re.compile(r"LLM engine (?:\(v|with config)|non-default args|Namespace\("),
@@ -141,9 +141,8 @@ WORDING = Wording(
         rf"(?P<consumed_gib>{_GIB})GiB; weights memory: (?P<weight_gib>{_GIB})GiB",
         rf"Available KV cache memory: (?P<kv_gib>{_GIB}) GiB",
         # What a start tells at its end (0.11 and later, at debug level until 0.13).
-        rf"Free memory on device (?:\S+ )?\((?P<free_before_gib>{_GIB})/(?P<total_gib>{_GIB}) GiB\) on startup\."
-        rf" Desired GPU memory utilization is \((?P<memory_utilization_number>[\d.]+),"
-        rf" (?P<requested_gib>{_GIB}) GiB\)",
+        rf"Free memory on device (?:\S+ )?\((?P<free_before_gib>{_GIB})/(?P<total_gib>{_GIB}) GiB\) on startup",
+        rf"Desired GPU memory utilization is \((?P<memory_utilization_number>[\d.]+), (?P<requested_gib>{_GIB}) GiB\)",
         rf"Actual usage is (?P<weight_gib>{_GIB}) GiB for weight, (?P<activation_gib>{_GIB}) GiB for peak activation,"
         rf" (?P<non_torch_gib>{_GIB}) GiB for non-torch memory, and (?P<graph_gib>{_GIB}) GiB for CUDAGraph",
         rf"Actual usage is (?P<consumed_gib>{_GIB}) GiB for consumed memory \(weights \+ non-torch\), "
@@ -169,7 +168,6 @@ WORDING = Wording(
         pattern(r"# CPU blocks: |the rest of the memory reserved for KV Cache is", v0_release=_LAST_V0_RELEASE),
         r"# (?:GPU|CUDA|cuda|ROCM|rocm|NPU|npu|XPU|xpu) blocks: (?P<blocks>[\d,]+)",
         r"num_gpu_blocks is: (?P<blocks>\d+)",
-        rf"Free memory on device (?:\S+ )?\((?P<free_before_gib>{_GIB})/(?P<total_gib>{_GIB}) GiB\) on startup is less",
         r"exceeds available Mamba cache blocks \((?P<blocks>\d+)\)",
         r"Overriding num_gpu_blocks=[1-9]\d* with num_gpu_blocks_override=(?P<blocks>\d+)",
         r"Overriding num_gpu_blocks=0 with num_gpu_blocks_override=(?P<profiled_blocks>\d+)",
