@@ -22,18 +22,18 @@ def require_file(path: Path) -> None:
         raise InputError("this is a device or pipe, not a file", hint="give a file", file=str(path))
 
 
-def read_small_text(path: Path, *, hint: str, most_bytes: int = 64 * 2**20) -> str:
-    """The text of a file of at most ``most_bytes``; ``hint`` names the command that writes one."""
+def read_small_text(path: Path, *, hint: str, max_bytes: int = 64 * 2**20) -> str:
+    """The text of a file of at most ``max_bytes``; ``hint`` names the command that writes one."""
     try:
         require_file(path)
         with path.open("rb") as stream:
-            body = stream.read(most_bytes + 1)
+            body = stream.read(max_bytes + 1)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}", hint=hint, file=str(path)) from error
     except OSError as error:
         raise unreadable(path, error) from error
-    if len(body) > most_bytes:
-        raise InputError(f"{path} is larger than {most_bytes >> 20} MiB", hint=hint, file=str(path))
+    if len(body) > max_bytes:
+        raise InputError(f"{path} is larger than {max_bytes >> 20} MiB", hint=hint, file=str(path))
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:

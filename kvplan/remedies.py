@@ -10,7 +10,7 @@ from kvplan.engines.memory_share import TOO_LITTLE_FREE, most_at_start
 from kvplan.errors import KvplanError
 from kvplan.model import ModelSpec
 
-MOST_GPUS = 64
+MAX_GPUS = 64
 """Eight nodes; beyond that another GPU is the better change."""
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 """Ranks that divide the heads of most models."""
@@ -33,7 +33,7 @@ def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
 
     Tried in this order: a shorter window (the longest that fits, if that is at least a sixteenth of the one asked for);
     a share of memory that is free when the engine starts; KV in fp8; fewer sequences (as many as blocks, or 256); steps
-    of 2,048 tokens; more GPUs (at most ``MOST_GPUS``; tensor parallelism within a node, pipeline stages over several
+    of 2,048 tokens; more GPUs (at most ``MAX_GPUS``; tensor parallelism within a node, pipeline stages over several
     where that takes no more). Changes that the model or the engine refuses are left out.
     """
     if failed.verdict != DOES_NOT_FIT:
@@ -62,7 +62,7 @@ def _changes(failed: Fit) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _more_gpus(failed: Fit) -> Remedy | None:
-    """The fewest GPUs of this kind on which the plan fits; None where ``MOST_GPUS`` are not enough."""
+    """The fewest GPUs of this kind on which the plan fits; None where ``MAX_GPUS`` are not enough."""
     deployment = failed.deployment
     if deployment.pipeline_layers is not None:
         return None
@@ -70,7 +70,7 @@ def _more_gpus(failed: Fit) -> Remedy | None:
         (tensor, pipeline)
         for tensor in _TENSOR_PARALLEL
         for pipeline in _PIPELINE_PARALLEL
-        if deployment.tensor_parallel * deployment.pipeline_parallel < tensor * pipeline <= MOST_GPUS
+        if deployment.tensor_parallel * deployment.pipeline_parallel < tensor * pipeline <= MAX_GPUS
     ]
     for tensor, pipeline in sorted(
         splits, key=lambda split: (split[0] * split[1], split[0] > _GPUS_OF_A_NODE, split[1])

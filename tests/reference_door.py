@@ -134,7 +134,7 @@ class ReferenceDoor:
         side.engine.leave(row.sequence)
 
     def choose(self) -> int:
-        if self.door.router is Router.LEAST_RESERVED:
+        if self.door.router is Router.MIN_RESERVED:
             return min(range(len(self.sides)), key=lambda r: (self.sides[r].ledger.reserved, self.sides[r].inside, r))
         self.turn += 1
         return (self.turn - 1) % len(self.sides)

@@ -179,7 +179,7 @@ def test_an_undersized_pool_comes_to_an_end() -> None:
     charge = LAYOUT.request_blocks(512 + 256)
     assert (charge, 899 // charge) == (48, 18)
     asked = alike(np.arange(200) / 2000, 512, 256, charge)
-    door = FrontDoor(capacity=899, replicas=4, router=Router.LEAST_RESERVED, retry_after=RetryAfter(seconds=1.0))
+    door = FrontDoor(capacity=899, replicas=4, router=Router.MIN_RESERVED, retry_after=RetryAfter(seconds=1.0))
     run = run_kernel(asked, setup, door, [replace(ONCE, tries=3, honours_retry_after=True)], compiled=False)
     assert run.rows.preemptions.sum() == 0
     assert run.totals.reserved_peak == 4 * 18 * 48

@@ -231,7 +231,7 @@ async def test_a_large_body_is_parsed_off_the_loop(gateway: Served, monkeypatch:
 
 @against(body_limit_bytes=2**20)
 async def test_a_body_of_too_many_values_is_refused_unparsed(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "MOST_VALUES", 50_000)
+    monkeypatch.setattr(middleware, "MAX_VALUES", 50_000)
     parsed: list[bytes] = []
     monkeypatch.setattr(middleware, "parse_body", parsed.append)
     raw = b'{"max_tokens": 1, "prompt": [' + b"0," * 60_000 + b"0]}"

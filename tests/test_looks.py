@@ -58,7 +58,7 @@ WIDTHS = (60, 80, 120, 200)
 OLD_CODE_PAGES = ("ascii", "cp1252", "cp437", "cp850", "cp932")
 FILES = ("trace", "init")
 """What prints a YAML file: data, whose lines keep their form, in 80 columns."""
-MOST_HELP_LINES = 24
+MAX_HELP_LINES = 24
 """A terminal's rows as it opens."""
 COLOURS = {"0", "1", "2", "33", "1;36"}
 """Reset, bold, faint, yellow and bold cyan: readable on light and on dark. No colour says what the words do not."""
@@ -181,7 +181,7 @@ def test_help_fits_a_screen_and_ends_with_an_example(
     assert main([*filter(None, [command]), "--help"]) == 0
     lines = capsys.readouterr().out.rstrip("\n").split("\n")
     assert max(map(len, lines)) <= 80
-    assert len(lines) <= MOST_HELP_LINES
+    assert len(lines) <= MAX_HELP_LINES
     assert "\n".join(lines).isascii(), "Typer prints it, in UTF-8 even where the terminal knows ASCII alone"
     example = next(place for place, line in enumerate(lines) if line.strip() == "Example:")
     assert lines[example + 1].startswith(f"    kvplan {command or 'fit'} ")

@@ -426,7 +426,7 @@ def test_a_ramp_bends_a_replayed_trace(tmp_path: Path) -> None:
 
 
 def test_long_spans_are_counted_in_wider_bins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "_MOST_BINS", 50)
+    monkeypatch.setattr(statistics, "_MAX_BINS", 50)
     found = statistics.Stamps()
     for second in (100, 7, 0, 1_000, 2_000, 2_000, 900, 1_500, 3_000):
         found.add(float(second))

@@ -21,7 +21,7 @@ _TOLERANCE = Fraction(2, 100)
 """By how much a log's capacity may differ from the plan's before the log is of another model."""
 _NEAR = Fraction(3, 100)
 """How far from the printed memory a pool that fits the printed tokens is looked for."""
-_MOST_BLOCKS = 1 << 32
+_MAX_BLOCKS = 1 << 32
 """No pool has as many."""
 
 
@@ -42,7 +42,7 @@ def measured_pool(start: EngineStart, planned: Fit) -> int | None:
     refused = (refusal.available_bytes for refusal in start.refusals if refusal.reason == "window_too_long")
     memory = start.kv_bytes if start.kv_bytes is not None else next(filter(None, refused), None)
     if memory is None:
-        return _blocks_of(start, planned, 0, _MOST_BLOCKS)
+        return _blocks_of(start, planned, 0, _MAX_BLOCKS)
     near = int(memory * _NEAR) // size
     for least, most in (
         ((memory - _ROUNDING_BYTES) // size, (memory + _ROUNDING_BYTES) // size + 1),

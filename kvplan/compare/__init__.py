@@ -20,7 +20,7 @@ from kvplan.profiles.kinds import GpuProfile
 from kvplan.simulation.tasks import RunOptions
 from kvplan.simulation.workers import Progress
 from kvplan.sweep import sweep
-from kvplan.traffic.spec import MOST_REPLICAS, Limit, PlannedDeployment, Traffic
+from kvplan.traffic.spec import MAX_REPLICAS, Limit, PlannedDeployment, Traffic
 from kvplan.units import GIB
 
 __all__ = ["DEFAULT_LIMITS", "DEFAULT_SEEDS", "TENSOR_PARALLEL", "Comparison", "ShapeLoad", "compare"]
@@ -57,9 +57,9 @@ def compare(
     """
     if not models or not gpus:
         raise InputError("nothing to compare: at least one model and one GPU are needed", hint="--gpu h100 --gpu l40s")
-    if max(replicas, default=1) > MOST_REPLICAS:
+    if max(replicas, default=1) > MAX_REPLICAS:
         raise InputError(
-            f"{max(replicas):,} replicas are more than {MOST_REPLICAS:,}", hint="--replicas 1,2,4", key="replicas"
+            f"{max(replicas):,} replicas are more than {MAX_REPLICAS:,}", hint="--replicas 1,2,4", key="replicas"
         )
     prices = {gpu.name: (prices_per_hour or {}).get(gpu.name, gpu.price_per_hour) for gpu in gpus}
     known = {name: price for name, price in prices.items() if price is not None}

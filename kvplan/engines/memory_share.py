@@ -10,7 +10,7 @@ from kvplan.engines.option_types import MemoryPart
 from kvplan.errors import InputError
 from kvplan.units import GIB, format_bytes
 
-LEAST_CONTEXT_BYTES = GIB // 10
+MIN_CONTEXT_BYTES = GIB // 10
 """The least that a process's CUDA context takes before the engine looks at what is free: 0.1 GiB on a T4."""
 TOO_LITTLE_FREE = "free-memory-below-request"
 GRAPHS_DO_NOT_FIT = "graphs-do-not-fit"
@@ -116,7 +116,7 @@ def most_at_start(total_bytes: int, deployment: Deployment) -> Fraction:
 
 
 def _free_at_start(total_bytes: int, deployment: Deployment) -> int:
-    return min(_free(total_bytes, deployment), total_bytes - LEAST_CONTEXT_BYTES)
+    return min(_free(total_bytes, deployment), total_bytes - MIN_CONTEXT_BYTES)
 
 
 def start_findings(deployment: Deployment, budget: Budget) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from typing import Any
 from kvplan.errors import InputError
 from kvplan.units import GIB, parse_bytes
 
-LEAST_BYTES = 2**20
+MIN_BYTES = 2**20
 """No pool, GPU or checkpoint is smaller: a plain number below it is taken for one whose unit was forgotten."""
 LONGEST_DIGITS = 25
 """A longer number is not a count of anything."""
@@ -73,12 +73,12 @@ def read_switch(value: bool, name: str) -> bool:  # noqa: FBT001
     return value
 
 
-def read_count(value: int, name: str, least: int = 1) -> int:
-    """A whole number of at least ``least``."""
+def read_count(value: int, name: str, minimum: int = 1) -> int:
+    """A whole number of at least ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name} {value!r} is not a whole number", hint=f"{name} 8", key=name)
-    if value < least:
-        raise InputError(f"{name} {value} is less than {least}", hint=f"give {name} {least} or more", key=name)
+    if value < minimum:
+        raise InputError(f"{name} {value} is less than {minimum}", hint=f"give {name} {minimum} or more", key=name)
     return value
 
 
@@ -127,7 +127,7 @@ def read_counts(value: str | Sequence[int], name: str) -> tuple[int, ...]:
 
 
 def read_amount(value: str | int, name: str) -> int:
-    """Bytes: a number with a unit, or a plain number of at least ``LEAST_BYTES``.
+    """Bytes: a number with a unit, or a plain number of at least ``MIN_BYTES``.
 
     >>> read_amount("1GiB", "--kv-memory"), read_amount("2097152", "--kv-memory")
     (1073741824, 2097152)
@@ -141,7 +141,7 @@ def read_amount(value: str | int, name: str) -> int:
         raise
     if amount <= 0:
         raise InputError(f"{name} {text} is not above zero", hint=f"{name} 10GiB", key=name)
-    if plain and amount < LEAST_BYTES:
+    if plain and amount < MIN_BYTES:
         raise InputError(f"{name} {text} is {text} bytes", hint=f"add the unit: {name} {text}GiB", key=name)
     return amount
 
@@ -265,7 +265,7 @@ def _write_bytes(value: int) -> str:
 
 SWITCH = OptionType(name="switch", cli_type=bool, metavar="", read=read_switch)
 COUNT = OptionType(name="count", cli_type=int, metavar="N", read=read_count)
-COUNT_OR_NONE = OptionType(name="count_or_none", cli_type=int, metavar="N", read=partial(read_count, least=0))
+COUNT_OR_NONE = OptionType(name="count_or_none", cli_type=int, metavar="N", read=partial(read_count, minimum=0))
 TOKENS = OptionType(name="tokens", cli_type=str, metavar="N", read=read_tokens)
 COUNTS = OptionType(name="counts", cli_type=str, metavar="N,N", read=read_counts, write=_write_several(str))
 WORD = OptionType(name="word", cli_type=str, metavar="NAME", read=read_word)

@@ -17,7 +17,7 @@ VOCABULARY_PADDING = 64
 EXPERT_PADDING = 64
 """Columns of a slice of an MXFP4 expert are padded to a multiple of this."""
 
-_LEAST_SHOWN_GIB = Fraction(1, 200)
+_MIN_SHOWN_GIB = Fraction(1, 200)
 """Less rounds to 0.00."""
 
 BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -209,7 +209,7 @@ def _kind_of(part: WeightPart, tensor_parallel: int) -> str:
 def _listed(kinds: Mapping[str, Fraction], scale: Fraction) -> str:
     """Each kind and its GiB, largest first; kinds that round to 0 are left out."""
     largest = sorted(((amount * scale / GIB, kind) for kind, amount in kinds.items()), reverse=True)
-    shown = [f"{kind} {float(amount):.2f}" for amount, kind in largest if amount >= _LEAST_SHOWN_GIB] or ["below 0.01"]
+    shown = [f"{kind} {float(amount):.2f}" for amount, kind in largest if amount >= _MIN_SHOWN_GIB] or ["below 0.01"]
     return " + ".join(shown) + " GiB"
 
 

@@ -12,7 +12,7 @@ from kvplan.gateway.admission import GatewayPlan, OwnLedger, WeightedLedger, gat
 from kvplan.gateway.app import Gateway, GatewayOptions
 from kvplan.gateway.engine_queries import check_pool, fetch_reported_pool
 from kvplan.gateway.server import listen, loop_factory, serve
-from kvplan.gateway.shared_ledger import LEAST_LEASE_S, SharedLedger
+from kvplan.gateway.shared_ledger import MIN_LEASE_S, SharedLedger
 from kvplan.simulation.backend import build_backend
 from kvplan.traffic.load import load_traffic
 
@@ -64,7 +64,7 @@ def _check(options: GatewayOptions) -> None:
             hint="400, as engines answer, or 413",
             key="--too-long-status",
         )
-    if options.ledger_lease_s < LEAST_LEASE_S:
+    if options.ledger_lease_s < MIN_LEASE_S:
         raise InputError(
             f"--ledger-lease {options.ledger_lease_s:g}s is too short to be renewed in time",
             hint="--ledger-lease 10s",

@@ -10,7 +10,7 @@ from kvplan.gateway.responses import Headers
 if TYPE_CHECKING:
     from kvplan.gateway.connection_pool import ConnectionPool
 
-_MOST_UNREAD_BYTES = 256 * 1024
+_MAX_UNREAD_BYTES = 256 * 1024
 """A response that the client does not take is read no further than this; then the engine waits, as it would for the
 client."""
 
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
             return
         if self._head_bytes > _HEAD_LIMIT_BYTES and not self.status:
             self.fail(BrokenResponseError("the head of the engine's response is too long"))
-        elif self._unread_bytes > _MOST_UNREAD_BYTES and not self._is_paused and self._transport is not None:
+        elif self._unread_bytes > _MAX_UNREAD_BYTES and not self._is_paused and self._transport is not None:
             self._transport.pause_reading()
             self._is_paused = True
         self._wake()

@@ -15,7 +15,7 @@ from kvplan.gateway.admission import Admission, LedgerDownError, Price, price, r
 from kvplan.gateway.in_flight import STALL_S, IncompleteResponseError, InFlightRequest, InFlightRequests, read_usage
 from kvplan.gateway.request_body import (
     LARGE_BODY_BYTES,
-    MOST_VALUES,
+    MAX_VALUES,
     Body,
     BodyReader,
     ClientGoneError,
@@ -267,7 +267,7 @@ class AdmissionMiddleware:
 
 
 def _read(raw: bytes, route: Route, window_tokens: int, media_tokens: Mapping[str, int]) -> tuple[Body, Demand]:
-    refuse_many_values(raw, MOST_VALUES + window_tokens)
+    refuse_many_values(raw, MAX_VALUES + window_tokens)
     body = parse_body(raw)
     return body, read_demand(route, body.fields, media_tokens)
 

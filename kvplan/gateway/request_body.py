@@ -16,7 +16,7 @@ LARGE_BODY_BYTES = 64 * 1024
 """From this size on a body is parsed in a thread. JSON's decoder does not release the interpreter lock, but the Python
 functions that it calls let other threads run."""
 
-MOST_VALUES = 2**20
+MAX_VALUES = 2**20
 """More token ids than most windows hold."""
 
 _VALUES_PER_KEY = 8
@@ -158,7 +158,7 @@ _STRICT_IN_THREAD = json.JSONDecoder(
 """Reads numbers in Python, 0.06 µs more each, or a million of them would stop running streams for 0.1 to 0.6 s."""
 
 
-def refuse_many_values(raw: bytes, most: int = MOST_VALUES) -> None:
+def refuse_many_values(raw: bytes, most: int = MAX_VALUES) -> None:
     """Refuse a body that could hold more than ``most`` values, unparsed: its commas, brackets and colons are counted.
 
     Those inside a text count too; a text with so many of them has about as many tokens.

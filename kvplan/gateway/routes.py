@@ -18,7 +18,7 @@ from kvplan.gateway.token_bounds import (
 )
 
 _LARGEST_INTEGER = 2**31 - 1
-_MOST_SEQUENCES = 1024
+_MAX_SEQUENCES = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +137,8 @@ def read_demand(route: Route, body: Mapping[str, object], media_tokens: Mapping[
     # max_completion_tokens) treat it as no cap.
     caps = [cap for name in route.cap_fields if (cap := _integer(body, name, least=0)) is not None]
     answers = max(_integer(body, name, least=1) or 1 for name in _SEQUENCES_FIELDS)
-    if answers > _MOST_SEQUENCES:
-        raise BadRequestError(f"a request may ask for at most {_MOST_SEQUENCES} sequences", param="n")
+    if answers > _MAX_SEQUENCES:
+        raise BadRequestError(f"a request may ask for at most {_MAX_SEQUENCES} sequences", param="n")
     is_countable = not is_exact and len(prompts) == 1 and not any(name in body for name in _UNCOUNTABLE_FIELDS)
     return Demand(
         prompts=prompts,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 LEASE_S = 10.0
-LEAST_LEASE_S = 1.0
+MIN_LEASE_S = 1.0
 
 _LOG = logging.getLogger("kvplan.gateway")
 _ADDRESS = re.compile(r"unix://|rediss?://[^/?#]*/?\d*(?:[?#]|$)")

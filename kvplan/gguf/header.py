@@ -30,10 +30,10 @@ _SCALARS = {
 }
 _STRING, _ARRAY = 8, 9
 # Bounds far above any published file, so that a damaged header is refused before it is read.
-_MOST_KEYS = 1 << 16
-_MOST_TENSORS = 1 << 17
-_MOST_ELEMENTS = 1 << 30
-_MOST_TEXTS = 1 << 22
+_MAX_KEYS = 1 << 16
+_MAX_TENSORS = 1 << 17
+_MAX_ELEMENTS = 1 << 30
+_MAX_TEXTS = 1 << 22
 _LARGEST_HEADER_BYTES = 512 << 20
 _LONGEST_KEPT_ARRAY = 4096
 """Lists with one number per layer are shorter, vocabularies longer."""
@@ -167,7 +167,7 @@ class _Cursor:
                 self.take(8)
                 self.position -= 8
             (length,) = length_of(self._buffer, self.position)
-            if length > _MOST_ELEMENTS:
+            if length > _MAX_ELEMENTS:
                 raise self.fail(f"it claims {length:,} bytes in {what}")
             self.position += 8 + length
 
@@ -175,14 +175,14 @@ class _Cursor:
         value: int | float | bool = struct.unpack(code, self.take(struct.calcsize(code)))[0]
         return value
 
-    def count(self, code: str, what: str, most: int) -> int:
+    def count(self, code: str, what: str, maximum: int) -> int:
         value = self.number(code)
-        if value > most:
+        if value > maximum:
             raise self.fail(f"it claims {value:,} {what}")
         return int(value)
 
     def text(self, what: str) -> str:
-        length = self.count("<Q", f"bytes for {what}", _MOST_ELEMENTS)
+        length = self.count("<Q", f"bytes for {what}", _MAX_ELEMENTS)
         return self.take(length).decode("utf-8", errors="replace")
 
 
@@ -194,8 +194,8 @@ def read_header(read: RangeReader, *, file: str, size_bytes: int | None = None) 
     """
     cursor = _Cursor(read, file, size_bytes)
     _check_version(cursor)
-    tensor_count = cursor.count("<Q", "tensors", _MOST_TENSORS)
-    key_count = cursor.count("<Q", "keys", _MOST_KEYS)
+    tensor_count = cursor.count("<Q", "tensors", _MAX_TENSORS)
+    key_count = cursor.count("<Q", "keys", _MAX_KEYS)
     metadata: dict[str, object] = {}
     for _ in range(key_count):
         key = cursor.text("a key")
@@ -245,7 +245,7 @@ def _value(cursor: _Cursor, type_number: int, key: str) -> object:
     if type_number != _ARRAY:
         raise cursor.fail(f"the key {key!r} has the unknown type {type_number}", key=key)
     element_type = int(cursor.number("<I"))
-    count = cursor.count("<Q", f"elements in {key}", _MOST_TEXTS if element_type == _STRING else _MOST_ELEMENTS)
+    count = cursor.count("<Q", f"elements in {key}", _MAX_TEXTS if element_type == _STRING else _MAX_ELEMENTS)
     if element_type == _STRING:
         if count <= _LONGEST_KEPT_ARRAY:
             return [cursor.text(f"an element of {key}") for _ in range(count)]

@@ -244,7 +244,7 @@ def read_vision_cross(model: ModelConfig) -> LayerStack:
     An image is at most ``max_num_tiles`` (4) tiles of (image_size / patch_size)² + 1 patches. Source: transformers
     5.20, ``MllamaVisionModel`` (one class token per tile), ``MllamaTextConfig``, ``MllamaTextCrossAttention``.
     """
-    indices = model.text.counts("cross_attention_layers", least=0)
+    indices = model.text.counts("cross_attention_layers", minimum=0)
     if indices is None:
         indices = [3, 8, 13, 18, 23, 28, 33, 38]
     vision = model.outer.section("vision_config") or Fields({})

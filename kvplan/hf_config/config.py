@@ -59,7 +59,7 @@ class Fields:
     def optional_count(self, *names: str) -> int | None:
         """A whole number above zero, or None where neither the file nor the class has one."""
         found = self.value(*names)
-        return None if found is None else self._whole(found, self._named(names), least=1)
+        return None if found is None else self._whole(found, self._named(names), minimum=1)
 
     def count(self, *names: str) -> int:
         """A whole number above zero; UnsupportedModelError where it is missing."""
@@ -82,7 +82,7 @@ class Fields:
             if default is None:
                 raise self.missing(*names)
             return default
-        return self._whole(found, self._named(names), least=0)
+        return self._whole(found, self._named(names), minimum=0)
 
     def number(self, *names: str) -> float | None:
         """A finite number, or None."""
@@ -116,15 +116,15 @@ class Fields:
             raise self.broken(self._named(names), found, "a list")
         return None if found is None else list(found)
 
-    def counts(self, *names: str, least: int = 1) -> list[int] | None:
+    def counts(self, *names: str, minimum: int = 1) -> list[int] | None:
         """A list of whole numbers, or None."""
         found = self.items(*names)
         name = self._named(names)
-        return None if found is None else [self._whole(item, name, least=least) for item in found]
+        return None if found is None else [self._whole(item, name, minimum=minimum) for item in found]
 
-    def needed_counts(self, name: str, *, least: int = 0) -> list[int]:
+    def needed_counts(self, name: str, *, minimum: int = 0) -> list[int]:
         """A list of whole numbers; UnsupportedModelError where it is missing."""
-        found = self.counts(name, least=least)
+        found = self.counts(name, minimum=minimum)
         if found is None:
             raise self.missing(name)
         return found
@@ -191,11 +191,11 @@ class Fields:
     def _named(self, names: tuple[str, ...]) -> str:
         return next((name for name in names if name in self.values), names[0])
 
-    def _whole(self, found: object, name: str, *, least: int) -> int:
-        wanted = "a whole number above zero" if least else "a whole number, zero or more"
+    def _whole(self, found: object, name: str, *, minimum: int) -> int:
+        wanted = "a whole number above zero" if minimum else "a whole number, zero or more"
         if isinstance(found, float) and found.is_integer():
             found = int(found)
-        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= _LARGEST_COUNT:
+        if isinstance(found, bool) or not isinstance(found, int) or not minimum <= found <= _LARGEST_COUNT:
             raise self.broken(name, found, wanted)
         return found
 

@@ -112,7 +112,7 @@ def _block(text: Fields, block: object, index: int, query: int, head_dim: int) -
 def read_listed_heads(model: ModelConfig) -> LayerStack:
     """OpenELM: ``num_kv_heads`` lists the KV heads of each layer."""
     text = model.text
-    listed = text.needed_counts("num_kv_heads", least=1)
+    listed = text.needed_counts("num_kv_heads", minimum=1)
     if len(listed) != model.layers:
         raise text.contradicts("num_kv_heads", f"it has {len(listed)} entries for {model.layers} layers")
     return tuple((full_heads(kv, text.count("head_dim")),) for kv in listed)

@@ -106,7 +106,7 @@ def read_kda(model: ModelConfig) -> LayerStack:
         if listed is None:
             raise model.text.missing("linear_attn_config", "layer_types")
         return named_stack(model, *listed, recurrent.kda_state, full_cache)
-    full, kda = linear.needed_counts("full_attn_layers", least=1), linear.needed_counts("kda_layers", least=1)
+    full, kda = linear.needed_counts("full_attn_layers", minimum=1), linear.needed_counts("kda_layers", minimum=1)
     numbers = range(1, model.layers + 1)
     if any((number in full) == (number in kda) for number in numbers):
         raise linear.contradicts("kda_layers", f"with full_attn_layers it must name each of {model.layers} layers once")
@@ -140,7 +140,7 @@ def read_pooled_sparse(model: ModelConfig) -> LayerStack:
 def read_lightning(model: ModelConfig) -> LayerStack:
     """MiniMax-Text-01, M1: ``attn_type_list`` (1 = full, 0 = lightning), else ``layer_types``, else even layers are
     full (transformers, ``MiniMaxConfig``)."""
-    marks = model.text.counts("attn_type_list", least=0)
+    marks = model.text.counts("attn_type_list", minimum=0)
     if marks is None:
         return _mixed_stack(model, recurrent.lightning_state, "layer_types", is_full=lambda index: index % 2 == 0)
     marks = model.text.by_layer("attn_type_list", marks, model.layers, (0, 1))
@@ -182,7 +182,7 @@ def read_jamba(model: ModelConfig) -> LayerStack:
 
 def read_bamba(model: ModelConfig) -> LayerStack:
     """Bamba: attention only on the layers that ``attn_layer_indices`` names."""
-    indices = model.text.counts("attn_layer_indices", least=0) or []
+    indices = model.text.counts("attn_layer_indices", minimum=0) or []
     return _mixed_stack(model, recurrent.bamba_state, is_full=lambda index: index in indices)
 
 
@@ -193,7 +193,7 @@ def read_granite_hybrid(model: ModelConfig) -> LayerStack:
 
 def read_parallel_hybrid(model: ModelConfig) -> LayerStack:
     """Falcon-H1: every layer has attention and a Mamba-2 state side by side."""
-    indices = model.text.counts("attn_layer_indices", least=0)
+    indices = model.text.counts("attn_layer_indices", minimum=0)
     cache, state = full_attention(model), recurrent.bamba_state(model)
     return tuple((cache, state) if indices is None or index in indices else (state,) for index in range(model.layers))
 
@@ -206,7 +206,7 @@ def read_zamba2(model: ModelConfig) -> LayerStack:
     one KV head per query head. Source: vLLM 0.33, ``Zamba2Attention``.
     """
     text = model.text
-    ids = text.counts("hybrid_layer_ids", least=0)
+    ids = text.counts("hybrid_layer_ids", minimum=0)
     listed = _listed_names(model, "layers_block_type", "layer_types")
     if ids is None:
         if listed is None:
@@ -229,7 +229,7 @@ def read_short_conv(model: ModelConfig) -> LayerStack:
     """LFM2: ``layer_types`` (conv / full_attention), else attention on ``full_attn_idxs`` (all where absent)."""
 
     def is_full(index: int) -> bool:
-        indices = model.text.counts("full_attn_idxs", least=0)
+        indices = model.text.counts("full_attn_idxs", minimum=0)
         return indices is None or index in indices
 
     return _mixed_stack(model, recurrent.short_conv_state, "layer_types", is_full=is_full)
@@ -243,7 +243,7 @@ def read_plamo2(model: ModelConfig) -> LayerStack:
     """
     text, layers = model.text, model.layers
     step = text.count("mamba_step")
-    full = text.counts("full_attention_idx", least=0) or []
+    full = text.counts("full_attention_idx", minimum=0) or []
     cache, state = full_attention(model), recurrent.plamo2_state(model)
     window = limited(cache, Span(tokens=text.count("attention_window_size")))
     stack: list[tuple[Layer, ...]] = []

@@ -154,7 +154,7 @@ def _packed_window(model: ModelConfig) -> CompressedWindow:
 def _ratios(model: ModelConfig) -> list[int]:
     """The ratio of each layer: ``compress_ratios``, else what ``compress_rates`` gives for the layer's type."""
     text, layers = model.text, model.layers
-    ratios = text.counts("compress_ratios", least=0)
+    ratios = text.counts("compress_ratios", minimum=0)
     if ratios is None:
         rates, kinds = text.section("compress_rates"), text.texts("layer_types")
         if rates is None or kinds is None:

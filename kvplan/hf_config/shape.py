@@ -67,7 +67,7 @@ def _width(model: ModelConfig, *names: str) -> int | None:
     found = text.value(*names)
     if isinstance(found, Sequence) and not isinstance(found, str):
         name = next(name for name in names if text.value(name) == found)
-        return max(text.by_layer(name, text.counts(name, least=0) or [], model.layers)) or None
+        return max(text.by_layer(name, text.counts(name, minimum=0) or [], model.layers)) or None
     return text.size(*names, default=0) or None
 
 

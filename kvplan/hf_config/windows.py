@@ -132,7 +132,7 @@ def read_spans(model: ModelConfig, layers: int) -> list[Span]:
     kinds = _layer_kinds(model, rule, layers)
     if kinds is None or set(kinds) == {"sliding"}:
         return [Span(tokens=window)] * layers
-    windows = text.counts("sliding_windows", least=0)  # EXAONE-MoE: a window of its own for each layer
+    windows = text.counts("sliding_windows", minimum=0)  # EXAONE-MoE: a window of its own for each layer
     by_layer = [window] * layers if not windows else text.by_layer("sliding_windows", windows, layers)
     spans = {"full": FULL}
     if "chunked" in kinds:
@@ -223,7 +223,7 @@ def _chunked_spans(model: ModelConfig, layers: int) -> list[Span]:
     """
     text = model.text
     chunk = 8192 if "attention_chunk_size" not in text.values else text.size("attention_chunk_size", default=0)
-    listed = text.counts("no_rope_layers", least=0)
+    listed = text.counts("no_rope_layers", minimum=0)
     if not listed:
         step = text.optional_count("no_rope_layer_interval") or 4
         listed = [int((index + 1) % step != 0) for index in range(layers)]

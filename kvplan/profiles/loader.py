@@ -21,7 +21,7 @@ SORTS = ("gpus", "engines", "models", "clients", "traffic")
 ALIASES_FILE = "aliases.json"
 NESTED_IN = " > "
 """Between the names of nested retry loops, the outermost first."""
-_MOST_TRIES = 2**31  # the simulation counts them in 32 bits
+_MAX_TRIES = 2**31  # the simulation counts them in 32 bits
 _LONGEST_NAME = 200  # no file system keeps more than 255 bytes
 _PACKAGE = Path(__file__).resolve().parent.parent
 _VENDOR_WORDS = re.compile(r"^(nvidia|amd|intel|apple|geforce|tesla|quadro|instinct|grid)-")
@@ -82,7 +82,7 @@ def load_retry_loops(name: str, *, extra_folder: str | Path | None = None) -> tu
                 hint=f"name {within.name} alone",
                 key="client",
             )
-    if prod(loop.tries or 1 for loop in loops) >= _MOST_TRIES:
+    if prod(loop.tries or 1 for loop in loops) >= _MAX_TRIES:
         raise InputError(f"{name}: too many tries", hint="name fewer loops", key="client")
     return loops
 

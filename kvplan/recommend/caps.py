@@ -19,11 +19,11 @@ from kvplan.traffic.distributions import Choice, Choices, Constant
 from kvplan.traffic.sample import sample
 from kvplan.traffic.spec import Traffic, TrafficClass
 
-_MOST_TRUNCATED_FACTOR = 25
+_MAX_TRUNCATED_FACTOR = 25
 """A cap that cuts off more than this many times the limit says nothing about the best one, and is not played."""
 _TINY_SHARE = 1e-4
 """Stands for a limit of 0 where shares are divided by their limits: one request in ten thousand."""
-_MOST_REQUESTS = 2_000_000
+_MAX_REQUESTS = 2_000_000
 """Above this many requests over all points of a curve, each point is played on one seed."""
 
 
@@ -69,7 +69,7 @@ def candidates(drawings: Sequence[Arrivals], window_tokens: int, limits: Constra
         return []
     caps = round_caps(window_tokens)
     shares = [mean_truncated(drawings, cap) for cap in caps]
-    most = max(_MOST_TRUNCATED_FACTOR * limits.max_truncated_share, shares[-1])
+    most = max(_MAX_TRUNCATED_FACTOR * limits.max_truncated_share, shares[-1])
     last = next(place for place, share in enumerate(shares) if share <= shares[-1])
     kept = [cap for place, cap in enumerate(caps) if shares[place] <= most and place <= last]
     return kept or [caps[last]]
@@ -213,7 +213,7 @@ def cap_curve(simulation: Simulation, options: RunOptions) -> tuple[CapPoint, ..
     caps = candidates([drawn], backend.settings.max_model_len, limits)
     if not caps:
         return ()
-    seeds = min(inputs.seeds, TRIAL_SEEDS) if len(drawn) * len(caps) * TRIAL_SEEDS <= _MOST_REQUESTS else 1
+    seeds = min(inputs.seeds, TRIAL_SEEDS) if len(drawn) * len(caps) * TRIAL_SEEDS <= _MAX_REQUESTS else 1
     drawings = [drawn, *(sample(traffic, inputs.seed + turn, scale=inputs.scale) for turn in range(1, seeds))]
     judged = judged_strategy(traffic)
     player = Player(options)

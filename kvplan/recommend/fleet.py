@@ -9,9 +9,9 @@ from kvplan.recommend.player import TRIAL_SEEDS, Player, Setting
 from kvplan.recommend.results import CapPoint, Constraints, Fleet, Played
 from kvplan.traffic.arrivals import Arrivals
 
-MOST_REPLICAS = 256
+MAX_REPLICAS = 256
 """Beyond it the traffic needs larger GPUs, not more of them."""
-_MOST_RUNS = 10
+_MAX_RUNS = 10
 """Numbers of replicas tried before the fewest are known to be few enough; each is a run of the whole traffic."""
 
 Trial = Callable[[int], tuple[Played, bool]]
@@ -59,7 +59,7 @@ def fleet(
 
 def _fewer(now: int, tried: Trial) -> tuple[int | None, Played | None, str]:
     fewest, found = now, None
-    for count in range(now - 1, max(0, now - 1 - _MOST_RUNS), -1):
+    for count in range(now - 1, max(0, now - 1 - _MAX_RUNS), -1):
         figures, is_enough = tried(count)
         if not is_enough:
             break
@@ -70,10 +70,10 @@ def _fewer(now: int, tried: Trial) -> tuple[int | None, Played | None, str]:
 def _more(now: int, figures: Played, tried: Trial, limits: Constraints) -> tuple[int | None, Played, str]:
     """Upwards from the closed form in steps of a quarter, then by halving; ``figures`` are those of ``now``."""
     each = figures.sustainable_per_s / now
-    count = max(now + 1, ceil(figures.offered_per_s / each) if each > 0 else MOST_REPLICAS)
+    count = max(now + 1, ceil(figures.offered_per_s / each) if each > 0 else MAX_REPLICAS)
     low, is_enough = now, False
-    for _ in range(_MOST_RUNS):
-        if count > MOST_REPLICAS:
+    for _ in range(_MAX_RUNS):
+        if count > MAX_REPLICAS:
             break
         figures, is_enough = tried(count)
         if is_enough:

@@ -10,7 +10,7 @@ from kvplan.simulation.backend import Backend
 from kvplan.simulation.results import StrategyResult
 from kvplan.traffic.arrivals import Arrivals
 
-LEAST_FRACTION = 0.05
+MIN_FRACTION = 0.05
 """A smaller share of the pool is not worth a front door."""
 _LOWERED_BY = 0.02
 """Steps in which ``settle`` lowers a fraction that still preempts."""
@@ -140,9 +140,9 @@ def settle(answer: Setting, player: Player) -> tuple[Setting, StrategyResult]:
     """
     while True:
         (final,) = player.play([answer])
-        if not (final.preemptions or final.over_capacity_events) or answer.fraction <= LEAST_FRACTION:
+        if not (final.preemptions or final.over_capacity_events) or answer.fraction <= MIN_FRACTION:
             return answer, final
-        answer = replace(answer, fraction=max(LEAST_FRACTION, round(answer.fraction - _LOWERED_BY, 2)))
+        answer = replace(answer, fraction=max(MIN_FRACTION, round(answer.fraction - _LOWERED_BY, 2)))
 
 
 def played_fractions(answer: Setting, player: Player, blocks: int | None) -> tuple[FractionPoint, ...]:

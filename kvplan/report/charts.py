@@ -9,7 +9,7 @@ from kvplan.recommend.results import CapPoint
 from kvplan.report.numbers import count
 from kvplan.report.over_time import OverTime, ticks, time_unit
 
-_LEAST_SHARE = 1e-4
+_MIN_SHARE = 1e-4
 """Where the scale of shares begins: 0.01 %; what is smaller, nothing included, stands there."""
 
 
@@ -56,13 +56,13 @@ def cap_chart(points: Sequence[CapPoint], chosen: int) -> str:
     low, span = log2(caps[0]), (log2(caps[-1]) - log2(caps[0])) or 1.0
     cut, refused = [point.truncated_share for point in points], [point.played.refused_share for point in points]
     most = max(0.01, *cut, *refused)
-    decades = log10(most / _LEAST_SHARE)
+    decades = log10(most / _MIN_SHARE)
 
     def across(cap: int) -> float:
         return (log2(cap) - low) / span if len(caps) > 1 else 0.5
 
     def up(share: float) -> float:
-        return log10(max(share, _LEAST_SHARE) / _LEAST_SHARE) / decades
+        return log10(max(share, _MIN_SHARE) / _MIN_SHARE) / decades
 
     marks = [(up(share), text) for share, text in _SHARES if share <= most * 1.001]
     labels = [(across(cap), _short(cap)) for cap in caps]

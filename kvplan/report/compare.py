@@ -15,7 +15,7 @@ from kvplan.report.page import BLANK, QUIET, Part, answer, columns, labelled, ne
 from kvplan.report.simulation_text import file_name
 from kvplan.traffic.spec import Traffic
 
-_MOST_ROWS = 40
+_MAX_ROWS = 40
 
 
 def text(comparison: Comparison) -> Iterator[Part]:
@@ -28,7 +28,7 @@ def text(comparison: Comparison) -> Iterator[Part]:
     total = len(comparison.candidates)
     yield paragraph(f"{carriers} of {total} candidates do; {_first(comparison)} first", style=QUIET, indent=0)
     yield BLANK
-    shown = comparison.candidates[:_MOST_ROWS]
+    shown = comparison.candidates[:_MAX_ROWS]
     for model in dict.fromkeys(one.choice.model.id for one in shown):
         rows = [one for one in shown if one.choice.model.id == model]
         if several:

@@ -11,7 +11,7 @@ from kvplan.capacity import Fit
 from kvplan.engines import engine_of, parse_engine
 from kvplan.engines.base import OVER_STATE_BLOCKS, Budget, Finding, Settings
 from kvplan.engines.deployment import EngineVersion
-from kvplan.remedies import MOST_GPUS, Remedy
+from kvplan.remedies import MAX_GPUS, Remedy
 from kvplan.report.model import provenance
 from kvplan.report.numbers import count, format_bytes, ratio
 from kvplan.report.page import (
@@ -44,7 +44,7 @@ def text(fit: Fit, remedies: Sequence[Remedy], command: str) -> Iterator[Part]:
         yield labelled("change", _remedy(remedy), style=ACTION)
     if fit.verdict == "does_not_fit" and not remedies:
         yield labelled(
-            "change", f"none found: no shorter window, fp8 KV or {MOST_GPUS} of these GPUs is enough", style=ACTION
+            "change", f"none found: no shorter window, fp8 KV or {MAX_GPUS} of these GPUs is enough", style=ACTION
         )
     yield BLANK
     if fit.plan.budget is not None:

@@ -15,7 +15,7 @@ from kvplan.traffic.distributions import Choices, Constant
 from kvplan.traffic.on_disk import forget, pieces
 from kvplan.traffic.spec import Traffic, TrafficClass
 
-_MOST_ROWS = 6
+_MAX_ROWS = 6
 """A class whose clients send more different caps gets one row, at their quantile."""
 MAX_TRUNCATED_SHARE = 0.01
 """What a default cap may cut off where the file has no limit."""
@@ -94,7 +94,7 @@ def _cap_choices(entry: TrafficClass | None, sent: TokenCounts, probability: flo
         return [(value or None, share) for value, share in pairs]
     total = sent.counts.total()
     unset_share = sent.counts[0] / total if total else 0.0
-    if len(sent.counts) <= _MOST_ROWS:
+    if len(sent.counts) <= _MAX_ROWS:
         return [(value or None, count / total) for value, count in sorted(sent.counts.items())]
     del sent.counts[0]
     choices: list[tuple[int | None, float]] = [(sent.quantile(probability), 1.0 - unset_share)]

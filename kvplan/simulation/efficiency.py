@@ -26,7 +26,7 @@ _SLOWEST, _FASTEST = 0.02, 1.5
 """Efficiencies beyond these mean another model, GPU or unit of time."""
 _TOLERANCE_SHARE = 1e-5
 """Far below the four digits to which the efficiency is rounded."""
-_MOST_TRIALS = 40
+_MAX_TRIALS = 40
 """Each is a simulation; the search needs about ten."""
 
 
@@ -157,7 +157,7 @@ def _root(too_slow: Callable[[float], float]) -> float:
             key="run",
         )
     stayed = 0
-    for _ in range(_MOST_TRIALS):
+    for _ in range(_MAX_TRIALS):
         middle = low - at_low * (high - low) / (at_high - at_low)
         value = too_slow(1.0 / middle)
         if abs(value) < _TOLERANCE_SHARE or high - low < _TOLERANCE_SHARE * middle:
@@ -186,7 +186,7 @@ def replay(run: MeasuredRun, backend: Backend) -> RequestRows:
             key="max_model_len",
         )
     asked = Requests.uncharged(run.arrival_s, run.prompt_tokens, run.output_tokens, run.output_tokens)
-    door = FrontDoor(replicas=backend.replicas, router=Router.LEAST_RESERVED)
+    door = FrontDoor(replicas=backend.replicas, router=Router.MIN_RESERVED)
     return run_kernel(asked, engine_setup(backend), door, (ClientRule(),)).rows
 
 

@@ -79,7 +79,7 @@ def apply_strategy(
             max_queued_tokens=queued_tokens,
             retry_after=RetryAfter(seconds=answer.seconds, jitter_share=answer.jitter_share),
             replicas=backend.replicas,
-            router=Router.LEAST_RESERVED if deployment.router == "least_reserved" else Router.ROUND_ROBIN,
+            router=Router.MIN_RESERVED if deployment.router == "least_reserved" else Router.ROUND_ROBIN,
         ),
     )
 

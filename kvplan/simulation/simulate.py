@@ -27,7 +27,7 @@ from kvplan.traffic.spec import Traffic, TrafficClass
 
 DEFAULT_SEEDS = 10
 """With ten the 95 % interval is 2.26 standard errors wide on each side, against 1.96 with many."""
-MOST_SEEDS = 10_000
+MAX_SEEDS = 10_000
 BAND_SEEDS = 3
 """Seeds on which the judged strategy is also played at either end of the band of the step time."""
 
@@ -182,8 +182,8 @@ def seed_numbers(traffic: Traffic, options: RunOptions) -> tuple[int, int]:
         raise InputError(f"a seed of {first} is below zero", hint="--seed 0 or more", key="seed")
     if count < 1:
         raise InputError("at least one seed is needed", hint="--seeds 1 or more", key="seeds")
-    if count > MOST_SEEDS:
-        raise InputError(f"{count:,} seeds are more than {MOST_SEEDS:,}", hint="10 are enough for most", key="seeds")
+    if count > MAX_SEEDS:
+        raise InputError(f"{count:,} seeds are more than {MAX_SEEDS:,}", hint="10 are enough for most", key="seeds")
     return first, count
 
 

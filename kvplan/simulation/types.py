@@ -32,11 +32,11 @@ class Outcome(IntEnum):
 
 
 class Router(IntEnum):
-    """Which replica an attempt is sent to. ``ROUND_ROBIN``: the next; ``LEAST_RESERVED``: the one with the least
+    """Which replica an attempt is sent to. ``ROUND_ROBIN``: the next; ``MIN_RESERVED``: the one with the least
     reserved, then the fewest requests inside, then the first."""
 
     ROUND_ROBIN = 0
-    LEAST_RESERVED = 1
+    MIN_RESERVED = 1
 
 
 @dataclass(frozen=True, kw_only=True)

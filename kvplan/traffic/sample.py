@@ -19,7 +19,7 @@ from kvplan.traffic.spec import Traffic, TrafficClass
 if TYPE_CHECKING:
     from kvplan.traffic.traces.arrays import Trace
 
-MOST_REQUESTS = 50_000_000
+MAX_REQUESTS = 50_000_000
 """The most that a run may draw; more would not fit into memory."""
 ENOUGH_REQUESTS = 10_000
 """Enough to know a share of 1 % to within 0.2 %. One short run has too few requests to judge long answers."""
@@ -59,9 +59,9 @@ def sample(traffic: Traffic, seed: int, *, scale: float = 1.0) -> Arrivals:
     if traffic.duration_s is not None:
         grown = (traffic.ramp.start + traffic.ramp.end) / 2 if traffic.ramp is not None else 1.0
         expected = sum(entry.rate_per_s for entry in traffic.classes) * traffic.duration_s * scale * grown
-        if expected > MOST_REQUESTS:
+        if expected > MAX_REQUESTS:
             raise InputError(
-                f"this run has about {expected:,.0f} requests, more than {MOST_REQUESTS:,}",
+                f"this run has about {expected:,.0f} requests, more than {MAX_REQUESTS:,}",
                 hint="a shorter duration gives the same shares",
                 file=traffic.file,
                 key="traffic.duration",

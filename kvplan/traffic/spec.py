@@ -36,7 +36,7 @@ class StepCost:
         return StepCost(**{name: value * factor for name, value in vars(self).items()})
 
 
-MOST_REPLICAS = 10_000
+MAX_REPLICAS = 10_000
 """Each has a ledger and an engine in the simulation; more is a slip of the keyboard."""
 
 

@@ -40,7 +40,7 @@ PLAIN = 20_000
 ROUNDS = 3
 STEPPED = 2_000
 ONCE = 300
-MOST_BYTES = 400 * 2**20
+MAX_BYTES = 400 * 2**20
 BLOCKS = 26_569
 SETUP = EngineSetup(
     blocks=BLOCKS,
@@ -174,7 +174,7 @@ def test_a_million_requests(benchmark: BenchmarkFixture) -> None:
         compare(benchmark, "simulation, not compiled", rival, "µs a request", each_us["uncompiled"], each_us[name])
     show_profile()
     benchmark.extra_info.update(figures)
-    assert figures["peak_bytes"] <= MOST_BYTES
+    assert figures["peak_bytes"] <= MAX_BYTES
     medians = {name: statistics.median(values) for name, values in each_us.items()}
     assert medians["compiled"] < medians["SimPy ledger"] < medians["stepped"]
 

@@ -15,7 +15,7 @@ from kvplan.errors import KvplanError
 from kvplan.simulation.simulate import simulate
 from kvplan.traffic.file.template import TEMPLATE
 from kvplan.traffic.load import parse_traffic
-from kvplan.traffic.sample import MOST_REQUESTS
+from kvplan.traffic.sample import MAX_REQUESTS
 from tests.fuzz import CORPUS, ODD_YAML, answer, bounded
 
 SMALL: dict[str, Any] = {
@@ -132,7 +132,7 @@ def test_a_file_with_other_values_is_simulated_or_refused(
     except KvplanError:
         return
     expected = sum(entry.rate_per_s for entry in traffic.classes) * (traffic.duration_s or 0.0)
-    if 5_000 < expected < MOST_REQUESTS:
+    if 5_000 < expected < MAX_REQUESTS:
         return  # simulated as it stands, but not within a unit test
     code, out, _ = answer(
         ["simulate", str(path), "--seeds", "1", "--workers", "1", "--format", "json"], capsys, json=True

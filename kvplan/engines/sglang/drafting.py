@@ -16,7 +16,7 @@ from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import IndexKeys, KvTypes, LatentAttention, RecurrentLayer
 from kvplan.model import ModelSpec
 
-MOST_SEQUENCES = 48
+MAX_SEQUENCES = 48
 """Concurrent requests by default, over all replicas, with speculative decoding."""
 _FIRST_WIDENED: Release = (0, 5, 16)
 """The first release whose rule for a draft's share of the pool was read."""

@@ -7,7 +7,7 @@ from kvplan.engines.base import Budget, Finding, Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.drafting import Drafter, counted
 from kvplan.engines.sglang.classes import CHECKED_RELEASE
-from kvplan.engines.sglang.drafting import MOST_SEQUENCES
+from kvplan.engines.sglang.drafting import MAX_SEQUENCES
 from kvplan.engines.sglang.pools import Stage, smallest_fraction, window_pool_tokens
 from kvplan.model import ModelSpec
 from kvplan.units import format_bytes
@@ -44,7 +44,7 @@ def option_findings(deployment: Deployment, settings: Settings, drafter: Drafter
         yield Finding(
             code="tokens-guessed-ahead",
             severity="info",
-            message=f"{counted(drafter.tokens, 'token')} drafted per step: {widened}at most {MOST_SEQUENCES} requests "
+            message=f"{counted(drafter.tokens, 'token')} drafted per step: {widened}at most {MAX_SEQUENCES} requests "
             "run at once by default",
             hint="--max-num-seqs",
         )

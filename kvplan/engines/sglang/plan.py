@@ -12,7 +12,7 @@ from kvplan.engines.engine import ADAPTERS
 from kvplan.engines.ranks import CacheSizes, cache_sizes, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.sglang.budget import rank_budget, with_states
 from kvplan.engines.sglang.classes import has_window_pool
-from kvplan.engines.sglang.drafting import MOST_SEQUENCES, drafter_of, with_draft
+from kvplan.engines.sglang.drafting import MAX_SEQUENCES, drafter_of, with_draft
 from kvplan.engines.sglang.findings import host_findings, memory_findings, option_findings, parallel_findings
 from kvplan.engines.sglang.pools import (
     STATE_POOL_RATIO,
@@ -120,8 +120,8 @@ def _settings(model: ModelSpec, deployment: Deployment, stage: Stage) -> Setting
     data parallelism divides the prefill chunk.
     """
     window, tokens = window_of(model, deployment), stage.tokens
-    most = max(1, MOST_SEQUENCES // deployment.data_parallel) if deployment.speculative_tokens else 4096
-    sequences = deployment.max_num_seqs or min(max(512 * tokens // window, 2048), most)
+    limit = max(1, MAX_SEQUENCES // deployment.data_parallel) if deployment.speculative_tokens else 4096
+    sequences = deployment.max_num_seqs or min(max(512 * tokens // window, 2048), limit)
     sequences = max(1, min(sequences, tokens // 2))
     if stage.pools.state_slots:
         sequences = max(1, min(sequences, stage.pools.state_slots // states_per_request(model, deployment)))

@@ -74,14 +74,14 @@ def _sequence_findings(
             hint=f"--max-num-seqs {blocks}",
         )
         return
-    usable, least = blocks - layout.reserved_blocks, layout.request_blocks(1)
-    if usable >= least and usable // least < settings.max_num_seqs:
+    usable, shortest = blocks - layout.reserved_blocks, layout.request_blocks(1)
+    if usable >= shortest and usable // shortest < settings.max_num_seqs:
         yield Finding(
             code="max-num-seqs-above-pool",
             severity="info",
-            message=f"the shortest request takes {least:,} of {usable:,} usable blocks, so at most "
-            f"{usable // least:,} can run; max_num_seqs is {settings.max_num_seqs:,}",
-            hint=f"--max-num-seqs {usable // least}",
+            message=f"the shortest request takes {shortest:,} of {usable:,} usable blocks, so at most "
+            f"{usable // shortest:,} can run; max_num_seqs is {settings.max_num_seqs:,}",
+            hint=f"--max-num-seqs {usable // shortest}",
         )
 
 

@@ -200,7 +200,7 @@ class RampShape(Section):
     end: Positive = 1.0
 
 
-_MOST_PERIODS = 1_000_000
+_MAX_PERIODS = 1_000_000
 """A rate that changes more often in one run has a curve that is too long to draw."""
 
 
@@ -228,7 +228,7 @@ class TrafficShape(Section):
             return self
         for index, entry in enumerate(self.classes):
             period_s = None if entry.arrivals is None else _period_s(entry.arrivals.given)
-            if period_s is not None and self.duration / period_s > _MOST_PERIODS:
+            if period_s is not None and self.duration / period_s > _MAX_PERIODS:
                 raise InvalidValueError(
                     f"{self.duration / period_s:,.0f} periods in one run are too many to draw",
                     hint="make the periods longer or the duration shorter",

@@ -22,7 +22,7 @@ from kvplan.traffic.file.fields import (
     Text,
     as_invalid_value,
 )
-from kvplan.traffic.spec import MOST_REPLICAS, KvPool, PlannedDeployment, StepCost
+from kvplan.traffic.spec import MAX_REPLICAS, KvPool, PlannedDeployment, StepCost
 
 
 class PoolShape(Section):
@@ -61,7 +61,7 @@ class OwnShape(Section):
     """What the file says of a deployment besides the options of an engine."""
 
     calibration: File | None = None
-    replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
+    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
     router: Literal["round_robin", "least_reserved"] = "round_robin"
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     long_prefill_token_threshold: CountOrZero = 0

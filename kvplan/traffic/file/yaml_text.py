@@ -14,7 +14,7 @@ from kvplan.errors import InputError
 from kvplan.files import read_small_text
 
 LARGEST_FILE_BYTES = 4 * 2**20
-MOST_VALUES = 200_000
+MAX_VALUES = 200_000
 """Nested aliases can expand a few lines to more than memory holds; a file written by people has hundreds of values."""
 _HOW = "kvplan init writes a file to start from; kvplan explain traffic lists every key"
 KeyPath = tuple[str | int, ...]
@@ -42,7 +42,7 @@ for _tag, _pattern, _first in _CORE_SCHEMA:
 
 def read_text(path: Path) -> str:
     """The text of a traffic file. Raises InputError for a folder, a missing or unreadable file, or a large one."""
-    return read_small_text(path, hint="kvplan init writes a traffic file that runs", most_bytes=LARGEST_FILE_BYTES)
+    return read_small_text(path, hint="kvplan init writes a traffic file that runs", max_bytes=LARGEST_FILE_BYTES)
 
 
 def parse_mapping(text: str, file: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
@@ -109,8 +109,8 @@ def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, lines: dict[KeyP
 
 
 def _place(lines: dict[KeyPath, int], path: KeyPath, node: yaml.Node, file: str) -> None:
-    if len(lines) == MOST_VALUES:
-        raise _wrong(f"more than {MOST_VALUES:,} values, too many for a traffic file", node, file)
+    if len(lines) == MAX_VALUES:
+        raise _wrong(f"more than {MAX_VALUES:,} values, too many for a traffic file", node, file)
     lines[path] = node.start_mark.line + 1
 
 

@@ -13,7 +13,7 @@ from kvplan.traffic.arrival_processes import ArrivalProcess, Gamma, Poisson, Rec
 PERCENTS = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 WINDOWS_S = (1, 10, 60, 300)
 _WIDTHS_S = (1, 10, 60, 300, 3600, 86_400)
-_MOST_BINS = 2**21
+_MAX_BINS = 2**21
 """16 MB; at a second each, 24 days."""
 _FEWEST_WINDOWS = 10
 """With fewer the variance says little."""
@@ -22,7 +22,7 @@ _POISSON_CV = (0.9, 1.15)
 _CV = (0.02, 50.0)
 """What a traffic file may state."""
 _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
-_MOST_STEPS = 1800
+_MAX_STEPS = 1800
 """The most counts that a traffic file is written with."""
 _SIGNAL = 5.0
 """The dispersion from which counts are kept as a varying rate: chance alone gives 1, and counts drawn again around that
@@ -116,7 +116,7 @@ class Stamps:
         """Adds bins up to that of ``second``, widening them where they would be too many; returns its place."""
         low = min(self._origin, second)
         reach = max(self._origin + len(self._bins) * _WIDTHS_S[self._width], second + 1) - low
-        while reach > _MOST_BINS * _WIDTHS_S[self._width] and self._width + 1 < len(_WIDTHS_S):
+        while reach > _MAX_BINS * _WIDTHS_S[self._width] and self._width + 1 < len(_WIDTHS_S):
             self._widen()
         width = _WIDTHS_S[self._width]
         if second < self._origin:
@@ -125,7 +125,7 @@ class Stamps:
             self._origin -= added * width
         place = (second - self._origin) // width
         if place >= len(self._bins):
-            grown = max(place + 1, min(2 * len(self._bins), _MOST_BINS))
+            grown = max(place + 1, min(2 * len(self._bins), _MAX_BINS))
             self._bins.frombytes(bytes((grown - len(self._bins)) * self._bins.itemsize))
         return place
 
@@ -196,7 +196,7 @@ def fitted_arrivals(stamps: Stamps, *, like: Stamps | None = None) -> ArrivalPro
     """
     whole = like or stamps
     for step_s in _STEPS_S:
-        if whole.span_s / step_s > _MOST_STEPS:
+        if whole.span_s / step_s > _MAX_STEPS:
             continue
         counts = stamps.counts(step_s, whole)
         if counts and dispersion(counts) >= _SIGNAL:
