@@ -162,6 +162,13 @@ CONFIGS: dict[str, tuple[str, int]] = {  # tests/test_hf_config.py has every ref
 }
 
 
+def test_a_file_beside_the_missing_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "traffic.yaml").write_text("", encoding="utf-8")
+    _fails(
+        ["simulate", "traffic.yml"], 3, capsys, "there is no traffic file 'traffic.yml'", "did you mean traffic.yaml?"
+    )
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configs(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text, code = CONFIGS[name]

@@ -12,7 +12,7 @@ from kvplan.traffic.spec import PlannedDeployment, Traffic
 from kvplan.units import GIB
 
 COLUMNS = (
-    "refused: at least once; KV: mean share in use; p50 s, p99 s: first attempt to last token; bound/s: sustainable "
+    "refused: at least once; KV: mean use; p50 s, p99 s: first attempt to last token; bound/s: sustainable "
     "requests/s; ±: 95% interval"
 )
 """What is not obvious of the headings; ``kvplan explain simulation`` tells all."""

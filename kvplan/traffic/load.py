@@ -57,7 +57,8 @@ def _find(reference: str, profiles_folder: str | Path | None) -> Path:
     if bundled is not None:
         return bundled
     names = list_names("traffic", extra_folder=profiles_folder)
-    near = get_close_matches(reference, names, 3, 0.5)
+    beside = (str(each) for each in path.parent.glob("*.y*ml"))
+    near = get_close_matches(reference, [*names, *beside], 3, 0.5)
     raise InputError(
         f"there is no traffic file {reference!r}, and no bundled mix of that name",
         hint=f"did you mean {', '.join(near)}?"
