@@ -34,26 +34,26 @@ Row = GpuProfile | ClientProfile | BundledModel | EngineRow | TrafficRow
 class Listing:
     """The rows of one catalogue whose name or alias contains ``search``, out of ``known`` rows."""
 
-    sort: str
+    catalogue: str
     search: str
     known: int
     rows: tuple[Row, ...]
 
 
-def listing(sort: str, search: str = "", *, folder: Path | None = None) -> Listing:
-    """The rows of the catalogue ``sort`` in which every word of ``search`` is part of the name or of an alias; where no
-    GPU matches, the slice of one that ``search`` names (a vGPU type, a Mac by its memory)."""
-    if sort == "engines":
+def listing(catalogue: str, search: str = "", *, folder: Path | None = None) -> Listing:
+    """The rows of a ``catalogue`` in which every word of ``search`` is part of the name or of an alias; where no GPU
+    matches, the slice of one that ``search`` names (a vGPU type, a Mac by its memory)."""
+    if catalogue == "engines":
         rows = _engines()
     else:
-        names = list_names(sort, extra_folder=folder)
-        rows = tuple(row for name in names if (row := _row(sort, name, folder)) is not None)
+        names = list_names(catalogue, extra_folder=folder)
+        rows = tuple(row for name in names if (row := _row(catalogue, name, folder)) is not None)
     words = plain_name(search).split("-") if search else []
     found = tuple(row for row in rows if all(any(word in name for name in _names(row)) for word in words))
-    if not found and sort == "gpus":
+    if not found and catalogue == "gpus":
         with suppress(InputError):
             found = (load_gpu(search, extra_folder=folder),)
-    return Listing(sort=sort, search=search, known=len(rows), rows=found)
+    return Listing(catalogue=catalogue, search=search, known=len(rows), rows=found)
 
 
 def _names(row: Row) -> tuple[str, ...]:
@@ -63,13 +63,13 @@ def _names(row: Row) -> tuple[str, ...]:
     return tuple(plain_name(each) for each in (name, *aliases))
 
 
-def _row(sort: str, name: str, folder: Path | None) -> Row | None:
+def _row(catalogue: str, name: str, folder: Path | None) -> Row | None:
     """The row of a listed name; None for a file whose name cannot be looked up."""
-    if sort == "gpus":
+    if catalogue == "gpus":
         return load_gpu(name, extra_folder=folder)
-    if sort == "clients":
+    if catalogue == "clients":
         return load_client(name, extra_folder=folder)
-    if sort == "models":
+    if catalogue == "models":
         return load_model_facts(name, extra_folder=folder)
     path = traffic_path(name, extra_folder=folder)
     return None if path is None else TrafficRow(name=name, summary=_opening(path))

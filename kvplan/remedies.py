@@ -29,7 +29,7 @@ class Remedy:
 
 
 def smallest_changes(failed: Fit) -> tuple[Remedy, ...]:
-    """At most one change of each sort that makes ``failed`` fit.
+    """At most one change of each kind that makes ``failed`` fit.
 
     Tried in this order: a shorter window (the longest that fits, if that is at least a sixteenth of the one asked for);
     a share of memory that is free when the engine starts; KV in fp8; fewer sequences (as many as blocks, or 256); steps

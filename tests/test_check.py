@@ -9,7 +9,7 @@ import pytest
 from kvplan.check import check
 from kvplan.check.against import changes, figures, read_baseline, settings
 from kvplan.check.judge import judge_limits, verdict
-from kvplan.check.measures import MEASURES, over_seeds
+from kvplan.check.measures import MEASURES, combine_seeds
 from kvplan.check.plan_and_play import measure
 from kvplan.check.results import Change, Check, LimitResult, Measured, Reading
 from kvplan.cli.options import parse_prices
@@ -164,7 +164,7 @@ def test_one_seed_says_that_it_has_no_interval() -> None:
     (limit,) = found.limits
     assert (limit.certainty, limit.passed) == ("one_seed", True)
     assert "one seed gives no interval" in message(limit)
-    assert over_seeds([0.25], "mean", "max") == Reading(value=0.25, how="of 1 seed")
+    assert combine_seeds([0.25], "mean", "max") == Reading(value=0.25, how="of 1 seed")
 
 
 def test_requests_that_can_never_fit_count_as_refused() -> None:

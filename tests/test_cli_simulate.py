@@ -12,7 +12,7 @@ import pytest
 
 from kvplan.admission import DEFAULT_STRATEGIES
 from kvplan.cli import main
-from kvplan.cli.files import whole
+from kvplan.cli.files import atomic
 from kvplan.report.over_time import BARS
 from tests.golden_files import check_golden
 from tests.small_pool import small_pool
@@ -203,7 +203,7 @@ def test_the_picture(kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Pa
 
 
 def _interrupted(place: Path) -> None:
-    with whole(place) as part:
+    with atomic(place) as part:
         part.write_text("half", encoding="utf-8")
         raise KeyboardInterrupt
 
@@ -214,7 +214,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         _interrupted(place)
     assert [(file.name, file.read_text()) for file in tmp_path.glob("*kept*")] == [("kept.csv", "old")]
-    with whole(place) as part:
+    with atomic(place) as part:
         part.write_text("new", encoding="utf-8")
     assert [(file.name, file.read_text()) for file in tmp_path.glob("*kept*")] == [("kept.csv", "new")]
 

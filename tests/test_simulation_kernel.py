@@ -329,7 +329,7 @@ def test_a_compilation_is_announced(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     pytest.importorskip("numba")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     said: list[str] = []
-    assert not numba_kernel.is_kept()
+    assert not numba_kernel.is_cached()
     numba_kernel.compiled_event_loop(said.append)
     assert len(said) == 1
     assert "compiling" in said[0]

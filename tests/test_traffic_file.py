@@ -16,7 +16,7 @@ from kvplan.simulation.deployment import plan_deployment
 from kvplan.traffic.arrival_processes import Diurnal, Gamma, OnOff, Poisson, Ramp, Recorded
 from kvplan.traffic.distributions import Choice, Choices, Constant, Lognormal, Quantiles
 from kvplan.traffic.file.deployment import DeploymentShape, OwnShape
-from kvplan.traffic.file.template import TEMPLATE, written_for
+from kvplan.traffic.file.template import TEMPLATE, template_for
 from kvplan.traffic.load import load_traffic, parse_traffic
 from kvplan.traffic.prefixes import SharedPrefix
 from kvplan.traffic.spec import KvPool, Limit, RetryAfter, StepCost, Traffic
@@ -451,13 +451,13 @@ def test_periods_too_short_to_draw_are_refused() -> None:
 
 def test_the_template_is_written_for_ranks_and_a_window() -> None:
     deployment = parse_traffic(
-        written_for(
+        template_for(
             "meta-llama/Llama-3.1-70B-Instruct", "h200", None, tensor_parallel=4, max_model_len="16k", offline=True
         ),
         file="x",
     ).deployment
     assert (deployment.tensor_parallel, deployment.max_model_len) == (4, 16_000)
-    alone = parse_traffic(written_for(None, None, None, tensor_parallel=2, offline=True), file="x").deployment
+    alone = parse_traffic(template_for(None, None, None, tensor_parallel=2, offline=True), file="x").deployment
     assert (alone.tensor_parallel, alone.gpu_name, alone.max_model_len) == (2, "h100", 32_768)
 
 
@@ -475,7 +475,7 @@ def test_the_template_is_written_for_ranks_and_a_window() -> None:
 def test_the_template_is_written_for_a_model_a_gpu_and_an_engine(
     given: tuple[str | None, ...], found: tuple[object, ...]
 ) -> None:
-    text = written_for(*given, offline=True)
+    text = template_for(*given, offline=True)
     traffic, deployment = parse_traffic(text, file="x"), parse_traffic(text, file="x").deployment
     assert found == (
         traffic.model,
@@ -492,7 +492,7 @@ def test_the_template_is_written_for_a_model_a_gpu_and_an_engine(
 def test_a_template_for_an_unknown_gpu_or_engine_is_refused() -> None:
     for given, word in (((None, "h1000", None), "h1000"), ((None, None, "trition"), "trition")):
         with pytest.raises(InputError, match=word):
-            written_for(*given, offline=True)
+            template_for(*given, offline=True)
 
 
 def test_a_model_of_any_name_is_quoted_where_yaml_needs_it(tmp_path: Path) -> None:
@@ -500,5 +500,5 @@ def test_a_model_of_any_name_is_quoted_where_yaml_needs_it(tmp_path: Path) -> No
     folder.mkdir()
     config = LLAMA_CONFIG | {"num_hidden_layers": 2, "max_position_embeddings": 4096}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    traffic = parse_traffic(written_for(str(folder), "l4", None, offline=True), file="x")
+    traffic = parse_traffic(template_for(str(folder), "l4", None, offline=True), file="x")
     assert (traffic.model, traffic.deployment.max_model_len) == (str(folder), 4096)

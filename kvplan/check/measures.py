@@ -93,16 +93,16 @@ def read_seeds(
     known = [value for value in values if value is not None]
     if not known:
         return Reading(value=None, detail="nothing to measure: no such request was completed")
-    reading = over_seeds(known, measure.over_seeds, bound)
+    reading = combine_seeds(known, measure.over_seeds, bound)
     if len(strategy.seeds) > 1 or measure.over_seeds == "worst" or not is_random(simulation.traffic):
         return reading
     return replace(reading, one_seed=True)
 
 
-def over_seeds(values: Sequence[float], how: Literal["mean", "worst"], bound: Bound) -> Reading:
+def combine_seeds(values: Sequence[float], how: Literal["mean", "worst"], bound: Bound) -> Reading:
     """The mean with its interval, or the worst value for this kind of bound.
 
-    >>> over_seeds([0, 3, 1], "worst", "max").value
+    >>> combine_seeds([0, 3, 1], "worst", "max").value
     3
     """
     number = len(values)

@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:  # a reader that has seen enough of a help text
-        from kvplan.cli.output import point_at_nothing
+        from kvplan.cli.output import discard_output
 
-        point_at_nothing(sys.stdout, sys.stderr)
+        discard_output(sys.stdout, sys.stderr)
         code = 0
     except KvplanError as error:
         from kvplan.cli.failures import report_error

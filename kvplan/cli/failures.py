@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from kvplan.cli.output import point_at_nothing, quietly, remark, talk, unwritable, write_data
+from kvplan.cli.output import discard_output, quietly, remark, talk, unwritable, write_data
 from kvplan.errors import InputError, KvplanError
 
 BUG = 70
@@ -38,7 +38,7 @@ def report_refused(error: OSError, arguments: Sequence[str]) -> int:
     """Report what the operating system refuses: a path that cannot even be looked up (a name too long, a folder that
     may not be entered), or more output (a full disk). Anything else is a bug."""
     if error.errno == ENOSPC and error.filename is None:  # Typer's own, while it prints a help text
-        point_at_nothing(sys.stdout)
+        discard_output(sys.stdout)
         return report_error(unwritable(error), arguments)
     if not isinstance(error.filename, str):
         return report_bug(error, arguments)

@@ -9,7 +9,7 @@ from kvplan.errors import InputError
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic(path: Path) -> Iterator[Path]:
     """The path to write to; what was written moves to ``path`` when all went well, and vanishes otherwise.
 
     A device or a pipe is written to directly. What the operating system refuses is an InputError.

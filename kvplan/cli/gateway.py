@@ -17,7 +17,7 @@ NEEDS_ARGUMENTS = True
 EXAMPLE = "kvplan gateway --upstream http://127.0.0.1:8000 --traffic traffic.yaml"
 
 
-def _told(group: str, name: str, metavar: str, help: str) -> Grouped:
+def _shown(group: str, name: str, metavar: str, help: str) -> Grouped:
     """A rarer option that shows its default."""
     return grouped(group, name, metavar=metavar, show_default=True, help=help)
 
@@ -33,7 +33,7 @@ def run(
     port: Annotated[int, typer.Option("--port", metavar="N", help="Port to listen on.")] = 8080,
     server: Annotated[
         Literal["uvicorn", "granian"],
-        _told(SERVER, "--server", "NAME", "uvicorn, or granian (refuses chunked bodies: 411)."),
+        _shown(SERVER, "--server", "NAME", "uvicorn, or granian (refuses chunked bodies: 411)."),
     ] = "uvicorn",
     ledger: Annotated[
         str | None,
@@ -41,10 +41,10 @@ def run(
     ] = None,
     ledger_down: Annotated[
         Literal["refuse", "admit-local"],
-        _told(LEDGER, "--ledger-down", "POLICY", "While Redis is down, refuse or admit-local."),
+        _shown(LEDGER, "--ledger-down", "POLICY", "While Redis is down, refuse or admit-local."),
     ] = "refuse",
     ledger_lease: Annotated[
-        str, _told(LEDGER, "--ledger-lease", "TIME", "A killed gateway's reservations expire after this.")
+        str, _shown(LEDGER, "--ledger-lease", "TIME", "A killed gateway's reservations expire after this.")
     ] = "10s",
     count: Annotated[
         bool, grouped(COUNTS, "--count/--no-count", help="Shrink reservations to the engine's own counts.")
@@ -58,22 +58,22 @@ def run(
     video_tokens: Annotated[
         int | None, grouped(COUNTS, "--video-tokens", metavar="N", help="The engine's maximum per video.")
     ] = None,
-    body_limit: Annotated[str, _told(SERVER, "--body-limit", "BYTES", "Refuse larger request bodies.")] = "32MiB",
+    body_limit: Annotated[str, _shown(SERVER, "--body-limit", "BYTES", "Refuse larger request bodies.")] = "32MiB",
     body_memory: Annotated[
-        str, _told(SERVER, "--body-memory", "BYTES", "Limit of all bodies held at once.")
+        str, _shown(SERVER, "--body-memory", "BYTES", "Limit of all bodies held at once.")
     ] = "256MiB",
     too_long_status: Annotated[
-        int, _told(SERVER, "--too-long-status", "N", "For what can never fit: 400 or 413.")
+        int, _shown(SERVER, "--too-long-status", "N", "For what can never fit: 400 or 413.")
     ] = 400,
     engine_aborts: Annotated[
         Literal["all", "streams", "nothing"],
-        _told(
+        _shown(
             SERVER, "--engine-aborts", "WHAT", "What the engine stops when its client leaves: all, streams, nothing."
         ),
     ] = "all",
-    grace: Annotated[str, _told(SERVER, "--grace", "TIME", "How long running requests may take to finish.")] = "30s",
+    grace: Annotated[str, _shown(SERVER, "--grace", "TIME", "How long running requests may take to finish.")] = "30s",
     upstream_timeout: Annotated[
-        str, _told(SERVER, "--upstream-timeout", "TIME", "Give up on an engine that is silent for this long.")
+        str, _shown(SERVER, "--upstream-timeout", "TIME", "Give up on an engine that is silent for this long.")
     ] = "10m",
     trust_plan: Annotated[
         bool, typer.Option("--trust-plan", help="Start even if the pool is smaller or unreported.")
@@ -82,7 +82,7 @@ def run(
     default_max_tokens: options.DefaultMaxTokens = None,
     set_keys: options.Set = None,
     demo: Annotated[bool, typer.Option("--demo", help="Demonstrate it with made-up engines and clients.")] = False,
-    demo_time: Annotated[str, _told(DEMO, "--demo-time", "TIME", "How long the demo runs.")] = "30s",
+    demo_time: Annotated[str, _shown(DEMO, "--demo-time", "TIME", "How long the demo runs.")] = "30s",
     offline: options.Offline = False,
     profiles: options.Profiles = None,
 ) -> int:

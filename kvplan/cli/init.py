@@ -25,10 +25,10 @@ def run(
     profiles: options.Profiles = None,
 ) -> int:
     """Write a commented traffic file that runs as it stands."""
-    from kvplan.traffic.file.template import written_for
+    from kvplan.traffic.file.template import template_for
 
     asked = {"gpu": None, "engine": None, **asked}
-    text = written_for(model, **asked, offline=offline, profiles_folder=options.profiles_folder(profiles))
+    text = template_for(model, **asked, offline=offline, profiles_folder=options.profiles_folder(profiles))
     if output is not None:
         write_file(output, text, force=force)
         talk(f"next: kvplan simulate {output}")

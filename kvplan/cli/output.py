@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from kvplan.cli.files import check_free, whole
+from kvplan.cli.files import atomic, check_free
 from kvplan.errors import InputError
 from kvplan.report import report
 
@@ -33,7 +33,7 @@ def quietly(stream: TextIO | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        point_at_nothing(target)
+        discard_output(target)
         if not isinstance(error, BrokenPipeError) and target is not sys.stderr:
             raise unwritable(error) from error
 
@@ -45,7 +45,7 @@ def unwritable(error: OSError) -> InputError:
     )
 
 
-def point_at_nothing(*streams: TextIO) -> None:
+def discard_output(*streams: TextIO) -> None:
     """Discard what ``streams`` still hold and all that follows."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
@@ -90,14 +90,14 @@ def remark(severity: str, message: str, hint: str | None) -> None:
 def write_file(path: Path, text: str, *, force: bool) -> None:
     """Write ``text`` to ``path``; InputError if it exists and ``force`` was not given."""
     check_free(path, force=force)
-    with whole(path) as part:
+    with atomic(path) as part:
         part.write_text(text, encoding="utf-8")
     talk(f"wrote {path}")
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write ``lines`` to ``path``, which was checked to be free before the work began."""
-    with whole(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+    with atomic(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         file.writelines(lines)
     talk(f"wrote {path}")
 

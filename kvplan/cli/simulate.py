@@ -9,7 +9,7 @@ import typer
 
 from kvplan.cli import options
 from kvplan.cli.deployment_options import takes_deployment
-from kvplan.cli.files import check_free, whole
+from kvplan.cli.files import atomic, check_free
 from kvplan.cli.output import encodable, progress_bar, show, show_report, talk, terminal_width, write_lines
 from kvplan.errors import InputError
 
@@ -125,7 +125,7 @@ def _draw(
     if plot is not None:
         from kvplan.report.plot import draw
 
-        with whole(plot) as part:
+        with atomic(plot) as part:
             draw(result, caps, part, kind=plot.suffix.lower())
         talk(f"wrote {plot}")
     if report is not None:

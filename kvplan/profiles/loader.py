@@ -17,7 +17,7 @@ from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 
 Profile = TypeVar("Profile", GpuProfile, ClientProfile, BundledModel)
 
-SORTS = ("gpus", "engines", "models", "clients", "traffic")
+CATALOGUES = ("gpus", "engines", "models", "clients", "traffic")
 ALIASES_FILE = "aliases.json"
 NESTED_IN = " > "
 """Between the names of nested retry loops, the outermost first."""
@@ -107,27 +107,27 @@ def traffic_path(name: str, *, extra_folder: str | Path | None = None) -> Path |
     return next((path for path in paths if _is_file(path)), None)
 
 
-def list_names(sort: str, *, extra_folder: str | Path | None = None) -> tuple[str, ...]:
+def list_names(catalogue: str, *, extra_folder: str | Path | None = None) -> tuple[str, ...]:
     """The names in a catalogue, sorted; a model's is its Hub id."""
-    if sort not in SORTS:
-        raise InputError(f"there is no catalogue {sort!r}", hint=f"catalogues: {', '.join(SORTS)}")
-    names = {file.stem for folder in profile_folders(extra_folder) for file in _files(folder, sort)}
-    if sort == "models":
+    if catalogue not in CATALOGUES:
+        raise InputError(f"there is no catalogue {catalogue!r}", hint=f"catalogues: {', '.join(CATALOGUES)}")
+    names = {file.stem for folder in profile_folders(extra_folder) for file in _files(folder, catalogue)}
+    if catalogue == "models":
         names = {name.replace("--", "/", 1) for name in names}
     return tuple(sorted(names, key=str.lower))
 
 
-def nearest_names(sort: str, name: str, *, extra_folder: str | Path | None = None) -> tuple[str, ...]:
+def nearest_names(catalogue: str, name: str, *, extra_folder: str | Path | None = None) -> tuple[str, ...]:
     """At most five names of a catalogue that resemble ``name``, or that have an alias that does."""
-    names = {known.lower(): known for known in list_names(sort, extra_folder=extra_folder)}
-    short = {known.rpartition("/")[2]: known for known in names} if sort == "models" else {}
+    names = {known.lower(): known for known in list_names(catalogue, extra_folder=extra_folder)}
+    short = {known.rpartition("/")[2]: known for known in names} if catalogue == "models" else {}
     wanted = name.lower()
     near = get_close_matches(wanted, list(names), 5, 0.5)
     near += [short[found] for found in get_close_matches(wanted.rpartition("/")[2], list(short), 5, 0.6)]
-    if sort == "gpus":
+    if catalogue == "gpus":
         known_as: dict[str, str] = {}
         for folder in profile_folders(extra_folder):
-            known_as = {**_aliases(folder, sort), **known_as}
+            known_as = {**_aliases(folder, catalogue), **known_as}
         near = [known_as[found].lower() for found in get_close_matches(wanted, list(known_as), 5, 0.7)] + near
     inside = [known for known in names if wanted and wanted in known]
     whole_first = sorted(dict.fromkeys([*inside, *near]), key=lambda known: "-mig-" in known and "mig" not in wanted)
@@ -146,19 +146,19 @@ def plain_name(name: str) -> str:
     return plain
 
 
-def alias_table(folder: Path, sort: str) -> dict[str, str]:
+def alias_table(folder: Path, catalogue: str) -> dict[str, str]:
     """Every alias of a folder's GPUs → the name of its file, read from the files themselves."""
-    if sort != "gpus":
+    if catalogue != "gpus":
         return {}
-    profiles = [_read(GpuProfile, file) for file in _files(folder, sort)]
+    profiles = [_read(GpuProfile, file) for file in _files(folder, catalogue)]
     return {plain_name(alias): profile.name for profile in profiles for alias in profile.aliases}
 
 
-def _files(folder: Path, sort: str) -> list[Path]:
+def _files(folder: Path, catalogue: str) -> list[Path]:
     try:
-        return sorted((folder / sort).glob("*.yaml"))
+        return sorted((folder / catalogue).glob("*.yaml"))
     except OSError as error:
-        raise unreadable(folder / sort, error) from error
+        raise unreadable(folder / catalogue, error) from error
 
 
 def _is_file(path: Path) -> bool:
@@ -169,34 +169,34 @@ def _is_file(path: Path) -> bool:
         raise unreadable(path.parent, error) from error
 
 
-def _aliases(folder: Path, sort: str) -> dict[str, str]:
+def _aliases(folder: Path, catalogue: str) -> dict[str, str]:
     """The alias table: from a generated file in kvplan's own folder, else read from the user's few files."""
-    generated = folder / sort / ALIASES_FILE
+    generated = folder / catalogue / ALIASES_FILE
     if _is_file(generated) and folder.parent in (_PACKAGE, _PACKAGE.parent):
         table: dict[str, str] = json.loads(generated.read_text(encoding="utf-8"))
         return table
-    return alias_table(folder, sort)
+    return alias_table(folder, catalogue)
 
 
-def _find(sort: str, plain: str, extra_folder: str | Path | None) -> Path | None:
+def _find(catalogue: str, plain: str, extra_folder: str | Path | None) -> Path | None:
     """The file of a catalogue whose name or alias is ``plain``."""
     for folder in profile_folders(extra_folder) if len(plain) <= _LONGEST_NAME else ():
-        path = folder / sort / f"{plain}.yaml"
+        path = folder / catalogue / f"{plain}.yaml"
         if not _is_file(path):
-            path = folder / sort / f"{_aliases(folder, sort).get(plain, plain)}.yaml"
+            path = folder / catalogue / f"{_aliases(folder, catalogue).get(plain, plain)}.yaml"
         if _is_file(path):
             return path
     return None
 
 
-def _load(kind: type[Profile], sort: str, plain: str, name: str, extra_folder: str | Path | None) -> Profile:
-    path = _find(sort, plain, extra_folder)
+def _load(kind: type[Profile], catalogue: str, plain: str, name: str, extra_folder: str | Path | None) -> Profile:
+    path = _find(catalogue, plain, extra_folder)
     if path is not None:
         return _read(kind, path)
-    thing = {"gpus": "GPU", "clients": "client"}[sort]
-    near = ", ".join(nearest_names(sort, plain, extra_folder=extra_folder))
-    more = " (or give its memory, as in --gpu-memory 44.4GiB)" if sort == "gpus" else ""
-    hint = f"nearest: {near}{more}" if near else f"kvplan list {sort}{more}"
+    thing = {"gpus": "GPU", "clients": "client"}[catalogue]
+    near = ", ".join(nearest_names(catalogue, plain, extra_folder=extra_folder))
+    more = " (or give its memory, as in --gpu-memory 44.4GiB)" if catalogue == "gpus" else ""
+    hint = f"nearest: {near}{more}" if near else f"kvplan list {catalogue}{more}"
     raise InputError(f"{name!r} is not a known {thing}", hint=hint, key=thing.lower())
 
 

@@ -46,7 +46,7 @@ def engine_advice(setting: Setting, charged: Integers, result: StrategyResult) -
 
     fitting = [tokens for tokens in _TOKEN_CHOICES if full_step_s(tokens) <= LONGEST_STEP_S]
     tokens = max(fitting, default=_TOKEN_CHOICES[0])
-    full = _LEDGER_HEADROOM * setting.applied().capacity / max(mean(charged), 1.0)
+    full = _LEDGER_HEADROOM * setting.applied().capacity / max(mean_charge(charged), 1.0)
     return EngineAdvice(
         max_num_seqs=max(8, -(-max(math.ceil(full), each * _SEQS_HEADROOM) // 8) * 8),
         max_num_seqs_now=backend.settings.max_num_seqs,
@@ -72,7 +72,7 @@ def charges(setting: Setting, arrivals: Arrivals) -> Integers:
     return kept
 
 
-def mean(charged: Integers) -> float:
+def mean_charge(charged: Integers) -> float:
     """The mean charge, 0 where there are none."""
     return float(charged.mean()) if len(charged) else 0.0
 
@@ -86,7 +86,7 @@ def retry_advice(
     ledger of C blocks gives back C / h blocks a second. Typical: the mean charge; long: the p95.
     """
     capacity = setting.applied().capacity * setting.backend.replicas
-    usual = mean(charged)
+    usual = mean_charge(charged)
     reserved = (answer.kv_reserved_mean_share or 0.0) * setting.backend.usable * setting.backend.replicas
     arriving = answer.offered_per_s * usual
     hold_s = reserved / arriving if arriving > 0 else 0.0

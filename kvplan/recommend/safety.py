@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from kvplan.recommend.advice import charges, mean
+from kvplan.recommend.advice import charges, mean_charge
 from kvplan.recommend.player import CURVE_SEEDS, Player, Setting
 from kvplan.recommend.results import FractionPoint, SafetyAnswer
 from kvplan.simulation.backend import Backend
@@ -76,7 +76,7 @@ def look_ahead_share(backend: Backend, speculative_tokens: int, mean_charge_bloc
     return extra / (mean_charge_blocks + extra)
 
 
-def lowered(safety: SafetyAnswer, fraction: float, policy: str) -> SafetyAnswer:
+def with_lower_fraction(safety: SafetyAnswer, fraction: float, policy: str) -> SafetyAnswer:
     """The answer after runs with the recommended cap called for less."""
     return replace(
         safety,
@@ -115,7 +115,7 @@ def risk_free_answer(start: Setting, arrivals: Arrivals, player: Player, count_e
 
     risk_free = largest_safe_fraction(is_safe)
     drafts = start.traffic.deployment.speculative_tokens
-    ahead = look_ahead_share(start.backend, drafts, mean(charges(start, arrivals)))
+    ahead = look_ahead_share(start.backend, drafts, mean_charge(charges(start, arrivals)))
     fraction, terms, binds = safety_fraction(
         start.backend, count_error_share=count_error_share, look_ahead_share=ahead, risk_free=risk_free
     )

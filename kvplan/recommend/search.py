@@ -9,13 +9,13 @@ from pathlib import Path
 from kvplan.admission import STRATEGIES
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
-from kvplan.recommend.advice import charges, mean
+from kvplan.recommend.advice import charges, mean_charge
 from kvplan.recommend.caps import candidates, cap_points, constraints, knee, mean_truncated
 from kvplan.recommend.evidence import SearchResult, advise
 from kvplan.recommend.observed import observe
 from kvplan.recommend.player import CURVE_SEEDS, SAFE_POLICY, Player, Setting
 from kvplan.recommend.results import Advice, CapPoint, Constraints, ObservedUse, SafetyAnswer
-from kvplan.recommend.safety import lowered, risk_free_answer, settle
+from kvplan.recommend.safety import risk_free_answer, settle, with_lower_fraction
 from kvplan.simulation.backend import build_backend
 from kvplan.simulation.bounds import provisional_cap
 from kvplan.simulation.front_door import judged_strategy
@@ -91,7 +91,7 @@ def recommend(
     points, chosen = _search_caps(start, drawings, limits, player)
     answer, final = settle(replace(start, cap=chosen.default_max_tokens, takes_samples=True), player)
     if answer.fraction < start.fraction:
-        safety = lowered(safety, answer.fraction, answer.strategy)
+        safety = with_lower_fraction(safety, answer.fraction, answer.strategy)
     found = SearchResult(answer=answer, final=final, points=points, chosen=chosen, safety=safety, observed=seen)
     return advise(found, limits, sources, drawings, player)
 
@@ -121,7 +121,7 @@ def _start(
 
 def _observed(path: Path, start: Setting, arrivals: Arrivals, safety: SafetyAnswer, limits: Constraints) -> ObservedUse:
     """What a scrape says, for as many average requests as the ledger holds."""
-    fits = start.applied().capacity // max(int(mean(charges(start, arrivals))), 1)
+    fits = start.applied().capacity // max(int(mean_charge(charges(start, arrivals))), 1)
     return observe(path, backend=start.backend, safety=safety, limits=limits, worst_case_sequences=fits)
 
 

@@ -40,23 +40,23 @@ def text(listing: Listing) -> Iterator[Part]:
     """How many, then one row each."""
     of = f" of {listing.known}" if len(listing.rows) != listing.known else ""
     matching = f" matching {listing.search!r}" if listing.search else ""
-    named = {"gpus": "GPUs", "traffic": "traffic mixes"}.get(listing.sort, listing.sort)
+    named = {"gpus": "GPUs", "traffic": "traffic mixes"}.get(listing.catalogue, listing.catalogue)
     yield answer(f"{len(listing.rows)}{of} {named}{matching}")
     if not listing.rows:
-        yield from next_steps(f"kvplan list {listing.sort}")
+        yield from next_steps(f"kvplan list {listing.catalogue}")
         return
     yield BLANK
-    headings = _HEADINGS[listing.sort]
+    headings = _HEADINGS[listing.catalogue]
     yield columns(
         headings,
         [_cells(row) for row in listing.rows],
-        left=frozenset(_TEXT_COLUMNS[listing.sort]),
+        left=frozenset(_TEXT_COLUMNS[listing.catalogue]),
         wrap=len(headings) - 1,
     )
     yield BLANK
-    if listing.sort in _COLUMNS:
-        yield labelled("Columns", _COLUMNS[listing.sort])
-    yield from next_steps(_NEXT[listing.sort].format(_example(listing)))
+    if listing.catalogue in _COLUMNS:
+        yield labelled("Columns", _COLUMNS[listing.catalogue])
+    yield from next_steps(_NEXT[listing.catalogue].format(_example(listing)))
 
 
 def _example(listing: Listing) -> str:
@@ -96,21 +96,21 @@ def json(listing: Listing) -> str:
     return document(
         "list",
         {
-            "catalogue": listing.sort,
+            "catalogue": listing.catalogue,
             "search": listing.search or None,
             "known": listing.known,
-            "rows": [_sayable(asdict(row)) for row in listing.rows],
+            "rows": [_json_safe(asdict(row)) for row in listing.rows],
         },
     )
 
 
-def _sayable(value: object) -> object:
+def _json_safe(value: object) -> object:
     """``value`` with infinities (a published config may have one as a limit) as words, because JSON has none."""
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case Mapping():
-            return {key: _sayable(inner) for key, inner in value.items()}
+            return {key: _json_safe(inner) for key, inner in value.items()}
         case list() | tuple():
-            return [_sayable(inner) for inner in value]
+            return [_json_safe(inner) for inner in value]
     return value

@@ -134,7 +134,7 @@ def render(parts: Iterable[Part], *, width: int = 80, colour: bool = False, spel
     usable = max(40, min(width, WIDEST))
     lines: list[str] = []
     for _, block in groupby(parts, lambda part: isinstance(part, Labelled)):
-        shown = [part if part is BLANK else _harmless(part, spell) for part in block]
+        shown = [part if part is BLANK else _escaped(part, spell) for part in block]
         label_width = max([_LABEL, *(len(part.label) for part in shown if isinstance(part, Labelled))])
         for part in shown:
             if part is not BLANK or (lines and lines[-1]):
@@ -143,14 +143,14 @@ def render(parts: Iterable[Part], *, width: int = 80, colour: bool = False, spel
     return text if colour else _ANSI.sub("", text)
 
 
-_STEERING = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def _harmless(part: Part, spell: Callable[[str], str]) -> Part:
+def _escaped(part: Part, spell: Callable[[str], str]) -> Part:
     """``part`` with control characters escaped, because names come from foreign files."""
 
     def clean(text: str) -> str:
-        return spell(_written_out(text))
+        return spell(_escape_controls(text))
 
     if isinstance(part, Verbatim):
         return Verbatim(text="\n".join(map(clean, part.text.split("\n"))))
@@ -164,13 +164,13 @@ def _harmless(part: Part, spell: Callable[[str], str]) -> Part:
     return replace(part, text=clean(part.text.replace("\n", " ")))
 
 
-def _written_out(text: str) -> str:
+def _escape_controls(text: str) -> str:
     r"""Control characters as escape sequences.
 
-    >>> print(_written_out("a\x1b[2Jb"))
+    >>> print(_escape_controls("a\x1b[2Jb"))
     a\x1b[2Jb
     """
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 _ANSI = re.compile("\x1b\\[[0-9;]*m")

@@ -76,13 +76,16 @@ def reservations(
         choices = _cap_choices(entry, TokenCounts(arrivals, "max_tokens", index), traffic.reservation_quantile)
         answers = 1 if entry is None else entry.answers.quantile(1.0)
         each = f"{name}, n {answers}" if answers > 1 else name
-        for cap, share in choices:
-            label = f"{each}, no cap sent" if cap is None else f"{each}, cap {cap:,}"
-            rows.append(_row(label, name, share, prompt, cap, cap, answers, traffic, backend))
+        named = [
+            (f"{each}, no cap sent" if cap is None else f"{each}, cap {cap:,}", cap, share) for cap, share in choices
+        ]
         if any(cap is None for cap, _ in choices):
-            share = sum(share for cap, share in choices if cap is None)
-            label = f"{each}, default cap {default_cap:,}"
-            rows.append(_row(label, name, share, prompt, None, default_cap, answers, traffic, backend))
+            unset = sum(share for cap, share in choices if cap is None)
+            named.append((f"{each}, default cap {default_cap:,}", default_cap, unset))
+        rows += [
+            _row(traffic, backend, name=label, class_name=name, share=share, prompt=prompt, cap=cap, answers=answers)
+            for label, cap, share in named
+        ]
     return tuple(rows)
 
 
@@ -102,28 +105,28 @@ def _cap_choices(entry: TrafficClass | None, sent: TokenCounts, probability: flo
 
 
 def _row(
-    label: str,
+    traffic: Traffic,
+    backend: Backend,
+    *,
+    name: str,
     class_name: str,
     share: float,
     prompt: int,
-    sent: int | None,
     cap: int | None,
     answers: int,
-    traffic: Traffic,
-    backend: Backend,
 ) -> ReservationRow:
-    window = backend.settings.max_model_len
-    room = window - prompt
+    """The worst case of ``answers`` answers with this cap; None: up to the end of the window."""
+    room = backend.settings.max_model_len - prompt
     cap_tokens = room if cap is None else min(cap, room)
     tokens = prompt + cap_tokens
     blocks = backend.layout.request_blocks(tokens) * answers
     usable = backend.promised_blocks(traffic.admission.safety_fraction)
     return ReservationRow(
-        name=label,
+        name=name,
         class_name=class_name,
         share=share,
         prompt_tokens=prompt,
-        max_output_tokens=cap if sent is None and cap is not None else sent,
+        max_output_tokens=cap,
         cap_tokens=max(cap_tokens, 0),
         reserved_tokens=tokens * answers,
         reserved_bytes=None if backend.kv_bytes is None else blocks * backend.layout.bytes_per_block,

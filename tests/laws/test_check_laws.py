@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvplan.check.judge import verdict
-from kvplan.check.measures import over_seeds
+from kvplan.check.measures import combine_seeds
 from kvplan.check.results import Reading
 
 numbers = st.floats(0, 1e12, allow_nan=False)
@@ -18,7 +18,7 @@ seeds = st.lists(st.floats(0, 1e6, allow_nan=False), min_size=1, max_size=12)
 def readings(draw: st.DrawFn) -> Reading:
     """Exact values, worst seeds and means with an interval around them."""
     how: Literal["mean", "worst"] = draw(st.sampled_from(["mean", "worst"]))
-    return over_seeds(draw(seeds), how, draw(bounds))
+    return combine_seeds(draw(seeds), how, draw(bounds))
 
 
 @given(readings(), bounds, numbers, numbers, st.booleans())
@@ -56,7 +56,7 @@ def test_what_was_not_measured_never_passes(bound: Literal["min", "max"], limit:
 def test_the_worst_seed_is_one_of_them_and_the_mean_is_between(
     values: list[float], bound: Literal["min", "max"]
 ) -> None:
-    worst, mean = over_seeds(values, "worst", bound).value, over_seeds(values, "mean", bound).value
+    worst, mean = combine_seeds(values, "worst", bound).value, combine_seeds(values, "mean", bound).value
     assert worst in values
     assert mean is not None
     assert min(values) <= mean * (1 + 1e-12)

@@ -153,7 +153,7 @@ def _module_path() -> Path:
     return cache_folder() / f"kernel_{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.py"
 
 
-def is_kept() -> bool:
+def is_cached() -> bool:
     """Whether this kernel has been compiled on this machine, so that it only needs to be loaded."""
     path = _module_path()
     return any((path.parent / "__pycache__").glob(f"{path.stem}.event_loop_borrowed-*.nbc"))
@@ -162,7 +162,7 @@ def is_kept() -> bool:
 def compiled_event_loop(say: Callable[[str], None] | None = None) -> Callable[..., Any]:
     """``event_loop``, compiled; ``say`` is told when that will take a while."""
     path = _module_path()
-    if say is not None and not is_kept():
+    if say is not None and not is_cached():
         say("compiling the simulation kernel; it is kept for later runs")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

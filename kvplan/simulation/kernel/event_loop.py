@@ -78,19 +78,19 @@ LEAVES, RETRIES, ARRIVES, SAMPLES, ENDS = range(5)
 def next_event(leave_s: float, retry_s: float, arrive_s: float, sample_s: float, stop_s: float) -> tuple[float, int]:
     """The earliest event and its kind: the first of those at one instant."""
     next_s = leave_s
-    sort = LEAVES
+    event = LEAVES
     if retry_s < next_s:
         next_s = retry_s
-        sort = RETRIES
+        event = RETRIES
     if arrive_s < next_s:
         next_s = arrive_s
-        sort = ARRIVES
+        event = ARRIVES
     if sample_s < next_s:
         next_s = sample_s
-        sort = SAMPLES
+        event = SAMPLES
     if next_s > stop_s or next_s == inf:
         return stop_s, ENDS
-    return next_s, sort
+    return next_s, event
 
 
 def next_sample_s(sampled: int, watch: Watched) -> float:
@@ -192,18 +192,18 @@ def event_loop(
     sample_s = next_sample_s(sampled, watch)
     while True:
         arrive_s = arrival_s[arrived] if arrived < count else more_s
-        next_s, sort = next_event(leaves[0][0], retries[0][0], arrive_s, sample_s, stop_s)
-        if sort == ARRIVES and arrived == count:
+        next_s, event = next_event(leaves[0][0], retries[0][0], arrive_s, sample_s, stop_s)
+        if event == ARRIVES and arrived == count:
             break
 
         # Let the engines catch up, and release what they finish.
         for r in range(replicas):
-            if next_s >= clocks[r][QUIET_S] or sort >= SAMPLES:
+            if next_s >= clocks[r][QUIET_S] or event >= SAMPLES:
                 shape = (*layout, form, ring_rows[r])
                 pool = (cell_rows[r], book, table, *pool_numbers[:7], r * pool_numbers[7])
                 advance(
                     next_s,
-                    1 if sort == SAMPLES else 0,
+                    1 if event == SAMPLES else 0,
                     states[r],
                     clocks[r],
                     heaps[r],
@@ -215,16 +215,16 @@ def event_loop(
                     pool,
                 )
             settle_door(next_s, states[r], doors[r], since[r], rows, held, watch)
-        if sort == ENDS:
+        if event == ENDS:
             break
 
-        if sort == SAMPLES:
+        if event == SAMPLES:
             take_sample(sampled * SAMPLE_COLUMNS, refused, doors, states, conf, samples)
             sampled += 1
             sample_s = next_sample_s(sampled, watch)
             continue
 
-        if sort == LEAVES:
+        if event == LEAVES:
             i = heappop(leaves)[1]
             if row[outcome + i] == UNFINISHED or (row[outcome + i] == COMPLETED and time[finish + i] > next_s):
                 now_s = next_s
@@ -234,7 +234,7 @@ def event_loop(
                 abandon(i, now_s, how, states[r], clocks[r], doors[r], since[r], conf, rows, held, watch)
             continue
 
-        if sort == RETRIES:
+        if event == RETRIES:
             i = heappop(retries)[1]
         else:
             i = arrived
@@ -284,7 +284,7 @@ def event_loop(
     end_s = stop_s
     if stop_s == inf:
         end_s = now_s
-    if sort == ENDS:
+    if event == ENDS:
         for r in range(replicas):
             if stop_s == inf:
                 end_s = max(end_s, clocks[r][END_S])

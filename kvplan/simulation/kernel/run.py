@@ -58,14 +58,14 @@ def worth_compiling(requests: int) -> bool:
     """Whether compiled code pays for this many requests, whatever they do. False without the extra ``fast``."""
     if requests < WORTH_LOADING or not numba_kernel.is_available():
         return False
-    return requests >= WORTH_COMPILING or numba_kernel.is_kept()
+    return requests >= WORTH_COMPILING or numba_kernel.is_cached()
 
 
 def compiling_pays(interpreted_s: float) -> bool:
     """Whether compiled code pays for what takes this long without it. False without the extra ``fast``."""
     if interpreted_s < _LOADING_PAYS_S or not numba_kernel.is_available():
         return False
-    return interpreted_s > _COMPILING_PAYS_S or numba_kernel.is_kept()
+    return interpreted_s > _COMPILING_PAYS_S or numba_kernel.is_cached()
 
 
 def run_kernel(

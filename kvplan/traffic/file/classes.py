@@ -12,6 +12,7 @@ from kvplan.traffic.file.fields import (
     Count,
     File,
     InvalidValueError,
+    LookupFolders,
     NotNegative,
     OneOf,
     PerSecond,
@@ -20,7 +21,6 @@ from kvplan.traffic.file.fields import (
     SecondsOrZero,
     Section,
     Share,
-    Surroundings,
     as_invalid_value,
 )
 from kvplan.traffic.file.lengths import Answers, Cap, Length
@@ -126,7 +126,7 @@ def _joined(client: str | list[str]) -> str:
     return client if isinstance(client, str) else NESTED_IN.join(client)
 
 
-def _known(client: str | list[str], info: "ValidationInfo[Surroundings]") -> str | list[str]:
+def _known(client: str | list[str], info: "ValidationInfo[LookupFolders]") -> str | list[str]:
     with as_invalid_value():
         load_retry_loops(_joined(client), extra_folder=info.context.profiles)
     return client

@@ -27,7 +27,7 @@ class InvalidValueError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class LookupFolders:
     """Where the names in a file are looked up: its ``folder``, and a further folder of ``profiles``."""
 
     folder: Path
@@ -95,7 +95,7 @@ def _rate(text: str) -> float:
     return per_second
 
 
-def _beside(name: str, info: "ValidationInfo[Surroundings]") -> str:
+def _beside(name: str, info: "ValidationInfo[LookupFolders]") -> str:
     """The path of a file that the traffic file names, relative to its folder."""
     found = info.context.folder / Path(name).expanduser()
     if not found.exists():

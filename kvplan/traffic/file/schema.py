@@ -13,11 +13,11 @@ from kvplan.traffic.file.fields import (
     BytesText,
     Count,
     InvalidValueError,
+    LookupFolders,
     NotNegative,
     Positive,
     Section,
     Share,
-    Surroundings,
     Text,
     as_invalid_value,
 )
@@ -198,5 +198,5 @@ class FileShape(Section):
 def read_values(values: dict[str, Any], places: Places, profiles_folder: str | Path | None) -> Traffic:
     """The traffic that the values of a file describe. Raises InputError with the first complaint, at its place."""
     with complaining(FileShape, values, places):
-        around = Surroundings(folder=Path(places.file).parent, profiles=profiles_folder)
-        return FileShape.model_validate(values, context=around).to_traffic(places, profiles_folder)
+        folders = LookupFolders(folder=Path(places.file).parent, profiles=profiles_folder)
+        return FileShape.model_validate(values, context=folders).to_traffic(places, profiles_folder)

@@ -76,7 +76,7 @@ limits:                            # kvplan check: exit 0 when all hold, else 1
 """
 
 
-def written_for(
+def template_for(
     model: str | None,
     gpu: str | None,
     engine: str | None,
