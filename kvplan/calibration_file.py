@@ -92,7 +92,7 @@ def load_calibration(path: Path) -> CalibrationFile:
     """The calibration in ``path``. Raises InputError that names the key which is wrong."""
     from kvplan.profiles.reader import line_of, read_mapping
 
-    text = read_small_text(path, hint=_HINT, most_bytes=_LARGEST_BYTES)
+    text = read_small_text(path, hint=_HINT, max_bytes=_LARGEST_BYTES)
     try:
         return _read(read_mapping(text, str(path)))
     except InputError as error:
