@@ -120,7 +120,7 @@ def weight_files(names: Iterable[str]) -> tuple[str, ...]:
 def weight_totals(elements: Mapping[str, int], file_bytes: int | None) -> tuple[int | None, int | None]:
     """Parameters and bytes of weights, from the elements per stored type and the size of the files.
 
-    ``Σ elements × element bytes`` is exact if it agrees with the size of the files, whose headers add less than 2 %.
+    ``Σ elements × element bytes`` is exact if it agrees with the size of the files, whose headers add less than 2%.
     If it does not, the publisher counted unpacked weights: the count is right for parameters, the files for bytes. If
     it agrees but an element packs several 4-bit weights, the number of parameters is unknown.
 

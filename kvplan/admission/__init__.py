@@ -3,7 +3,7 @@
 A ``Strategy`` says what a request is charged, a ``Ledger`` whether that is free, and ``DrainEstimate`` when a refused
 client should come back. The gateway uses them as they are; the simulation's kernel does the same arithmetic on arrays.
 
-A pool of 1,001 blocks of 16 tokens, of which one is reserved and 90 % are promised, in a window of 32,768 tokens:
+A pool of 1,001 blocks of 16 tokens, of which one is reserved and 90% are promised, in a window of 32,768 tokens:
 
 >>> ledger = Ledger(promised_blocks(1_001, 0.90))
 >>> cap = effective_cap(prompt_tokens=4_000, max_tokens=None, window_tokens=32_768, default_max_tokens=1_024)

@@ -99,7 +99,7 @@ def _at_band(limit: Limit, bound: Bound, measured: Measured) -> tuple[float | No
 def verdict(reading: Reading, bound: Bound, limit: float, *, strict: bool) -> tuple[Certainty, bool]:
     """How sure the judgement is, and whether the limit passes.
 
-    Exact figures and worst seeds decide by themselves. A mean decides by its 95 % interval: wholly on one side it is
+    Exact figures and worst seeds decide by themselves. A mean decides by its 95% interval: wholly on one side it is
     sure; across the limit it is within noise, which passes unless ``strict``. What was not measured fails: a check that
     checks nothing is not a pass.
 

@@ -10,7 +10,7 @@ from kvplan.traffic.spec import Traffic
 
 Bound = Literal["min", "max"]
 Certainty = Literal["exact", "sure", "within_noise", "one_seed", "not_measured"]
-"""``sure``: the whole 95 % interval lies on one side. ``one_seed``: drawn, but without an interval."""
+"""``sure``: the whole 95% interval lies on one side. ``one_seed``: drawn, but without an interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Reading:
     """A figure and what is known about it.
 
     ``value`` is what is compared, None where there was nothing to measure (``detail`` says why). ``low`` and ``high``
-    are the 95 % interval of a mean over seeds; None for figures that are exact or the worst of all seeds, and for the
+    are the 95% interval of a mean over seeds; None for figures that are exact or the worst of all seeds, and for the
     mean of a single seed (``one_seed``). ``how`` says what the value is of.
     """
 

@@ -28,7 +28,7 @@ MTP_NAMES = "mtp."
 ARITHMETIC_WEIGHT_SHARE = Fraction(1, 100)
 QUANTIZED_WEIGHT_SHARE = Fraction(4, 100)
 PADDED_WEIGHT_SHARE = Fraction(8, 100)
-"""The kernel in use pads MXFP4 experts once more: a loaded gpt-oss is 6 to 9 % above the count."""
+"""The kernel in use pads MXFP4 experts once more: a loaded gpt-oss is 6 to 9% above the count."""
 FILE_WEIGHT_SHARE = Fraction(2, 100)
 """File sizes, divided among ranks by the config's arithmetic."""
 UNKNOWN_WEIGHT_SHARE = Fraction(3, 100)

@@ -156,7 +156,7 @@ def engine_metrics(engine: str) -> EngineMetrics:
 def scaling_rules(backend: Backend, fraction: float, answer: Played) -> tuple[ScalingRule, ...]:
     """Thresholds for scaling replicas behind a worst-case front door.
 
-    Its ledger fills before the engine does, so it is the first signal: out at 80 % reserved; in where n − 1 of n
+    Its ledger fills before the engine does, so it is the first signal: out at 80% reserved; in where n − 1 of n
     replicas would still be below that. The engine's KV gauge then reads used / reserved × fraction × 0.80, so a rule
     that waits for 0.9 never fires. A request that waits inside the engine has been admitted and should not wait at all.
     """

@@ -19,7 +19,7 @@ class Constraints:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """One setting played over ``seeds`` seeds: means over them; ``refused_interval`` is their 95 % interval."""
+    """One setting played over ``seeds`` seeds: means over them; ``refused_interval`` is their 95% interval."""
 
     seeds: int
     refused_share: float

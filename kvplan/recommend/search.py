@@ -51,7 +51,7 @@ def recommend(
 ) -> Advice:
     """The safety fraction and the default cap for this traffic, with the search, its evidence and its price.
 
-    A constraint that is not given comes from the file's ``limits``, else it is 1 % (no bound on time). The policy is
+    A constraint that is not given comes from the file's ``limits``, else it is 1% (no bound on time). The policy is
     the file's if it counts blocks, else worst case with a default cap. ``count_error_share``: how far a front door that
     counts prompt tokens itself may be below the engine. ``observed``: a scrape of the running engine.
     """

@@ -10,7 +10,7 @@ from kvplan.report.numbers import count
 from kvplan.report.over_time import OverTime, ticks, time_unit
 
 _MIN_SHARE = 1e-4
-"""Where the scale of shares begins: 0.01 %; what is smaller, nothing included, stands there."""
+"""Where the scale of shares begins: 0.01%; what is smaller, nothing included, stands there."""
 
 
 def pool_and_refusals(row: OverTime, *, top_share: float, most_per_min: float) -> Iterator[str]:

@@ -144,7 +144,7 @@ def spread(
     times: int = 1,
     show: Callable[[float], str] = plain_seconds,
 ) -> str:
-    """± how far the 95 % interval reaches from the mean, in the figure's unit: points of a share, ``times`` a count."""
+    """± how far the 95% interval reaches from the mean, in the figure's unit: points of a share, ``times`` a count."""
     if mean is None or name not in strategy.intervals or len(strategy.seeds) < 2:
         return ""
     low, high = strategy.intervals[name]

@@ -27,7 +27,7 @@ _WORST_COUNTS = ("preemptions", "refusals")
 def over_seeds(
     applied: AppliedStrategy, runs: Sequence[TaskResult], class_names: Sequence[str], *, watched_s: float
 ) -> StrategyResult:
-    """One strategy over its seeds: sums of counts, means and 95 % intervals of shares and times."""
+    """One strategy over its seeds: sums of counts, means and 95% intervals of shares and times."""
     results = [run.result for run in runs]
     totals = _totals([result.figures for result in results])
     steady, reason = steadiness(results, watched_s=watched_s)
@@ -97,7 +97,7 @@ def _totals(figures: Sequence[Figures]) -> Counts:
 
 
 def _shares(results: Sequence[SeedResult]) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    """Means over seeds and their 95 % intervals: shares of those offered, times, throughput, KV use."""
+    """Means over seeds and their 95% intervals: shares of those offered, times, throughput, KV use."""
     columns: dict[str, list[float]] = {}
     for result in results:
         for name, value in _seed_values(result):
@@ -153,7 +153,7 @@ def _class_result(name: str, index: int, results: Sequence[SeedResult]) -> Class
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """The mean and its 95 % interval by Student's t; of a single value the interval is that value.
+    """The mean and its 95% interval by Student's t; of a single value the interval is that value.
 
     >>> mean_interval([1.0, 3.0])
     (2.0, (-10.706204736432095, 14.706204736432095))
@@ -208,8 +208,8 @@ def pooled(results: Sequence[SeedResult], pick: Callable[[SeedResult], Quantiles
 def steadiness(results: Sequence[SeedResult], *, watched_s: float) -> tuple[bool, str]:
     """Whether the load was steady: the mean number of requests inside in the second half against the first.
 
-    It was not where that grew by more than 20 % and one request on average over seeds and, with several seeds, the
-    whole 95 % interval of the growth is above zero.
+    It was not where that grew by more than 20% and one request on average over seeds and, with several seeds, the
+    whole 95% interval of the growth is above zero.
     """
     growth = [result.load_second_half - result.load_first_half for result in results]
     mean, (low, _) = mean_interval(growth)

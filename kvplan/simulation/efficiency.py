@@ -109,7 +109,7 @@ def fit_efficiency(run: MeasuredRun, backend: Backend) -> EfficiencyFit:
 
     Each trial simulates the whole run, because later requests slow down the first ones too. The end-to-end time is
     fitted because it contains hundreds of steps, and the time to first token only one or two and a queue. ``backend``
-    must have a roofline's service. InputError where no efficiency from 2 % to 150 % explains the run.
+    must have a roofline's service. InputError where no efficiency from 2% to 150% explains the run.
     """
     if len(run) < FEWEST_REQUESTS:
         raise InputError(

@@ -121,7 +121,7 @@ class _Tally:
 class Times:
     """Times and their quantiles: up to one piece they are kept, beyond that they are counted in a histogram.
 
-    Bin k holds the times from 1.001^k to 1.001^(k + 1) seconds, so a quantile is within 0.05 % of its true value; times
+    Bin k holds the times from 1.001^k to 1.001^(k + 1) seconds, so a quantile is within 0.05% of its true value; times
     below a nanosecond count as 0. The mean stays exact.
     """
 

@@ -142,7 +142,7 @@ class Burst:
 @dataclass(frozen=True, kw_only=True)
 class StrategyResult:
     """One strategy over all seeds. Counts are sums over seeds, with the highest of a single seed in ``worst_seed``.
-    Shares and times are means over seeds, with their 95 % intervals in ``intervals`` under the same names."""
+    Shares and times are means over seeds, with their 95% intervals in ``intervals`` under the same names."""
 
     name: str
     summary: str

@@ -26,7 +26,7 @@ from kvplan.traffic.sample import enough_drawings, sample
 from kvplan.traffic.spec import Traffic, TrafficClass
 
 DEFAULT_SEEDS = 10
-"""With ten the 95 % interval is 2.26 standard errors wide on each side, against 1.96 with many."""
+"""With ten the 95% interval is 2.26 standard errors wide on each side, against 1.96 with many."""
 MAX_SEEDS = 10_000
 BAND_SEEDS = 3
 """Seeds on which the judged strategy is also played at either end of the band of the step time."""

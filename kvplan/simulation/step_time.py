@@ -16,7 +16,7 @@ EFFICIENCY = 0.79
 Llama-3.1-8B on an RTX 4090, 0.79 for it on an RTX PRO 6000, 0.66 for Qwen3-30B-A3B on two of those that share the
 experts (github.com/casys-kaist/LLMServingSim @ 5daddb21). A measured run refits it."""
 BAND_SHARE = 0.25
-"""How far a step may be off where only the roofline is known: in those three runs steps took 17 % less to 20 % more."""
+"""How far a step may be off where only the roofline is known: in those three runs steps took 17% less to 20% more."""
 CALIBRATED_BAND_SHARE = 0.05
 """What remains after the efficiency was fitted on a measured run: the errors on the rest of those runs."""
 

@@ -11,7 +11,7 @@ from kvplan.traffic.distributions import Distribution, ranks
 
 _FINEST_TOKENS, _COARSEST_TOKENS = 16, 512
 _LINKS = 32
-"""Blocks of a prefix of mean length: few to store, and the rounding of the last one is 3 % of it."""
+"""Blocks of a prefix of mean length: few to store, and the rounding of the last one is 3% of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_REQUESTS = 50_000_000
 """The most that a run may draw; more would not fit into memory."""
 ENOUGH_REQUESTS = 10_000
-"""Enough to know a share of 1 % to within 0.2 %. One short run has too few requests to judge long answers."""
+"""Enough to know a share of 1% to within 0.2%. One short run has too few requests to judge long answers."""
 # The position in this tuple is part of a stream's seed: append, never reorder.
 PURPOSES = (
     "arrivals",

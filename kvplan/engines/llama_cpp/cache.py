@@ -167,7 +167,7 @@ def _padded(cells: int, padding_cells: int = PADDING_CELLS) -> int:
 def compute_buffer_bytes(ubatch_tokens: int, vocabulary: int, hidden: int) -> int:
     """The compute buffer: float32 logits and one hidden state for every token of a micro-batch.
 
-    512 × 4 B × (vocabulary + hidden): 307 MiB for Qwen2.5-14B, 70.5 MiB for Llama-2-7B, as their logs say; 4 % less
+    512 × 4 B × (vocabulary + hidden): 307 MiB for Qwen2.5-14B, 70.5 MiB for Llama-2-7B, as their logs say; 4% less
     than the log for Nemotron-3-Nano. Without flash attention it also holds scores over the context. Builds from June
     2026 on (pull request 23861) reserve the logits of one token per slot, so this is the most they take.
     """

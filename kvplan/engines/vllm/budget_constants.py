@@ -125,7 +125,7 @@ WIDE_VIDEO_TOKENS = 153_600
 # Uncertainties of the terms, which add in squares; each from the residuals of start-up logs named beside it.
 SAMPLER_SHARE = Fraction(15, 100)
 SAMPLER_SHARE_PRINTED = Fraction(8, 100)
-"""Peaks printed with PyTorch's sampler on NVIDIA (0.6 to 0.11) lie within 8 %; of the others only pools are known."""
+"""Peaks printed with PyTorch's sampler on NVIDIA (0.6 to 0.11) lie within 8%; of the others only pools are known."""
 FORWARD_SHARE = Fraction(35, 100)
 ENCODER_SHARE = Fraction(1)
 """Of the encoder's whole peak: widths differ between towers, and videos are profiled longer than images (Gemma 4 on an
