@@ -50,6 +50,16 @@ class LimitResult:
     at_fast_end: float | None = None
 
     @property
+    def broken_within_band(self) -> tuple[float, Literal["slow", "fast"]] | None:
+        """The value at the end of the step time's band at which a limit that passed would not, and which end."""
+        ends: tuple[tuple[float | None, Literal["slow", "fast"]], ...]
+        ends = (self.at_slow_end, "slow"), (self.at_fast_end, "fast")
+        for value, end in ends:
+            if self.passed and value is not None and not self.is_met_by(value):
+                return value, end
+        return None
+
+    @property
     def is_met(self) -> bool:
         """Whether the measured value itself is on the right side of the limit."""
         return self.reading.value is not None and self.is_met_by(self.reading.value)

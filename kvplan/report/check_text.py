@@ -66,11 +66,10 @@ def _doubts(check: Check) -> Iterator[str]:
     simulation = check.measured.simulation
     share = 0.0 if simulation is None else simulation.inputs.service_band_share
     for limit in check.limits:
-        for value, words in ((limit.at_slow_end, "longer"), (limit.at_fast_end, "less")):
-            if limit.passed and value is not None and not limit.is_met_by(value):
-                shown = figure_beside(limit.name, value, limit.limit)
-                yield f"{title(limit)} would be {shown} ({bound(limit)}) if every step took {share:.0%} {words}"
-                break
+        if limit.broken_within_band is not None:
+            value, end = limit.broken_within_band
+            shown, length = figure_beside(limit.name, value, limit.limit), "longer" if end == "slow" else "less"
+            yield f"{title(limit)} would be {shown} ({bound(limit)}) if every step took {share:.0%} {length}"
 
 
 def _comparison(found: Difference) -> Iterator[Part]:

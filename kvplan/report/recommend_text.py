@@ -114,11 +114,9 @@ def _settings(advice: Advice) -> Iterator[Part]:
     before, instead = ("", "") if tokens == now else (f" (now {now:,})", f", not {seconds(engine.full_step_now_s)}")
     yield labelled("", f"max_num_batched_tokens {tokens:,}{before}: {seconds(engine.full_step_s)} a step{instead}")
     most = "" if retry.least_honoured_s is None else f"; clients honour ≤ {seconds(retry.least_honoured_s)}"
+    usual, fixed = seconds(retry.typical_s), f"fixed: {retry.fixed_s} s"
     large = "" if retry.long_s == retry.typical_s else f", {seconds(retry.long_s)} for large requests"
-    yield labelled(
-        "Retry",
-        f"Retry-After {seconds(retry.typical_s)}{large} (fixed: {retry.fixed_s} s), jitter {retry.jitter_share:g}{most}",
-    )
+    yield labelled("Retry", f"Retry-After {usual}{large} ({fixed}), jitter {retry.jitter_share:g}{most}")
     if advice.feasible and advice.fleet.now > 1:
         yield labelled("Replicas", _replicas(advice))
     for number, rule in enumerate(advice.scaling):

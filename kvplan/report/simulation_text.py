@@ -163,7 +163,8 @@ def remarks(result: Simulation) -> Iterator[tuple[str, str]]:
         yield "Nothing", f"no request arrives after the first {seconds(result.inputs.warmup_s)}, which are warm-up"
     for row in result.inputs.odd_rows:
         yield "Trace", row
-    yield from _above_the_worst_case(result)
+    if result.unsafe_concurrency is not None:
+        yield _unsafe(*result.unsafe_concurrency)
     if large := _by_share(result, "rejected_permanently_share"):
         never = "their prompt is longer than the window, or their reservation larger than the pool"
         yield "Oversize", f"{large} of requests can never be served: {never}"
@@ -195,14 +196,11 @@ def _strategies(names: Sequence[str], result: Simulation) -> str:
 _ENDLESS = "no 429/503 from the engine; the wait grows without bound; put the limit in front"
 
 
-def _above_the_worst_case(result: Simulation) -> Iterator[tuple[str, str]]:
-    """Where a limit on the number of requests admits more worst cases than the pool holds."""
-    worst = min((row for row in result.reservations if row.sequences), key=lambda row: row.sequences, default=None)
-    at_once = result.inputs.concurrency * result.backend.replicas
-    if worst is not None and "concurrency" in result.inputs.strategies and at_once > worst.sequences:
-        times = f"{at_once:,} at once is {at_once / worst.sequences:,.3g} × the safe concurrency"
-        cases, fit = ("worst case", "fits") if worst.sequences == 1 else ("worst cases", "fit")
-        yield "Unsafe", f'concurrency: {times}; only {worst.sequences:,} {cases} of "{worst.name}" {fit}'
+def _unsafe(at_once: int, worst: ReservationRow) -> tuple[str, str]:
+    """A limit on the number of requests admits more worst cases than the pool holds."""
+    times = f"{at_once:,} at once is {at_once / worst.sequences:,.3g} × the safe concurrency"
+    cases, fit = ("worst case", "fits") if worst.sequences == 1 else ("worst cases", "fit")
+    return "Unsafe", f'concurrency: {times}; only {worst.sequences:,} {cases} of "{worst.name}" {fit}'
 
 
 def recommendation(advice: Recommendation) -> Iterator[Part]:

@@ -281,13 +281,20 @@ class Simulation:
         return self.backend.promised_blocks(self.inputs.safety_fraction)
 
     @property
+    def unsafe_concurrency(self) -> tuple[int, ReservationRow] | None:
+        """How many requests ``concurrency`` lets in at once, and the worst case of which fewer fit; None where all fit,
+        or the strategy was not played."""
+        worst = min((row for row in self.reservations if row.sequences), key=lambda row: row.sequences, default=None)
+        at_once = self.inputs.concurrency * self.backend.replicas
+        if worst is None or "concurrency" not in self.inputs.strategies or at_once <= worst.sequences:
+            return None
+        return at_once, worst
+
+    @property
     def best_default_tokens(self) -> int:
         """The default cap to set: the recommended one, or the one that was played."""
         return (self.recommendation or self.inputs).default_max_tokens
 
     def strategy(self, name: str) -> StrategyResult:
         """The result of one strategy; KeyError if it was not played."""
-        for result in self.strategies:
-            if result.name == name:
-                return result
-        raise KeyError(name)
+        return {result.name: result for result in self.strategies}[name]
