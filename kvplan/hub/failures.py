@@ -30,8 +30,8 @@ class HubUnavailableError(ModelUnavailableError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What the Hub was asked for, as error messages name it."""
+class Target:
+    """The repository that the Hub is asked for, as error messages name it."""
 
     model_id: str
     revision: str | None
@@ -55,17 +55,17 @@ _LOCAL = "or give a local config.json"
 _GATED_HINT = "accept its terms on {page}, then set a token (HF_TOKEN) or run: hf auth login; " + _LOCAL
 
 
-def offline(asked: Asked) -> HubUnavailableError:
+def offline(target: Target) -> HubUnavailableError:
     """The network is forbidden and the cache holds nothing."""
-    revision = f" --revision {asked.revision}" if asked.revision else ""
+    revision = f" --revision {target.revision}" if target.revision else ""
     return HubUnavailableError(
-        f"{asked.name} is not in the Hub's cache, and offline mode is on",
-        hint=f"on a machine with network: hf download {asked.model_id} config.json{revision}, and copy HF_HOME; "
+        f"{target.name} is not in the Hub's cache, and offline mode is on",
+        hint=f"on a machine with network: hf download {target.model_id} config.json{revision}, and copy HF_HOME; "
         f"{_LOCAL}",
     )
 
 
-def unreachable(asked: Asked, what: str) -> HubUnavailableError:
+def unreachable(target: Target, what: str) -> HubUnavailableError:
     """No connection: an unknown host, a refused or broken connection, a wrong proxy or certificate."""
     certificate = "CERTIFICATE" in what.upper()
     way = (
@@ -74,65 +74,65 @@ def unreachable(asked: Asked, what: str) -> HubUnavailableError:
         else "set HF_ENDPOINT (a mirror) or HTTPS_PROXY, or use --offline for the cache and bundled models"
     )
     return HubUnavailableError(
-        f"the Hub at {asked.shown_endpoint} cannot be reached: {what}",
+        f"the Hub at {target.shown_endpoint} cannot be reached: {what}",
         hint=f"{way}; {_LOCAL}",
         reason="the Hub cannot be reached",
     )
 
 
-def timed_out(asked: Asked, seconds: float) -> HubUnavailableError:
+def timed_out(target: Target, seconds: float) -> HubUnavailableError:
     """Connected, but no answer in time."""
     return HubUnavailableError(
-        f"the Hub at {asked.shown_endpoint} did not answer within {seconds:g} s",
+        f"the Hub at {target.shown_endpoint} did not answer within {seconds:g} s",
         hint=f"try again, allow more (HF_HUB_DOWNLOAD_TIMEOUT=60), use a mirror (HF_ENDPOINT) or --offline; {_LOCAL}",
         reason="the Hub timed out",
     )
 
 
-def broken_off(asked: Asked, file: str, what: str) -> HubUnavailableError:
+def broken_off(target: Target, file: str, what: str) -> HubUnavailableError:
     """A body that ends early, or something other than the requested file (a proxy's page)."""
     return HubUnavailableError(
-        f"{asked.shown_endpoint} sent no usable {file}: the download broke off, or a proxy answered: {what}",
-        hint=f"try again, or see what {asked.page} shows in a browser; {_LOCAL}",
+        f"{target.shown_endpoint} sent no usable {file}: the download broke off, or a proxy answered: {what}",
+        hint=f"try again, or see what {target.page} shows in a browser; {_LOCAL}",
         reason="the Hub's answer was cut short",
     )
 
 
-def no_config(asked: Asked, names: tuple[str, ...]) -> HubUnavailableError:
+def no_config(target: Target, names: tuple[str, ...]) -> HubUnavailableError:
     """The repository exists but has no config.json."""
     gguf = next((name for name in names if name.endswith(".gguf")), None)
     hint = (
-        f"it has GGUF files: name one, such as {asked.model_id}/{gguf} (only its header is read)"
+        f"it has GGUF files: name one, such as {target.model_id}/{gguf} (only its header is read)"
         if gguf
         else "give the id of a repository in the Transformers format, or a local config.json"
     )
     return HubUnavailableError(
-        f"{asked.name} has no config.json", hint=hint, reason="no config.json", catalogue_may_answer=False
+        f"{target.name} has no config.json", hint=hint, reason="no config.json", catalogue_may_answer=False
     )
 
 
-def no_file(asked: Asked, file: str) -> HubUnavailableError:
+def no_file(target: Target, file: str) -> HubUnavailableError:
     """The repository exists but does not have the named file."""
     return HubUnavailableError(
-        f"{asked.name} has no file {file}",
-        hint=f"see its files on {asked.page}/tree/{asked.revision or 'main'}",
+        f"{target.name} has no file {file}",
+        hint=f"see its files on {target.page}/tree/{target.revision or 'main'}",
         catalogue_may_answer=False,
     )
 
 
-def refused(asked: Asked, status: int, headers: Mapping[str, str]) -> HubUnavailableError:
+def refused(target: Target, status: int, headers: Mapping[str, str]) -> HubUnavailableError:
     """An HTTP status other than success. ``X-Error-Code`` is the Hub's own word for the cause."""
-    code, said = headers.get("x-error-code", ""), headers.get("x-error-message", "")
+    code, detail = headers.get("x-error-code", ""), headers.get("x-error-message", "")
     if status == 401:
-        return _unauthorised(asked, code, said)
+        return _unauthorised(target, code, detail)
     if status == 403:
-        return _forbidden(asked, code, said)
+        return _forbidden(target, code, detail)
     if status == 404 or code in {"RepoNotFound", "RevisionNotFound", "EntryNotFound"}:
-        return _not_found(asked, code)
+        return _not_found(target, code)
     if status == 429:
         after = headers.get("retry-after")
         when = f"in {after} s" if after and after.isdecimal() else f"after {after}" if after else "in a few minutes"
-        more = "" if asked.with_token else "set a token (HF_TOKEN) for a higher limit, "
+        more = "" if target.with_token else "set a token (HF_TOKEN) for a higher limit, "
         return HubUnavailableError(
             f"the Hub limits the rate of requests (429); try again {when}",
             hint=f"wait, {more}or use --offline; {_LOCAL}",
@@ -140,40 +140,40 @@ def refused(asked: Asked, status: int, headers: Mapping[str, str]) -> HubUnavail
         )
     kind = "failed" if status >= 500 else "sent an unexpected answer"
     return HubUnavailableError(
-        f"the Hub at {asked.shown_endpoint} {kind} ({status}){f': {said}' if said else ''}",
+        f"the Hub at {target.shown_endpoint} {kind} ({status}){f': {detail}' if detail else ''}",
         hint=f"try again later, or use --offline for the cache and bundled models; {_LOCAL}",
         reason=f"the Hub answered {status}",
     )
 
 
-def _unauthorised(asked: Asked, code: str, said: str) -> HubUnavailableError:
-    if asked.with_token and code != "GatedRepo":
-        message = f"the Hub does not accept the token, or {asked.name} does not exist (401)"
+def _unauthorised(target: Target, code: str, detail: str) -> HubUnavailableError:
+    if target.with_token and code != "GatedRepo":
+        message = f"the Hub does not accept the token, or {target.name} does not exist (401)"
         hint = f"renew the token (HF_TOKEN, or hf auth login) and check the name; {_LOCAL}"
-    elif code == "GatedRepo" or "gated" in said.lower() or "restricted" in said.lower():
-        message = f"{asked.name} is gated, and no token was sent that has access (401)"
-        hint = _GATED_HINT.format(page=asked.page)
+    elif code == "GatedRepo" or "gated" in detail.lower() or "restricted" in detail.lower():
+        message = f"{target.name} is gated, and no token was sent that has access (401)"
+        hint = _GATED_HINT.format(page=target.page)
     else:
-        message = f"{asked.name} is private, gated or does not exist: the Hub asks for a token (401)"
+        message = f"{target.name} is private, gated or does not exist: the Hub asks for a token (401)"
         hint = f"check the name; if it is right, set a token (HF_TOKEN) or run: hf auth login; {_LOCAL}"
     return HubUnavailableError(message, hint=hint, reason="the Hub answered 401", needs_access=True)
 
 
-def _forbidden(asked: Asked, code: str, said: str) -> HubUnavailableError:
+def _forbidden(target: Target, code: str, detail: str) -> HubUnavailableError:
     if code == "GatedRepo":
-        message = f"{asked.name} is gated, and the token's account has no access (403)"
-        hint = f"request access on {asked.page} with the account that HF_TOKEN belongs to; {_LOCAL}"
+        message = f"{target.name} is gated, and the token's account has no access (403)"
+        hint = f"request access on {target.page} with the account that HF_TOKEN belongs to; {_LOCAL}"
     else:
-        message = f"access to {asked.name} is forbidden (403){f': {said}' if said else ''}"
+        message = f"access to {target.name} is forbidden (403){f': {detail}' if detail else ''}"
         hint = f"give the token (HF_TOKEN) read access to this repository, or ask your proxy's operator; {_LOCAL}"
     return HubUnavailableError(message, hint=hint, reason="the Hub answered 403", needs_access=True)
 
 
-def _not_found(asked: Asked, code: str) -> HubUnavailableError:
-    if asked.revision is not None and code != "RepoNotFound":
-        message = f"{asked.model_id} has no revision {asked.revision!r} (404)"
-        hint = f"its branches and tags are on {asked.page}/tree/main; without @{asked.revision} main is used"
+def _not_found(target: Target, code: str) -> HubUnavailableError:
+    if target.revision is not None and code != "RepoNotFound":
+        message = f"{target.model_id} has no revision {target.revision!r} (404)"
+        hint = f"its branches and tags are on {target.page}/tree/main; without @{target.revision} main is used"
     else:
-        message = f"there is no model {asked.model_id} at {asked.shown_endpoint} (404)"
-        hint = f"check the name on {asked.shown_endpoint}/models; {_LOCAL}"
+        message = f"there is no model {target.model_id} at {target.shown_endpoint} (404)"
+        hint = f"check the name on {target.shown_endpoint}/models; {_LOCAL}"
     return HubUnavailableError(message, hint=hint, reason="the Hub answered 404", catalogue_may_answer=False)

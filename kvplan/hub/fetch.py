@@ -50,14 +50,14 @@ def _facts(found: Checkpoint, commit: str, *, name: str) -> HubFacts:
 
 def _ask(session: Session) -> tuple[Checkpoint, str]:
     """The three requests: the checkpoint and its commit."""
-    asked = session.asked
-    at = f"/revision/{quote(asked.revision, safe='')}" if asked.revision else ""
-    info = _read_json(session, f"{asked.endpoint}/api/models/{asked.model_id}{at}?blobs=true")
+    target = session.target
+    at = f"/revision/{quote(target.revision, safe='')}" if target.revision else ""
+    info = _read_json(session, f"{target.endpoint}/api/models/{target.model_id}{at}?blobs=true")
     sizes = _file_sizes(info)
     if "config.json" not in sizes:
-        raise failures.no_config(asked, tuple(sizes))
-    commit = str(info.get("sha") or asked.revision or "main")
-    folder = f"{asked.page}/resolve/{quote(commit, safe='')}"
+        raise failures.no_config(target, tuple(sizes))
+    commit = str(info.get("sha") or target.revision or "main")
+    folder = f"{target.page}/resolve/{quote(commit, safe='')}"
     config = _read_json(session, f"{folder}/config.json")
     quantization = _read_json(session, f"{folder}/{_QUANTIZATION}") if _QUANTIZATION in sizes else None
     parts = [sizes[name] for name in weight_files(sizes)]
@@ -95,15 +95,15 @@ def _read_json(session: Session, url: str) -> dict[str, object]:
     body = bytearray()
     with session.get(url, file) as response:
         if response.status_code != 200:
-            raise failures.refused(session.asked, response.status_code, response.headers)
+            raise failures.refused(session.target, response.status_code, response.headers)
         for piece in response.iter_bytes():
             body += piece
             if len(body) > LARGEST_JSON_BYTES:
-                raise failures.broken_off(session.asked, file, f"more than {LARGEST_JSON_BYTES:,} bytes")
+                raise failures.broken_off(session.target, file, f"more than {LARGEST_JSON_BYTES:,} bytes")
     try:
         return parse_json_object(bytes(body), url)
     except InputError as error:
-        raise failures.broken_off(session.asked, file, error.message) from error
+        raise failures.broken_off(session.target, file, error.message) from error
 
 
 def fetch_gguf(
@@ -126,17 +126,17 @@ def fetch_gguf(
 
 def _range(session: Session, file: str, offset: int, length: int) -> bytes:
     """One request for one range; a server that sends the whole file is cut off after the requested part."""
-    asked = session.asked
-    url = f"{asked.page}/resolve/{quote(asked.revision or 'main', safe='')}/{quote(file)}"
+    target = session.target
+    url = f"{target.page}/resolve/{quote(target.revision or 'main', safe='')}/{quote(file)}"
     headers = {"range": f"bytes={offset}-{offset + length - 1}", "accept-encoding": "identity"}
     body = bytearray()
     with session.get(url, file, headers) as response:
         if response.status_code == 416:  # the range starts past the end of the file
             return b""
         if response.headers.get("x-error-code") == "EntryNotFound":
-            raise failures.no_file(asked, file)
+            raise failures.no_file(target, file)
         if response.status_code not in (_PARTIAL, _WHOLE):
-            raise failures.refused(asked, response.status_code, response.headers)
+            raise failures.refused(target, response.status_code, response.headers)
         skip = offset if response.status_code == _WHOLE else 0
         for piece in response.iter_bytes():
             body += piece

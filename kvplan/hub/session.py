@@ -12,7 +12,7 @@ from kvplan import __version__
 from kvplan.errors import InputError
 from kvplan.hub import failures
 from kvplan.hub.cache import is_offline, is_set
-from kvplan.hub.failures import Asked
+from kvplan.hub.failures import Target
 
 _PUBLIC_HUB = "https://huggingface.co"
 _TIMEOUT_S = 10.0  # the Hub client's own default
@@ -22,16 +22,16 @@ _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """A session for one model. ``asked`` is what error messages name."""
+    """A session for one model. ``target`` is what error messages name."""
 
-    asked: Asked
+    target: Target
     token: str | None
     timeout_s: float
 
     @property
     def hub_name(self) -> str:
         """The Hub, or the mirror in its place, as shown to the user."""
-        return "Hub" if self.asked.endpoint == _PUBLIC_HUB else f"Hub at {self.asked.shown_endpoint}"
+        return "Hub" if self.target.endpoint == _PUBLIC_HUB else f"Hub at {self.target.shown_endpoint}"
 
     @contextmanager
     def get(self, url: str, file: str, headers: Mapping[str, str] | None = None) -> Iterator[Any]:
@@ -62,14 +62,14 @@ class Session:
         try:
             yield
         except ImportError as error:  # a SOCKS proxy needs a package of its own
-            raise failures.unreachable(self.asked, str(error)) from error
+            raise failures.unreachable(self.target, str(error)) from error
         except transport as error:
             kinds = {kind.__name__ for kind in type(error).__mro__}
             if "TimeoutException" in kinds or isinstance(error, TimeoutError):
-                raise failures.timed_out(self.asked, self.timeout_s) from error
+                raise failures.timed_out(self.target, self.timeout_s) from error
             if "RemoteProtocolError" in kinds:
-                raise failures.broken_off(self.asked, file, str(error)) from error
-            raise failures.unreachable(self.asked, str(error)) from error
+                raise failures.broken_off(self.target, file, str(error)) from error
+            raise failures.unreachable(self.target, str(error)) from error
 
 
 def _client() -> Any:
@@ -94,13 +94,13 @@ def open_session(model_id: str, revision: str | None, *, offline: bool, token: s
     environment's.
     """
     endpoint = (os.environ.get("HF_ENDPOINT") or _PUBLIC_HUB).rstrip("/")
-    asked = Asked(model_id=model_id, revision=revision, endpoint=endpoint, with_token=token is not None)
+    target = Target(model_id=model_id, revision=revision, endpoint=endpoint, with_token=token is not None)
     if offline or is_offline():
-        raise failures.offline(asked)
+        raise failures.offline(target)
     timeout_s = _timeout_s()
-    _probe(asked, timeout_s)
+    _probe(target, timeout_s)
     held = token or _own_token()
-    return Session(asked=replace(asked, with_token=held is not None), token=held, timeout_s=timeout_s)
+    return Session(target=replace(target, with_token=held is not None), token=held, timeout_s=timeout_s)
 
 
 def _own_token() -> str | None:
@@ -125,27 +125,27 @@ def _timeout_s() -> float:
     return seconds
 
 
-def _probe(asked: Asked, timeout_s: float) -> None:
+def _probe(target: Target, timeout_s: float) -> None:
     """Fails at once where the Hub cannot be reached, before the client is imported (half a second, cold).
 
     Skipped where a proxy is set: then the Hub's own name need not resolve here.
     """
     if any(os.environ.get(name) for name in _PROXIES):
         return
-    parts = urlsplit(asked.endpoint)
+    parts = urlsplit(target.endpoint)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
         port = None
     if parts.scheme not in {"http", "https"} or not parts.hostname or port is None:
         raise InputError(
-            f"HF_ENDPOINT is {asked.shown_endpoint!r}, not a URL",
+            f"HF_ENDPOINT is {target.shown_endpoint!r}, not a URL",
             hint="write it like HF_ENDPOINT=https://hub.example.org",
         )
     seconds = min(timeout_s, _LONGEST_PROBE_S)
     try:
         socket.create_connection((parts.hostname, port), timeout=seconds).close()
     except TimeoutError as error:
-        raise failures.timed_out(asked, seconds) from error
+        raise failures.timed_out(target, seconds) from error
     except OSError as error:
-        raise failures.unreachable(asked, error.strerror or str(error)) from error
+        raise failures.unreachable(target, error.strerror or str(error)) from error
