@@ -165,7 +165,11 @@ def _read_bundled(
             hint=f"leave out @{revision} to use them, or: {error.hint}",
         ) from error
     why = f" ({error.reason})" if error.reason else ""
-    spec = _spec(bundled, bundled.id, Source(name=f"bundled facts{why}", checked=bundled.checked))
+    try:
+        spec = _spec(bundled, bundled.id, Source(name=f"bundled facts{why}", checked=bundled.checked))
+    except InputError as wrong:  # the file is the user's own: kvplan's are tested
+        wrong.file = f"{bundled.id.replace('/', '--')}.yaml"
+        raise
     if error.needs_access:
         spec = replace(spec, notes=(*spec.notes, f"bundled facts are used, because {error.message}; {error.hint}"))
     return spec

@@ -129,6 +129,7 @@ VALUES: list[tuple[list[str], int, tuple[str, ...]]] = [
     (["fit", LLAMA, "--gpu", "h100", "--pp-layers", "1,2"], 3, ("error: pp_layers: ",)),
     ([*POOL, "--max-loras", "1", "--max-lora-rank", "3"], 3, ("error: max_lora_rank: ",)),
     ([*POOL, "--engine", "sglang", "--swa-full-tokens-ratio", "0.5"], 3, ("error: swa_full_tokens_ratio: ",)),
+    (["simulate", ""], 3, ("TRAFFIC is empty", "kvplan list traffic")),
     (["trace", "-", "--name", ""], 3, ("error: --name '' is not",)),
     (["init", "--output", "-"], 3, ("- is standard input, and cannot be written to",)),
     (["simulate", "chat", "--seeds", "0"], 3, ("seeds: at least one seed is needed", "--seeds 1")),
@@ -195,6 +196,16 @@ def test_an_option_that_the_engine_refuses_is_said_with_its_line(
     _fails([command, "traffic.yaml"], 3, capsys, "error: traffic.yaml:4: deployment.kv_dtype: 'fp7' is not")
     changed = ["--set", "deployment.kv_dtype=fp9"]
     _fails([command, "traffic.yaml", *changed], 3, capsys, "error: kv_dtype: 'fp9' is not")
+
+
+def test_a_profile_of_one_s_own_is_named_where_it_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for folder in ("gpus", "models"):
+        (tmp_path / folder).mkdir()
+    os.mkfifo("gpus/pipe.yaml")
+    _fails(["list", "gpus", "--profiles", "."], 3, capsys, "error: gpus/pipe.yaml: ", "device or pipe")
+    facts = "id: own/model\nsources: [me]\nchecked: 2026-11-30\nconfig: {architectures: LlamaForCausalLM}\n"
+    (tmp_path / "models" / "own--model.yaml").write_text(facts)
+    _fails(["model", "own/model", "--profiles", "."], 3, capsys, "error: own--model.yaml: architectures")
 
 
 def test_a_calibration_is_a_small_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

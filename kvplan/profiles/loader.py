@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kvplan.errors import InputError, unreadable
+from kvplan.files import read_small_text
 from kvplan.profiles.kinds import BundledModel, ClientProfile, GpuProfile
 
 Profile = TypeVar("Profile", GpuProfile, ClientProfile, BundledModel)
@@ -203,10 +204,7 @@ def _load(kind: type[Profile], catalogue: str, plain: str, name: str, extra_fold
 def _read(kind: type[Profile], path: Path) -> Profile:
     from kvplan.profiles.reader import read_profile  # not at the top, so that a Hub or local model never imports YAML
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, error) from error
+    text = read_small_text(path, hint="a profile is a short YAML file, as in kvplan's own folder of profiles")
     profile = read_profile(kind, text, str(path))
     if isinstance(profile, BundledModel):
         key, own_name = "id", profile.id.replace("/", "--")

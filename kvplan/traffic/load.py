@@ -49,6 +49,8 @@ def parse_traffic(
 
 
 def _find(reference: str, profiles_folder: str | Path | None) -> Path:
+    if not reference:
+        raise InputError("TRAFFIC is empty", hint="give a traffic file, or a bundled mix (kvplan list traffic)")
     path = Path(reference)
     with suppress(FileNotFoundError, NotADirectoryError):  # any other error says more than "there is no such file"
         path.stat()
