@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from kvplan.calibration import Calibration, calibrate, calibration_text, logged_deployment, misleading_lines, release_in
+from kvplan.calibration import Calibration, calibrate, calibration_text
+from kvplan.calibration.deployment import logged_deployment, release_in
+from kvplan.calibration.misleading import misleading_lines
 from kvplan.calibration_file import apply_calibration, load_calibration
 from kvplan.capacity import fit
 from kvplan.cli import main
@@ -265,7 +267,7 @@ def test_a_file_that_is_wrong_names_what_is_wrong(tmp_path: Path, text: str, wor
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=words):
         load_calibration(path)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="there is no file"):
         load_calibration(tmp_path / "absent.yaml")
 
 
