@@ -626,6 +626,27 @@ def test_options_complete_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "the log says max_model_len 32768, not 4096" in capsys.readouterr().err
 
 
+def test_an_excerpt_says_nothing_of_the_kv_type_and_the_prefix_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Figures of a public start (Qwen3.6-35B-A3B in 4 bit on two cards): 4.55 GiB of 8-bit KV with prefix caching hold
+    3.45 windows of 262,144, printed as 903,602 tokens."""
+    log = tmp_path / "server.log"
+    log.write_text(
+        "Model loading took 9.96 GiB memory and 78 seconds\nAvailable KV cache memory: 4.55 GiB\n"
+        "GPU KV cache size: 903,602 tokens\nMaximum concurrency for 262,144 tokens per request: 3.45x\n",
+        encoding="utf-8",
+    )
+    command = ["calibrate", str(log), "--model", "Qwen/Qwen3.6-35B-A3B", "--gpu", "rtx-4090-24gb", "--tp", "2"]
+    assert main([*command, "--offline"]) == 0
+    assert "what the log leaves out: --kv-dtype, --prefix-caching" in " ".join(capsys.readouterr().out.split())
+    said = ["--kv-dtype", "fp8", "--prefix-caching", "--engine", "vllm@0.28"]
+    assert main([*command, "--offline", *said, "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert "capacity-differs" not in {finding["code"] for finding in answer["findings"]}
+    assert answer["pool"]["tokens_calibrated"] == 903_602
+
+
 @pytest.mark.parametrize("folder", ["C:/models/{}", r"D:\\hub\\{}", "~/models/{}", "../{}"])
 def test_a_model_in_a_folder_of_another_machine(
     folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

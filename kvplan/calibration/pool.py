@@ -136,6 +136,7 @@ def check_model(start: EngineStart, planned: Fit) -> tuple[Finding, ...]:
                 code="capacity-differs",
                 severity="warning",
                 message=f"{rules}: {why}, or it is of another model",
+                hint=_left_out(start),
             ),
         )
     raise InputError(
@@ -144,6 +145,17 @@ def check_model(start: EngineStart, planned: Fit) -> tuple[Finding, ...]:
         "KV type and the parallelism",
         key="model",
     )
+
+
+def _left_out(start: EngineStart) -> str | None:
+    """The settings that a pool's capacity depends on and the log does not print."""
+    settings = {
+        "--kv-dtype": start.kv_dtype,
+        "--prefix-caching": start.prefix_caching,
+        "--tp": start.tensor_parallel,
+    }
+    missing = [flag for flag, value in settings.items() if value is None]
+    return f"say what the log leaves out: {', '.join(missing)}" if missing else None
 
 
 def _capacity(start: EngineStart, planned: Fit, memory: int) -> _Capacity | None:

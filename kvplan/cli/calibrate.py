@@ -30,7 +30,15 @@ traffic: {duration: 1s, classes: [{name: run, rate: 1/s, prompt_tokens: 1, outpu
 """A traffic file's least, for a deployment that the options say; of its traffic nothing is used."""
 
 
-@takes_deployment("tensor_parallel", "data_parallel", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+@takes_deployment(
+    "tensor_parallel",
+    "data_parallel",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "kv_dtype",
+    "prefix_caching",
+)
 def run(
     context: typer.Context,
     asked: dict[str, Any],
