@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvplan.calibration import misleading_lines
+from kvplan.calibration.misleading import misleading_lines
 from kvplan.engine_logs import EngineStart, read_log, read_starts
 from kvplan.engine_logs.lines import Wanted, clean_lines, clean_text
 from kvplan.engine_logs.reader import TRIGGERS

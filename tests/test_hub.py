@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from kvplan.errors import InputError, ModelUnavailableError
-from kvplan.hub import HubFacts, HubUnavailableError, fetch_facts
+from kvplan.hub import HubUnavailableError, fetch_facts
 from kvplan.hub.cache import hub_cache_folder
+from kvplan.hub.fetch import HubFacts
 from kvplan.model import Source
 from kvplan.sources import read_model
 from tests.gguf_files import gguf_bytes

@@ -29,7 +29,6 @@ from kvplan.layers.base import (
     Layer,
     StoredType,
     share,
-    share_or_replicate,
 )
 from kvplan.layers.recurrent import (
     GatedDeltaState,
@@ -77,5 +76,4 @@ __all__ = [
     "SlidingAttention",
     "StoredType",
     "share",
-    "share_or_replicate",
 ]
