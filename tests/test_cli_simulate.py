@@ -49,6 +49,13 @@ def test_attention_replicas_are_counted_once_and_a_check_without_limits_is_not_s
     assert "kvplan check chat" in capsys.readouterr().out
 
 
+def test_a_time_and_its_interval_have_one_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "chat", "--seeds", "2", "--workers", "1", "--duration", "2m", "--offline"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    units = re.findall(r"p99 [\d.,]+ (\w+) ±[\d.,]+ (\w+)", shown)
+    assert units == [("s", "s")] * 2  # steps longer and shorter
+
+
 def test_classes_that_are_charged_alike_share_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "chat", "--seeds", "1", "--workers", "1", "--duration", "30s", "--offline"]) == 0
     shown = capsys.readouterr().out
