@@ -46,6 +46,7 @@ from kvplan.engines.token_pool import (
     adapters_term,
     dense_adapters_are_priced,
     model_notes,
+    one_pool,
     pool_bytes,
     windows_kept_whole,
 )
@@ -156,14 +157,7 @@ def _devices(model: ModelSpec, deployment: Deployment, kv: KvTypes, slots: Slots
 def _layout(kept: CacheSizes, slots: Slots) -> tuple[CacheLayout, int]:
     """The layout, and the blocks asked for. A block is a cell of every growing layer, or one slot where none grows."""
     if kept.growing_layers:
-        group = CacheGroup(
-            kind="full attention",
-            layers=kept.growing_layers,
-            rule="full",
-            block_tokens=1,
-            page_bytes=int(kept.growing_per_token),
-        )
-        return _pool(group), slots.all_cells
+        return one_pool(kept, 1, reserved_blocks=0), slots.all_cells
     group = CacheGroup(
         kind="recurrent state" if kept.state_layers else "window",
         layers=kept.state_layers or kept.window_layers,
@@ -172,17 +166,14 @@ def _layout(kept: CacheSizes, slots: Slots) -> tuple[CacheLayout, int]:
         page_bytes=max(1, kept.state_bytes),
         fixed_blocks=1,
     )
-    return _pool(group), slots.slots
-
-
-def _pool(group: CacheGroup) -> CacheLayout:
-    return CacheLayout(
+    layout = CacheLayout(
         block_tokens=group.block_tokens,
         bytes_per_block=group.page_bytes,
         groups=(group,),
         in_flight_tokens=0,
         reserved_blocks=0,
     )
+    return layout, slots.slots
 
 
 def _refuse(model: ModelSpec, deployment: Deployment) -> None:
