@@ -14,8 +14,8 @@ class DrainEstimate:
 
     A refused request that lacks ``missing`` waits for those that were refused before it, and then missing × hold_s /
     reserved. Each of those will take its whole ``weight``, not only what it lacked, from a ledger that stays full. So
-    each of many refused at once is told a time later by weight × hold_s / capacity (capacity = reserved + weight −
-    missing), and they come one by one. Before any release the wait is ``unknown_s``.
+    requests refused together get waits that are weight × hold_s / capacity apart (capacity = reserved + weight −
+    missing), and come back one by one. Before any release the wait is ``unknown_s``.
 
     >>> drain = DrainEstimate()
     >>> drain.wait_s(missing=50, weight=100, reserved=1_000, now_s=0.0)

@@ -1,5 +1,5 @@
 """A traffic file planned and played: what ``check`` judges and ``compare`` compares. An engine that does not start is
-an answer, too."""
+an answer too."""
 
 from collections.abc import Mapping
 

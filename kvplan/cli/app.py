@@ -37,7 +37,7 @@ EVERYDAY: dict[str, str] = {
     "calibrate": "measured_run traffic model gpu output format offline",
     "gateway": "upstream traffic host port ledger trust_plan safety_fraction default_max_tokens set_keys demo",
 }
-"""The options of which ``--help`` tells, so that it fits a screen; ``--help-all`` tells of all. Without a line: all."""
+"""The options that ``--help`` shows, so that it fits a screen; ``--help-all`` shows all. Without a line here: all."""
 
 HELP = "How much work fits on these GPUs, and what happens when more arrives?"
 _COMPLETION = frozenset({"--install-completion", "--show-completion"})

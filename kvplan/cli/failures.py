@@ -88,7 +88,7 @@ def _nearest(given: str, known: Sequence[str]) -> str:
     """Which of ``known`` was probably meant."""
     from difflib import get_close_matches
 
-    bare = {each.lstrip("-"): each for each in known}  # dashes alike are no likeness
+    bare = {each.lstrip("-"): each for each in known}  # shared dashes do not make words similar
     near = get_close_matches(given.lstrip("-"), bare, 1, 0.65)  # at 0.6 --rate would be --format
     return f". Did you mean {bare[near[0]]!r}?" if near else ""
 

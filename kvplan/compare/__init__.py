@@ -124,7 +124,7 @@ def _check_prices(traffic: Traffic, unpriced: Sequence[str]) -> None:
 
 
 def _check_the_load(load: ShapeLoad | Traffic, found: Sequence[Candidate]) -> None:
-    """What makes every candidate impossible alike is a mistake in the file, not an answer."""
+    """What makes every candidate impossible is a mistake in the file, not an answer."""
     details = {one.detail for one in found if one.verdict == "impossible"}
     if isinstance(load, Traffic) and len(details) == 1 and all(one.verdict == "impossible" for one in found):
         raise InputError(
@@ -171,7 +171,7 @@ def _answer(
     seeds: int,
     profiles_folder: str | Path | None,
 ) -> Candidate:
-    """One candidate: planned, and played where the load is traffic. A refusal is an answer, too."""
+    """One candidate: planned, and played where the load is traffic. A refusal is an answer too."""
     price = prices_per_hour.get(choice.gpu.name)
     try:
         if isinstance(load, Traffic):

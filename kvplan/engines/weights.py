@@ -233,7 +233,7 @@ def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> Ran
         formula, unsure = f"{weights.parameters:,} parameters × {size} B", UNKNOWN_WEIGHT_SHARE
     else:
         raise UnsupportedModelError(
-            f"cannot tell the weights of {model.id}: neither its class, sizes or quantisation nor a total is known",
+            f"cannot tell the weights of {model.id}: kvplan cannot count them from its config, and no total is known",
             hint="give them: --weights-bytes 16GiB (all ranks together)",
             key="weights",
         )

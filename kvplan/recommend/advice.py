@@ -166,7 +166,7 @@ def scaling_rules(backend: Backend, fraction: float, answer: Played) -> tuple[Sc
     fewer = _LEDGER_FULL_SHARE * (fleet - 1) / fleet
     rules: tuple[tuple[str | None, str, float | None, int, str], ...] = (
         (_LEDGER_SHARE, "out", _LEDGER_FULL_SHARE, 60, "nearly all is promised, refusals follow"),
-        (_LEDGER_SHARE, "in", fewer, 600, f"{fleet - 1} of {fleet} replicas would still hold what is promised"),
+        (_LEDGER_SHARE, "in", fewer, 600, f"of {fleet} replicas {fleet - 1} would still hold what is promised"),
         (names.kv_usage, "out", gauge, 60, "what the engine's gauge reads when the ledger is 80% full"),
         (names.waiting, "out", 1.0, 30, "admitted requests wait for max_num_seqs or the step time, not for the ledger"),
     )

@@ -15,7 +15,7 @@ _MAX_RUNS = 10
 """Numbers of replicas tried before the fewest are known to be few enough; each is a run of the whole traffic."""
 
 Trial = Callable[[int], tuple[Played, bool]]
-"""So many replicas, played; and whether they meet the constraints."""
+"""Plays a number of replicas; returns the figures and whether they meet the constraints."""
 
 
 def fleet(

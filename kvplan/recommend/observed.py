@@ -97,7 +97,7 @@ def _reserved_and_used(
     caps = metrics.histogram("vllm:request_params_max_tokens")
     used = None if prompt is None or output is None else prompt.sum + output.sum
     if prompt is None or caps is None or used is None:
-        return None, used, "not told by these metrics"
+        return None, used, "not in these metrics"
     # Each histogram counts requests on its own; means, so that a scrape in between does not tilt them.
     return prompt.sum + caps.sum / caps.count * prompt.count, used, "the engine's prompts and max_tokens"
 
@@ -141,8 +141,7 @@ def _notes(
 ) -> Iterator[str]:
     if over:
         yield (
-            f"{over:.1%} of requests used more than was reserved for them: whoever counts tokens counts too few; "
-            "give --count-error"
+            f"{over:.1%} of requests used more than was reserved for them: tokens are undercounted; give --count-error"
         )
     if band is None:
         yield "the engine's number of blocks is not among these metrics, so the budget's band stays"
@@ -152,6 +151,6 @@ def _notes(
             "promises too much"
         )
     if used_share is not None and used_share > 1.0:
-        yield "more was used than reserved in total: the two do not belong to the same requests"
+        yield "more was used than reserved in total: the two figures are not of the same requests"
     if metrics.has("vllm:") and used_share is not None:
-        yield "vLLM counts a max_tokens for every request: the rest of the window where the client sent none"
+        yield "vLLM counts a max_tokens for every request: where the client sent none, the rest of the window"

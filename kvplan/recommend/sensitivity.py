@@ -15,7 +15,7 @@ FACTORS = (0.8, 1.2)
 REACH = 2
 """How many round caps on either side of the answer are tried too."""
 _USUAL_SENT_TOKENS = 4096
-"""What clients send that would rather set a cap, where the file names no other: agents and IDE tools start there."""
+"""The cap of clients that turn out to send one, where the file names none; agents and IDE tools start at this one."""
 
 
 @dataclass(frozen=True, kw_only=True)

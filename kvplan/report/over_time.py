@@ -10,7 +10,7 @@ from kvplan.simulation.results import Simulation, StrategyResult
 from kvplan.simulation.types import Integers, Samples
 
 _BARS = 60
-"""Refusals are counted over so many stretches of the run: fewer than the pool's samples, so that a rate shows."""
+"""Intervals in which refusals are counted: fewer than the samples of the pool, so that each shows a rate."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,7 +180,7 @@ def _search(advice: Advice) -> str:
 
 
 def _columns_said(advice: Advice) -> str:
-    """What is not obvious of the headings; ``kvplan explain recommendation`` tells all."""
+    """The headings that are not obvious; ``kvplan explain recommendation`` explains all."""
     own = advice.own_cap_truncated_share
     also = f" ({percent(own)} more by their client's cap)" if own else ""
     said = [f"cuts off: by the default{also}", "refused: at least once"]

@@ -15,7 +15,7 @@ COLUMNS = (
     "refused: at least once; KV: mean use; p50 s, p99 s: first attempt to last token; bound/s: sustainable "
     "requests/s; ±: 95% interval"
 )
-"""What is not obvious of the headings; ``kvplan explain simulation`` tells all."""
+"""The headings that are not obvious; ``kvplan explain simulation`` explains all."""
 
 
 def text(result: Simulation) -> Iterator[Part]:

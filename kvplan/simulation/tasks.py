@@ -41,7 +41,7 @@ _HARDEST_FIRST = {"nothing": 0, "requests": 1, "blocks": 2}
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """How runs are made, as ``simulate``, ``check`` and ``recommend`` take it: on which seeds, over which workers, with
-    which catalogues, and who is told about it."""
+    which catalogues, and how progress is reported."""
 
     seeds: int | None = None
     seed: int | None = None

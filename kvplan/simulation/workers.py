@@ -15,7 +15,7 @@ from typing import Any
 from kvplan.errors import InputError
 
 Progress = Callable[[int, int], None]
-"""Is told how many pieces of work are done, and how many there are."""
+"""Called with (done, total)."""
 ATTEMPTS = 3
 """How often workers may be killed before their parent gives up."""
 

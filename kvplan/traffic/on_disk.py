@@ -53,6 +53,7 @@ def zeros(count: int, dtype: Any) -> NDArray[Any]:
 
 @contextmanager
 def _disk_errors(size: int) -> Iterator[None]:
+    """Turns what the disk refuses into an InputError; ``size`` bytes were asked for, 0: not known."""
     try:
         yield
     except OSError as error:

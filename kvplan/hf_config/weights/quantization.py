@@ -29,6 +29,8 @@ _ALGORITHMS: Mapping[str, StoredType] = {
     "MXFP8": MXFP8,
 }
 
+_Rule = Callable[[WeightPart], StoredType | None]
+
 
 def quantize(
     parts: Sequence[WeightPart], block: Config, *, expert_dtype: object = None
@@ -47,7 +49,7 @@ def quantize(
     return tuple(replace(part, stored=rule(part) or part.stored) for part in parts), method
 
 
-def _leaves_experts_out(parts: Sequence[WeightPart], block: Config, rule: "_Rule") -> bool:
+def _leaves_experts_out(parts: Sequence[WeightPart], block: Config, rule: _Rule) -> bool:
     """Whether experts are neither among the quantised modules nor among the excluded ones.
 
     Then the list is incomplete, and the type of most bytes is unknown.
@@ -55,9 +57,6 @@ def _leaves_experts_out(parts: Sequence[WeightPart], block: Config, rule: "_Rule
     excluded = ModuleNames(_ignored(block))
     routed = [part for part in parts if part.name.endswith(".experts") and part.layer is not None]
     return bool(routed) and all(rule(part) is None and not excluded.match(part) for part in routed)
-
-
-_Rule = Callable[[WeightPart], StoredType | None]
 
 
 def _rule(method: str, block: Config) -> _Rule | None:

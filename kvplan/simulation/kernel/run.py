@@ -51,7 +51,7 @@ _PILOT_ROWS = 2_000
 """A run is judged after this many requests, after twice as many, and so on."""
 
 Expect = Callable[[float], None]
-"""Is told how many seconds a run will take."""
+"""Called with the seconds that a run is expected to take."""
 
 
 def worth_compiling(requests: int) -> bool:

@@ -147,7 +147,7 @@ def _caps_text(description: TraceDescription) -> str:
 
 
 def _plain(value: float, digits: int) -> str:
-    """A number to so many digits, without the exponent that times and rates of a traffic file cannot have.
+    """A number with that many significant digits and no exponent, which times and rates of a traffic file cannot have.
 
     >>> _plain(1e-7, 6), _plain(1487.2, 3)
     ('0.0000001', '1490')
