@@ -98,7 +98,7 @@ def test_the_gateway_counts_for_itself(tmp_path: Path) -> None:
     assert (found.source, found.requests, found.used_share) == ("kvplan gateway", 10, 0.4)
     assert found.safety_fraction == 0.9  # no blocks among them: the band stays
     assert found.over_reserved_share == pytest.approx(0.1)
-    assert any("counts too few" in note for note in found.notes)
+    assert any("undercounted" in note for note in found.notes)
     assert found.overbooking_fraction is not None
     both = observed(tmp_path, VLLM + GATEWAY)
     assert (both.source, both.reserved_source) == ("vLLM and kvplan gateway", "kvplan gateway's reservations")
