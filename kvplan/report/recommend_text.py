@@ -114,8 +114,8 @@ def _settings(advice: Advice) -> Iterator[Part]:
     before, instead = ("", "") if tokens == now else (f" (now {now:,})", f", not {seconds(engine.full_step_now_s)}")
     yield labelled("", f"max_num_batched_tokens {tokens:,}{before}: {seconds(engine.full_step_s)} a step{instead}")
     most = "" if retry.least_honoured_s is None else f"; clients honour ≤ {seconds(retry.least_honoured_s)}"
-    usual, fixed = seconds(retry.typical_s), f"fixed: {retry.fixed_s} s"
-    large = "" if retry.long_s == retry.typical_s else f", {seconds(retry.long_s)} for large requests"
+    usual, long, fixed = seconds(retry.typical_s), seconds(retry.long_s), f"fixed: {retry.fixed_s} s"
+    large = "" if long == usual else f", {long} for large requests"
     yield labelled("Retry", f"Retry-After {usual}{large} ({fixed}), jitter {retry.jitter_share:g}{most}")
     if advice.feasible and advice.fleet.now > 1:
         yield labelled("Replicas", _replicas(advice))
