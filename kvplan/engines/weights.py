@@ -235,7 +235,7 @@ def _without_parts(model: ModelSpec, ranks: int, given_bytes: int | None) -> Ran
         raise UnsupportedModelError(
             f"cannot tell the weights of {model.id}: kvplan cannot count them from its config, and no total is known",
             hint="give them: --weights-bytes 16GiB (all ranks together)",
-            key="weights",
+            key="weights_bytes",
         )
     return RankWeights(
         bytes=known // ranks,

@@ -60,7 +60,10 @@ def cache_types(key: str | None, value: str | None, kv_dtype: str = "auto") -> K
     >>> types.key.bytes_for(1024), types.value.bytes_for(1024)
     (Fraction(1088, 1), Fraction(576, 1))
     """
-    return KvTypes(key=_named(key or kv_dtype), value=_named(value or kv_dtype))
+    return KvTypes(
+        key=_named(key, "cache_type_k") if key else _named(kv_dtype, "kv_dtype"),
+        value=_named(value, "cache_type_v") if value else _named(kv_dtype, "kv_dtype"),
+    )
 
 
 def cache_word(kv_dtype: str) -> str:
@@ -72,11 +75,11 @@ def cache_word(kv_dtype: str) -> str:
     return _OTHER_WORDS.get(kv_dtype, kv_dtype)
 
 
-def _named(word: str) -> StoredType:
+def _named(word: str, option: str) -> StoredType:
     name = cache_word(word)
     if name not in CACHE_TYPES:
         raise InputError(
-            f"{word!r} is not a cache type of llama.cpp", hint=f"one of {', '.join(CACHE_TYPES)}", key="cache_type"
+            f"{word!r} is not a cache type of llama.cpp", hint=f"one of {', '.join(CACHE_TYPES)}", key=option
         )
     return CACHE_TYPES[name]
 

@@ -194,14 +194,14 @@ def _check_heads(model: ModelSpec, kv: KvTypes) -> None:
         if isinstance(kept, (FullAttention, SlidingAttention, ChunkedAttention))
         for width in (kept.head_dim, kept.value_head_dim)
     }
-    for stored in (kv.key, kv.value):
+    for stored, option in ((kv.key, "cache_type_k"), (kv.value, "cache_type_v")):
         for width in widths:
             if width % stored.elements_per_group:
                 raise InputError(
                     f"a head of {width} elements is not made of whole groups of {stored.elements_per_group}, as "
                     f"{stored.name} needs",
                     hint="use f16 or bf16",
-                    key="cache_type",
+                    key=option,
                 )
 
 
