@@ -169,7 +169,13 @@ def test_odd_rows_are_counted_and_the_rest_is_replayed(tmp_path: Path) -> None:
     }
     assert (trace.notes.unsorted, trace.notes.equal_stamps, trace.notes.ends_without_newline) == (1, 1, True)
     oddities = " · ".join(describe_trace(path).oddities)
-    for word in ("no prompt tokens", "before that of the row above", "line 5", "timestamp of the row", "no newline"):
+    for word in (
+        "no prompt tokens",
+        "before that of the row above",
+        "line 5",
+        "1 row with the time of the row",
+        "no newline",
+    ):
         assert word in oddities
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kvplan.errors import InputError
 from kvplan.traffic.traces.prefix_reuse import Part, Repeats
-from kvplan.traffic.traces.reader import TraceNotes, read_trace, skip_text
+from kvplan.traffic.traces.reader import TraceNotes, counted_rows, read_trace, skip_text
 from kvplan.traffic.traces.statistics import WINDOWS_S, Lengths, Stamps
 
 _TICK_S = 1e-6  # no trace has a finer clock: times closer than that are equal
@@ -89,7 +89,7 @@ def _oddities(notes: TraceNotes, output: Counter[int], caps: Counter[int], span_
     """What a reader of the statistics should know about the file."""
     found = list(notes.odd_rows)
     if notes.equal_stamps:
-        found.append(f"{notes.equal_stamps:,} rows have the timestamp of the row above: they keep the file's order")
+        found.append(f"{counted_rows(notes.equal_stamps)} with the time of the row above: the file's order is kept")
     if notes.ends_without_newline:
         found.append("the last line has no newline: it was read all the same")
     if span_s < _TICK_S:

@@ -46,17 +46,17 @@ class TraceNotes:
     @property
     def odd_rows(self) -> tuple[str, ...]:
         """What is not replayed exactly as the file has it, in words."""
-        found = [f"{_counted_rows(count)} skipped: {reason}" for reason, count in self.skipped.items()]
+        found = [f"{counted_rows(count)} skipped: {reason}" for reason, count in self.skipped.items()]
         found += [f"the first of these is line {self.first_bad_line:,}"] if self.first_bad_line else []
         if self.unsorted:
-            found.append(f"{_counted_rows(self.unsorted)} with a time before that of the row above: sorted for replay")
+            found.append(f"{counted_rows(self.unsorted)} with a time before that of the row above: sorted for replay")
         if self.guessed_unit:
             name = self.guessed_unit
             found.append(f"the column {name!r} has no unit: taken as seconds (else name it {name}_ms or {name}_ns)")
         return tuple(found)
 
 
-def _counted_rows(count: int) -> str:
+def counted_rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count:,} rows"
 
 
