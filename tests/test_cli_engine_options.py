@@ -55,6 +55,14 @@ def test_tokens_are_written_as_vllm_takes_them(
     assert {plan["max_model_len"] for plan in found["candidates"]} == {tokens}
 
 
+def test_the_lengths_of_requests_are_written_so_too(capsys: pytest.CaptureFixture[str]) -> None:
+    shapes = ["--prompt", "8k", "--prompt", "9", "--max-tokens", "2K", "--default-max-tokens", "1K", "--tokens", "4K,5"]
+    found = answer([*POOL, *shapes], capsys)["capacity"]["reservations"]
+    assert [row["reserved_tokens"] for row in found] == [8000 + 2048, 9 + 1024, 4096, 5]
+    assert main([*POOL, "--prompt", "8kB"]) == 3
+    assert "--prompt '8kB' is not a whole number" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("written", ["25.6K", "32kB", "auto", "0.0001k", "k", "٣٢k"])
 def test_a_window_that_is_no_number_of_tokens(written: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*POOL, "--max-model-len", written]) == 3

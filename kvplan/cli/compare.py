@@ -28,11 +28,19 @@ def run(
         str | None, typer.Option("--traffic", metavar="TRAFFIC", help="The load: a traffic file, or a bundled mix.")
     ] = None,
     prompt: Annotated[
-        int | None, typer.Option("--prompt", metavar="N", help="The load: prompt tokens of a request.")
+        int | None,
+        typer.Option(
+            "--prompt", metavar="N", parser=options.tokens("--prompt"), help="The load: prompt tokens of a request."
+        ),
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option("--max-tokens", metavar="M", help="Output cap; by default to the window's end."),
+        typer.Option(
+            "--max-tokens",
+            metavar="M",
+            parser=options.tokens("--max-tokens"),
+            help="Output cap; by default to the window's end.",
+        ),
     ] = None,
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", metavar="N", help="How many of them at once; by default 1.")
@@ -139,8 +147,8 @@ def _load(
     from kvplan.compare import ShapeLoad
 
     return ShapeLoad(
-        prompt_tokens=options.positive_or_none(prompt, "--prompt"),
-        max_output_tokens=options.positive_or_none(max_tokens, "--max-tokens"),
+        prompt_tokens=prompt,
+        max_output_tokens=max_tokens,
         concurrency=options.positive_or_none(concurrency, "--concurrency") or 1,
         safety_fraction=read_share(1 if safety_fraction is None else safety_fraction, "--safety-fraction"),
     )

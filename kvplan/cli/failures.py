@@ -18,7 +18,6 @@ _NO_NUMBER = re.compile(r"Invalid value for (?P<names>'[^:]+'): Input should be 
 _NO_PLACE = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((?P<words>.*)\)")
 _NO_OPTION = re.compile(r"No such option: (?P<value>\S+) \(Possible options: (?P<all>.*)\)")
 _NO_KEY = re.compile(r"No such option: --(?P<name>[a-z-]+)$")
-_THOUSANDS = re.compile(r"(?P<option>--[a-z-]+) '(?P<count>[1-9][0-9]{0,5})[kK]' is not a whole number$")
 _NO_CHOICE = re.compile(r"'(?P<value>[^']*)' is not one of (?P<all>.*)")
 
 
@@ -70,8 +69,6 @@ def report_usage(error: typer.TyperException, arguments: Sequence[str]) -> int:
     wanted = _NO_KEY.match(message) if named == "check" else None
     if wanted is not None:
         hint = _key_of_the_file(wanted["name"]) or hint
-    if thousands := _THOUSANDS.match(message):
-        hint = f"{thousands['option']} {thousands['count']}000, in digits ({hint})"
     _say(KvplanError(message, hint=hint), error.exit_code, arguments)
     return error.exit_code
 

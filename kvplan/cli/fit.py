@@ -32,17 +32,32 @@ def run(
     model: options.ModelReference,
     asked: dict[str, Any],
     prompt: Annotated[
-        list[int] | None, typer.Option("--prompt", metavar="N", help="Prompt tokens of a request; repeatable.")
+        list[int] | None,
+        typer.Option(
+            "--prompt", metavar="N", parser=options.tokens("--prompt"), help="Prompt tokens of a request; repeatable."
+        ),
     ] = None,
     max_tokens: Annotated[
         list[int] | None,
-        typer.Option("--max-tokens", metavar="M", help="Output cap; by default to the window's end."),
+        typer.Option(
+            "--max-tokens",
+            metavar="M",
+            parser=options.tokens("--max-tokens"),
+            help="Output cap; by default to the window's end.",
+        ),
     ] = None,
     tokens: Annotated[
         str | None, grouped("load", "--tokens", metavar="N,N", help="Reserve requests of these lengths.")
     ] = None,
     default_max_tokens: Annotated[
-        int | None, grouped("load", "--default-max-tokens", metavar="N", help="The cap of a request that has none.")
+        int | None,
+        grouped(
+            "load",
+            "--default-max-tokens",
+            metavar="N",
+            parser=options.tokens("--default-max-tokens"),
+            help="The cap of a request that has none.",
+        ),
     ] = None,
     safety_fraction: options.SafetyFraction = None,
     calibration: options.Calibration = None,
@@ -60,8 +75,8 @@ def run(
 
     folder = options.profiles_folder(profiles)
     prompts, caps = prompt or [], max_tokens or []
-    default_cap = options.positive_or_none(default_max_tokens, "--default-max-tokens")
-    shapes = _shapes(prompts, caps, default_cap, options.counts_or_none(tokens, "--tokens"))
+    default_cap = default_max_tokens
+    shapes = _shapes(prompts, caps, default_cap, options.lengths(tokens, "--tokens"))
     if default_cap is None and len(caps) == len(prompts):
         default_cap = max(caps, default=None)
     learnt = None if calibration is None else load_calibration(calibration)

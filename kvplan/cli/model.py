@@ -34,7 +34,7 @@ def run(
     from kvplan.pricing import price
     from kvplan.sources import read_model
 
-    counts = options.counts_or_none(tokens, "--tokens")
+    counts = options.lengths(tokens, "--tokens")
     if "cache_type_k" in asked or "cache_type_v" in asked:
         asked.setdefault("engine", "llama.cpp")
     deployment = deployment_of(read_options(asked, {key: flag_of(key) for key in asked}))

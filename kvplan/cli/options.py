@@ -1,6 +1,6 @@
 """Options that several commands share, each written once, and how their values are read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,6 +13,18 @@ from kvplan.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from kvplan.traffic.spec import Traffic
+
+
+def tokens(option: str) -> Callable[[str], int]:
+    """What reads a number of tokens given as ``option``: 8192, 8K or 8k (8,000)."""
+
+    def read(text: str) -> int:
+        from kvplan.engines.option_types import read_tokens
+
+        return read_tokens(text, option)
+
+    return read
+
 
 TextOrJson = Literal["text", "json"]
 
@@ -65,7 +77,13 @@ Price = Annotated[
     list[str] | None, typer.Option("--price", metavar="GPU=AMOUNT", help="Price of one GPU per hour; repeatable.")
 ]
 DefaultMaxTokens = Annotated[
-    int | None, typer.Option("--default-max-tokens", metavar="N", help="Output cap where the client sends none.")
+    int | None,
+    typer.Option(
+        "--default-max-tokens",
+        metavar="N",
+        parser=tokens("--default-max-tokens"),
+        help="Output cap where the client sends none.",
+    ),
 ]
 Concurrency = Annotated[
     int | None, grouped(FILE, "--concurrency", metavar="N", help="The limit of the strategy concurrency.")
@@ -91,6 +109,11 @@ def positive_or_none(value: int | None, option: str) -> int | None:
     from kvplan.engines.option_types import read_count  # not before: with it come the engines
 
     return None if value is None else read_count(value, option)
+
+
+def lengths(text: str | None, option: str) -> tuple[int, ...]:
+    """Numbers of tokens separated by commas, none where the option was not given."""
+    return () if text is None else tuple(map(tokens(option), text.split(",")))
 
 
 def counts_or_none(text: str | None, option: str) -> tuple[int, ...]:
@@ -180,15 +203,13 @@ def changes(pairs: list[str] | None, **named: object) -> dict[str, object]:
     from kvplan.engines.options import rows
 
     keys = {key for row in rows() for key in row.keys}
-    found = {
-        name: str(value.resolve())
-        if isinstance(value, Path)
-        else _value(name, value)
-        if name in keys and isinstance(value, str)
-        else value
-        for name, value in named.items()
-        if value is not None
-    }
+
+    def as_in_the_file(name: str, value: object) -> object:
+        if isinstance(value, Path):
+            return str(value.resolve())
+        return _value(name, value) if name in keys and isinstance(value, str) else value
+
+    found = {name: as_in_the_file(name, value) for name, value in named.items() if value is not None}
     for pair in pairs or ():
         key, equals, text = pair.partition("=")
         if not equals or not key:
