@@ -411,7 +411,7 @@ def test_memory_is_given_per_rank_or_once() -> None:
     assert device_memories(Deployment(gpu=H100, tensor_parallel=2)) == (H100.memory_bytes,) * 2
     assert device_memories(Deployment(gpu_memory_bytes=(5,), tensor_parallel=2)) == (5, 5)
     assert device_memories(Deployment(gpu_memory_bytes=(9, 7, 8, 6), tensor_parallel=2, data_parallel=2)) == (8, 6)
-    with pytest.raises(InputError, match="3 amounts of GPU memory for 2 ranks"):
+    with pytest.raises(InputError, match="3 amounts of GPU memory, but the number of ranks is 2"):
         device_memories(Deployment(gpu_memory_bytes=(1, 2, 3), tensor_parallel=2))
     with pytest.raises(InputError, match="needs a GPU"):
         device_memories(Deployment())

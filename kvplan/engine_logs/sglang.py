@@ -75,7 +75,7 @@ WORDING = Wording(
         rf"Load weight begin\..*?avail mem=(?P<free_before_gib>{_GB}) GB",
         rf"Load weight end\..*?avail mem=(?P<free_after_load_gib>{_GB}) GB"
         rf"(?:, mem usage=(?P<weight_gib>{_GB}) GB)?",
-        rf"KV Cache is allocated\..*?#tokens: (?P<kv_tokens>\d+)"
+        rf"KV Cache is allocated\..*?#tokens: (?P<kv_tokens>\d+)\b(?!,\S)"
         rf"(?:, K size: (?P<key_gib>{_GB}) GB, V size: (?P<value_gib>{_GB}) GB|, KV size: (?P<kv_gib>{_GB}) GB)?",
         rf"KV Cache is allocated\. K size: (?P<key_gib>{_GB}) GB, V size: (?P<value_gib>{_GB}) GB",
         rf"Mamba Cache is allocated\. max_mamba_cache_size: \d+, "

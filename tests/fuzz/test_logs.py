@@ -46,6 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wrapped=st.booleans(),
 )
 @example(picks=['{"a":' + "[" * 30_000 + "]" * 30_000 + "}", *LINES], changes=[], wrapped=False)
+@example(picks=[LINES[6]], changes=[(60, 1, ",,,")], wrapped=False)
 def test_a_damaged_log(folder: Path, picks: list[str], changes: list[tuple[int, int, str]], wrapped: bool) -> None:
     text = "\n".join(json.dumps({"log": line + "\n"}) if wrapped else line for line in picks)
     for place, cut, put in changes:
