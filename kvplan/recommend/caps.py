@@ -176,18 +176,18 @@ def with_class_caps(traffic: Traffic, caps: Sequence[ClassRecommendation]) -> Tr
     """The traffic as if each class's clients that send no cap had sent its own default."""
 
     def filled(entry: TrafficClass) -> TrafficClass:
-        # A trace's own labels make classes of their own, entry/label, which share the entry's law.
+        # A trace's own labels make classes of their own, entry/label, which share the entry's distribution.
         known = [one.default_max_tokens for one in caps if f"{one.name}/".startswith(f"{entry.name}/")]
         return replace(entry, max_tokens=_filled(entry.max_tokens, max(known))) if known else entry
 
     return replace(traffic, classes=tuple(filled(entry) for entry in traffic.classes))
 
 
-def _filled(law: object, cap: int) -> Choices | Constant:
-    if isinstance(law, Choices):
-        return Choices(choices=tuple(Choice(value=one.value or cap, share=one.share) for one in law.choices))
-    assert isinstance(law, Constant), "only these two can send no cap"
-    return Constant(value=law.value or cap)
+def _filled(distribution: object, cap: int) -> Choices | Constant:
+    if isinstance(distribution, Choices):
+        return Choices(choices=tuple(Choice(value=one.value or cap, share=one.share) for one in distribution.choices))
+    assert isinstance(distribution, Constant), "only these two can send no cap"
+    return Constant(value=distribution.value or cap)
 
 
 def cap_points(

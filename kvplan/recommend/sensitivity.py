@@ -52,18 +52,18 @@ def _with_unset(traffic: Traffic, factor: float) -> Traffic:
     return replace(traffic, classes=classes)
 
 
-def _may_be_unset(law: Distribution) -> bool:
-    if isinstance(law, Choices):
-        return any(one.value == 0 and one.share for one in law.choices)
-    return isinstance(law, Constant) and law.value == 0
+def _may_be_unset(distribution: Distribution) -> bool:
+    if isinstance(distribution, Choices):
+        return any(one.value == 0 and one.share for one in distribution.choices)
+    return isinstance(distribution, Constant) and distribution.value == 0
 
 
-def _more_unset(law: Distribution, factor: float) -> Distribution:
-    choices = law.choices if isinstance(law, Choices) else (Choice(value=0, share=1.0),)
+def _more_unset(distribution: Distribution, factor: float) -> Distribution:
+    choices = distribution.choices if isinstance(distribution, Choices) else (Choice(value=0, share=1.0),)
     unset = sum(one.share for one in choices if one.value == 0)
     wanted = min(1.0, unset * factor)
     if wanted == unset:
-        return law
+        return distribution
     sent = [one for one in choices if one.value] or [Choice(value=_USUAL_SENT_TOKENS, share=1.0)]
     rest = sum(one.share for one in sent)
     filled = [Choice(value=one.value, share=(1.0 - wanted) * one.share / rest) for one in sent]
@@ -78,20 +78,21 @@ def _with_long_answers(traffic: Traffic, factor: float) -> Traffic:
     return replace(traffic, classes=classes)
 
 
-def _longer(law: Distribution, factor: float) -> Distribution:
+def _longer(distribution: Distribution, factor: float) -> Distribution:
     """The distribution with its p95 moved by ``factor`` and its median kept, where it has both; answers of one length
     stay."""
-    if isinstance(law, Lognormal):
-        return replace(law, p95=max(law.p95 * factor, law.p50))
-    if isinstance(law, Exponential):
-        return replace(law, average=law.average * factor)
-    if isinstance(law, Quantiles):
-        middle = law.quantile(0.5)
+    if isinstance(distribution, Lognormal):
+        return replace(distribution, p95=max(distribution.p95 * factor, distribution.p50))
+    if isinstance(distribution, Exponential):
+        return replace(distribution, average=distribution.average * factor)
+    if isinstance(distribution, Quantiles):
+        middle = distribution.quantile(0.5)
         points = [
-            (at, tokens if at <= 0.5 else max(middle + (tokens - middle) * factor, middle)) for at, tokens in law.points
+            (at, tokens if at <= 0.5 else max(middle + (tokens - middle) * factor, middle))
+            for at, tokens in distribution.points
         ]
         return Quantiles(points=tuple(points))
-    return law
+    return distribution
 
 
 def sensitivity(

@@ -11,7 +11,7 @@ from kvplan.simulation.front_door import AppliedStrategy, charged_blocks
 from kvplan.simulation.results import ReservationRow
 from kvplan.simulation.types import UNLIMITED, Integers, Requests
 from kvplan.traffic.arrivals import Arrivals
-from kvplan.traffic.distributions import Choices, Constant
+from kvplan.traffic.distributions import Choices, Constant, Distribution
 from kvplan.traffic.on_disk import forget, pieces
 from kvplan.traffic.spec import Traffic, TrafficClass
 
@@ -49,14 +49,15 @@ class TokenCounts:
 
 def expected_outputs(traffic: Traffic, arrivals: Arrivals) -> tuple[int, ...]:
     """The p95 of the answers of each class: of its distribution, or of the rows of its trace."""
-    laws = {entry.name: entry.output_tokens for entry in traffic.classes}
-    found = []
-    for index, name in enumerate(arrivals.classes):
-        law = laws.get(name)
-        found.append(
-            law.quantile(0.95) if law is not None else TokenCounts(arrivals, "output_tokens", index).quantile(0.95)
-        )
-    return tuple(found)
+    drawn = {entry.name: entry.output_tokens for entry in traffic.classes}
+    return tuple(
+        _length(drawn.get(name), arrivals, "output_tokens", index, 0.95) for index, name in enumerate(arrivals.classes)
+    )
+
+
+def _length(drawn: Distribution | None, arrivals: Arrivals, column: str, index: int, probability: float) -> int:
+    """A quantile of the lengths of a class: of the distribution they are drawn from, or of the rows of its trace."""
+    return (drawn or TokenCounts(arrivals, column, index)).quantile(probability)
 
 
 def reservations(
@@ -70,9 +71,8 @@ def reservations(
     rows = []
     for index, name in enumerate(arrivals.classes):
         entry = next((entry for entry in traffic.classes if entry.name == name), None)
-        law = None if entry is None else entry.prompt_tokens
-        sampled = TokenCounts(arrivals, "prompt_tokens", index).quantile(traffic.reservation_quantile)
-        prompt = law.quantile(traffic.reservation_quantile) if law is not None else sampled
+        drawn = None if entry is None else entry.prompt_tokens
+        prompt = _length(drawn, arrivals, "prompt_tokens", index, traffic.reservation_quantile)
         choices = _cap_choices(entry, TokenCounts(arrivals, "max_tokens", index), traffic.reservation_quantile)
         answers = 1 if entry is None else entry.answers.quantile(1.0)
         each = f"{name}, n {answers}" if answers > 1 else name
@@ -92,8 +92,10 @@ def reservations(
 def _cap_choices(entry: TrafficClass | None, sent: TokenCounts, probability: float) -> list[tuple[int | None, float]]:
     """The caps that clients of a class send, with their shares; too many different ones are shown as their quantile."""
     if entry is not None and entry.trace is None and isinstance(entry.max_tokens, Choices | Constant):
-        law = entry.max_tokens
-        pairs = [(law.value, 1.0)] if isinstance(law, Constant) else [(one.value, one.share) for one in law.choices]
+        sends = entry.max_tokens
+        pairs = (
+            [(sends.value, 1.0)] if isinstance(sends, Constant) else [(one.value, one.share) for one in sends.choices]
+        )
         return [(value or None, share) for value, share in pairs]
     total = sent.counts.total()
     unset_share = sent.counts[0] / total if total else 0.0

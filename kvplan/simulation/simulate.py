@@ -191,9 +191,9 @@ def is_random(traffic: Traffic) -> bool:
     """Whether anything is random: arrivals or lengths of a class, caps of a trace, prefixes, back-off, cancellation."""
 
     def draws(entry: TrafficClass) -> bool:
-        laws = (entry.max_tokens, entry.prompt_tokens, entry.output_tokens, entry.answers)
+        distributions = (entry.max_tokens, entry.prompt_tokens, entry.output_tokens, entry.answers)
         is_steady = entry.trace is not None or isinstance(entry.arrivals, Evenly)
-        is_fixed = all(law is None or isinstance(law, Constant) for law in laws)
+        is_fixed = all(distribution is None or isinstance(distribution, Constant) for distribution in distributions)
         acts_by_chance = bool(entry.client) or entry.cancel_share > 0 or entry.shared_prefix is not None
         return not (is_steady and is_fixed) or acts_by_chance
 

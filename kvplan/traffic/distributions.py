@@ -57,8 +57,8 @@ class Constant:
 class Lognormal:
     """exp(μ + σ z) with μ = ln p50 and σ = ln(p95 / p50) / 1.645, clipped to [minimum, maximum].
 
-    >>> law = Lognormal(p50=1020, p95=4083)
-    >>> law.quantile(0.5), law.quantile(0.95)
+    >>> distribution = Lognormal(p50=1020, p95=4083)
+    >>> distribution.quantile(0.5), distribution.quantile(0.95)
     (1020, 4083)
     """
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from kvplan.traffic import distributions as laws
+from kvplan.traffic import distributions
 from kvplan.traffic.file.fields import Count, NotNegative, OneOf, Section, Share
 
 TypicalLength = Annotated[float, Field(ge=1, le=2**40)]
@@ -34,23 +34,23 @@ class LognormalShape(ClippedShape):
             raise ValueError(f"p95 ({self.p95:g}) is below p50 ({self.p50:g})")
         return self
 
-    def distribution(self) -> laws.Distribution:
-        return laws.Lognormal(p50=self.p50, p95=self.p95, minimum=self.min, maximum=self.max)
+    def distribution(self) -> distributions.Distribution:
+        return distributions.Lognormal(p50=self.p50, p95=self.p95, minimum=self.min, maximum=self.max)
 
 
 class ExponentialShape(ClippedShape):
     mean: TypicalLength
 
-    def distribution(self) -> laws.Distribution:
-        return laws.Exponential(average=self.mean, minimum=self.min, maximum=self.max)
+    def distribution(self) -> distributions.Distribution:
+        return distributions.Exponential(average=self.mean, minimum=self.min, maximum=self.max)
 
 
 class UniformShape(ClippedShape):
     min: Count
     max: Count
 
-    def distribution(self) -> laws.Distribution:
-        return laws.Uniform(minimum=self.min, maximum=self.max)
+    def distribution(self) -> distributions.Distribution:
+        return distributions.Uniform(minimum=self.min, maximum=self.max)
 
 
 class ChoiceShape(Section):
@@ -78,8 +78,8 @@ class HistogramShape(Section):
         _check_sum(self.shares)
         return self
 
-    def distribution(self) -> laws.Distribution:
-        return laws.histogram(tuple(self.edges), tuple(self.shares))
+    def distribution(self) -> distributions.Distribution:
+        return distributions.histogram(tuple(self.edges), tuple(self.shares))
 
 
 def _check_sum(shares: list[float]) -> None:
@@ -112,16 +112,18 @@ class LengthShape(OneOf):
                 raise ValueError("quantiles must not fall")
         return self
 
-    def distribution(self) -> laws.Distribution:
+    def distribution(self) -> distributions.Distribution:
         """The distribution that lengths are drawn from."""
         if self.value is not None:
-            return laws.Constant(value=self.value)
+            return distributions.Constant(value=self.value)
         if self.quantiles is not None:
-            return laws.Quantiles(points=_points(self.quantiles))
+            return distributions.Quantiles(points=_points(self.quantiles))
         if self.choices is not None:
-            choices = (laws.Choice(value=each.value or laws.UNSET, share=each.share) for each in self.choices)
-            return laws.Choices(choices=tuple(choices))
-        found: laws.Distribution = self.given.distribution()
+            choices = (
+                distributions.Choice(value=each.value or distributions.UNSET, share=each.share) for each in self.choices
+            )
+            return distributions.Choices(choices=tuple(choices))
+        found: distributions.Distribution = self.given.distribution()
         return found
 
 
@@ -129,8 +131,8 @@ class CapShape(LengthShape):
     may_be_unset: ClassVar[bool] = True
     unset: Literal[True] | None = None
 
-    def distribution(self) -> laws.Distribution:
-        return laws.Constant(value=laws.UNSET) if self.unset else super().distribution()
+    def distribution(self) -> distributions.Distribution:
+        return distributions.Constant(value=distributions.UNSET) if self.unset else super().distribution()
 
 
 def _points(quantiles: dict[str, float]) -> tuple[tuple[float, float], ...]:
@@ -168,10 +170,12 @@ class AnswersShape(OneOf):
             _check_sum([choice.share for choice in self.choices])
         return self
 
-    def distribution(self) -> laws.Distribution:
+    def distribution(self) -> distributions.Distribution:
         if self.choices is None:
-            return laws.Constant(value=self.given)
-        return laws.Choices(choices=tuple(laws.Choice(value=each.value, share=each.share) for each in self.choices))
+            return distributions.Constant(value=self.given)
+        return distributions.Choices(
+            choices=tuple(distributions.Choice(value=each.value, share=each.share) for each in self.choices)
+        )
 
 
 def _constant(value: Any) -> Any:
