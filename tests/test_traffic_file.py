@@ -387,6 +387,7 @@ deployment:
         ("tensor_parallel: 1.5", "tensor_parallel", "must be a whole number, not 1.5", None),
         ("kv_dtype: 8", "kv_dtype", "must be text, not 8", None),
         ("kv_dtype: true", "kv_dtype", "must be text, not true", None),
+        ("kv_dtype: ''", "kv_dtype", "must be text, not ''", None),
         ("enforce_eager: yes please", "enforce_eager", "must be true or false, not 'yes please'", None),
         ("pp_layers: {a: 1}", "pp_layers", "must be a list, not {a: 1}", None),
         ("kv_pool: 12GiB", "kv_pool", "must be a block of keys, not '12GiB'", None),

@@ -93,6 +93,7 @@ def _unknown(complaint: Any, path: KeyPath, shape: type[BaseModel]) -> tuple[str
 _BLOCK = "must be a block of keys"
 _WANTED = {
     "string_type": "must be text",
+    "string_too_short": "must be text",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
