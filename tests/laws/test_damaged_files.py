@@ -105,5 +105,5 @@ def test_a_damaged_profile(which: tuple[str, str], place: int, cut: int, put: st
 def test_a_profile_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "gpus").mkdir()
     (tmp_path / "gpus" / "odd.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is not UTF-8 text"):
         load_gpu("odd", extra_folder=tmp_path)
