@@ -168,6 +168,7 @@ limits:
         ("traffic:", "admission: {safety_fraction: 1.5}", 1, "admission.safety_fraction", "not 1.5", None),
         ("traffic:", "limits: {refusd_share: {max: 1}}", 1, "limits.refusd_share", "unknown", "refused_share"),
         ("traffic:", "limits: {refused_share: {}}", 1, "limits.refused_share", "give min or max", None),
+        ("traffic:", "limits: {preemptions: []}", 1, "limits.preemptions", "must be a block of keys, not []", None),
         ("traffic:", "limits: {preemptions: {min: 5, max: 1}}", 1, "limits.preemptions", "at least 5 and", None),
         ("traffic:", "limits: {kv_pool_bytes: {min: 4}}", 1, "limits.kv_pool_bytes", "no unit", "40GiB"),
         ("traffic:", "limits: {ttft_p99_s: {class: x, max: 1}}", 1, "limits.ttft_p99_s", "no class 'x'", "chat"),

@@ -158,7 +158,7 @@ class FileShape(Section):
     admission: AdmissionShape = AdmissionShape()
     traffic: TrafficShape
     reservation_quantile: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    limits: dict[LimitName, LimitShape | list[LimitShape]] = Field(default={})
+    limits: dict[LimitName, LimitShape | Annotated[list[LimitShape], Field(min_length=1)]] = Field(default={})
     sources: list[str] = Field(default=[])
     notes: str | None = None
 
