@@ -11,8 +11,8 @@ from kvplan.capacity import Fit, RequestShape, Reservation, fit
 from kvplan.check import check
 from kvplan.compare import compare
 from kvplan.compare.results import ShapeLoad
-from kvplan.engines.base import Finding
 from kvplan.engines.deployment import Deployment, EngineVersion
+from kvplan.engines.engine_plan import Finding
 from kvplan.engines.options import deployment_of, read_options
 from kvplan.errors import InputError, KvplanError, ModelUnavailableError, UnsupportedModelError
 from kvplan.flags import engine_flags

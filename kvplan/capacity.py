@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from kvplan.engines import engine_plan
-from kvplan.engines.base import CacheLayout, EnginePlan, Finding
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import CacheLayout, EnginePlan, Finding
 from kvplan.engines.ranks import sequence_bytes
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec

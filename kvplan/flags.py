@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kvplan.capacity import FITS, Fit
 from kvplan.engines import engine_of
-from kvplan.engines.base import OVER_STATE_BLOCKS
+from kvplan.engines.engine_plan import OVER_STATE_BLOCKS
 from kvplan.engines.flag_values import Served
 
 

@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from math import nan
 
-from kvplan.engines.base import CacheGroup
+from kvplan.engines.engine_plan import CacheGroup
 from kvplan.simulation.types import EngineSetup
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvplan.engines.base import Budget
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import device_memories
+from kvplan.engines.engine_plan import Budget
 from kvplan.engines.lora import ExpertSlots, lora_bytes
 from kvplan.engines.vllm.budget import rank_budget, rank_terms, stage_budgets
 from kvplan.engines.vllm.budget_terms import (

@@ -21,8 +21,8 @@ from kvplan.cli import main
 from kvplan.engine_logs import EngineStart, read_starts
 from kvplan.engine_logs.lines import clean_lines
 from kvplan.engines import parse_engine
-from kvplan.engines.base import BudgetTerm
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import BudgetTerm
 from kvplan.errors import InputError, KvplanError
 from kvplan.hf_config import read_config
 from kvplan.model import ModelSpec, Source

@@ -16,8 +16,8 @@ from kvplan.capacity import (
     usable_blocks,
 )
 from kvplan.engines import parse_engine
-from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import CacheGroup, CacheLayout
 from kvplan.engines.ranks import sequence_bytes, stage_layers
 from kvplan.errors import InputError
 from kvplan.layers import BFLOAT16, FullAttention, KvTypes, Mamba2State, SlidingAttention

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from kvplan.cli import main
-from kvplan.engines.base import Budget, BudgetTerm, Finding
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import Budget, BudgetTerm, Finding
 from kvplan.engines.memory_share import share_findings
 from kvplan.engines.sglang.findings import window_pool_finding
 from kvplan.engines.sglang.pools import smallest_fraction, window_pool_tokens

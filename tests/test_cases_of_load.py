@@ -10,7 +10,7 @@ import pytest
 from kvplan.admission import RESERVATION_EXCEEDS_POOL, permanent_refusal
 from kvplan.capacity import longest_window
 from kvplan.engines import ENGINES
-from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.engines.engine_plan import CacheGroup, CacheLayout
 from kvplan.errors import InputError
 from kvplan.explain import load_page
 from kvplan.profiles.loader import load_client

@@ -2,8 +2,8 @@
 
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, BudgetTerm, Finding
 from kvplan.engines.deployment import MediaLimit
+from kvplan.engines.engine_plan import Budget, BudgetTerm, Finding
 from kvplan.engines.vllm.findings import uneven_findings, worst_case_tokens
 from kvplan.engines.vllm.memory_findings import graphs_inside_findings, prompt_logits_findings
 from kvplan.units import GIB, MIB

@@ -8,8 +8,8 @@ import pytest
 
 from kvplan.capacity import Fit, fit
 from kvplan.engines import ENGINES, engine_plan, parse_engine
-from kvplan.engines.base import EnginePlan
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import EnginePlan
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     CompressedKv,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kvplan.admission import STRATEGIES, RequestSize, charge, effective_cap
-from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.engines.engine_plan import CacheGroup, CacheLayout
 from kvplan.errors import InputError
 from kvplan.recommend import with_recommendation
 from kvplan.recommend.caps import mean_truncated

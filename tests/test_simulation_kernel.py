@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kvplan.admission import DrainEstimate, retry_after_s
-from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.engines.engine_plan import CacheGroup, CacheLayout
 from kvplan.errors import InputError
 from kvplan.simulation.kernel import advance, front_door
 from kvplan.simulation.kernel import compiled as numba_kernel

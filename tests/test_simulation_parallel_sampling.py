@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvplan.admission import STRATEGIES
-from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.engines.engine_plan import CacheGroup, CacheLayout
 from kvplan.errors import InputError
 from kvplan.simulation.backend import build_backend
 from kvplan.simulation.bounds import sustainable_per_s

@@ -9,8 +9,8 @@ from kvplan.calibration.pool import check_model, measured_pool
 from kvplan.calibration_file import PARALLELISM, CalibrationFile, file_text, settings_of
 from kvplan.capacity import Fit, fit
 from kvplan.engine_logs import EngineStart
-from kvplan.engines.base import Budget, Finding
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import Budget, Finding
 from kvplan.engines.memory_share import GRAPHS_DO_NOT_FIT
 from kvplan.engines.option_types import MemoryPart
 from kvplan.errors import InputError

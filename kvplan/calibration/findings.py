@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from kvplan.capacity import Fit
 from kvplan.engine_logs import EngineStart, Refusal
 from kvplan.engines import engine_of
-from kvplan.engines.base import Finding
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import Finding
 from kvplan.errors import InputError
 from kvplan.profiles.kinds import GpuProfile
 from kvplan.units import GIB, format_bytes

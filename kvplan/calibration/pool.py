@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kvplan.capacity import Fit
 from kvplan.engine_logs import EngineStart
 from kvplan.engines import engine_plan
-from kvplan.engines.base import Finding
+from kvplan.engines.engine_plan import Finding
 from kvplan.errors import InputError
 from kvplan.layers import LatentAttention
 from kvplan.units import GIB, MIB, format_bytes

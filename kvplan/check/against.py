@@ -11,8 +11,8 @@ from typing import Any
 from kvplan.check.judge import read
 from kvplan.check.measures import MEASURES
 from kvplan.check.results import Change, ChangedKey, Measured
-from kvplan.engines.base import term_kind
 from kvplan.engines.deployment import EngineVersion
+from kvplan.engines.engine_plan import term_kind
 from kvplan.engines.options import rows
 from kvplan.errors import InputError
 from kvplan.files import read_small_text

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 
-from kvplan.engines.base import EnginePlan
 from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.engines.engine import Engine
+from kvplan.engines.engine_plan import EnginePlan
 from kvplan.engines.memory_share import share_findings
 from kvplan.engines.options import check_options, unpriced_options
 from kvplan.errors import InputError

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kvplan.engines.base import EnginePlan, Unpriced
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import EnginePlan, Unpriced
 from kvplan.engines.flag_values import FlagValue, Served
 from kvplan.layers import KvTypes
 from kvplan.model import ModelSpec

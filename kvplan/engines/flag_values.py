@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.base import Settings
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import Settings
 from kvplan.model import ModelSpec
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, BudgetTerm, Finding
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import device_bytes
+from kvplan.engines.engine_plan import Budget, BudgetTerm, Finding
 from kvplan.engines.option_types import MemoryPart
 from kvplan.errors import InputError
 from kvplan.units import GIB, format_bytes

@@ -7,10 +7,10 @@ Source: ``llm/server.go`` (``-c num_ctx × parallel -np parallel``, the window c
 import shlex
 from dataclasses import replace
 
-from kvplan.engines.base import EnginePlan
 from kvplan.engines.deployment import Deployment, EngineVersion
 from kvplan.engines.devices import device_bytes
 from kvplan.engines.engine import EAGER, Engine, EngineMetrics
+from kvplan.engines.engine_plan import EnginePlan
 from kvplan.engines.flag_values import Served
 from kvplan.engines.llama_cpp import ENGINE as LLAMA_CPP
 from kvplan.engines.llama_cpp.cache import cache_word

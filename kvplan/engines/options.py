@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from kvplan.engines.base import Unpriced
 from kvplan.engines.deployment import Deployment, Option
 from kvplan.engines.devices import check_pool
 from kvplan.engines.engine import Engine
+from kvplan.engines.engine_plan import Unpriced
 from kvplan.engines.option_types import GPU, SWITCH
 from kvplan.errors import InputError
 from kvplan.profiles.loader import load_gpu

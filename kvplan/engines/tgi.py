@@ -9,10 +9,10 @@ import shlex
 from dataclasses import replace
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, BudgetTerm, EnginePlan, Finding, Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import window_of
 from kvplan.engines.engine import ADAPTERS, EAGER, Engine, EngineMetrics
+from kvplan.engines.engine_plan import Budget, BudgetTerm, EnginePlan, Finding, Settings
 from kvplan.engines.flag_values import (
     TENSOR,
     Served,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, EnginePlan, Finding, Settings
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import Budget, BudgetTerm, CacheGroup, CacheLayout, EnginePlan, Finding, Settings
 from kvplan.engines.lora import adapters_are_priced, lora_bytes
 from kvplan.engines.memory_share import others_term
 from kvplan.engines.ranks import CacheSizes, cache_sizes, rank_stages

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kvplan.capacity import Fit
-from kvplan.engines.base import Budget, Finding
+from kvplan.engines.engine_plan import Budget, Finding
 from kvplan.errors import KvplanError
 from kvplan.remedies import Remedy
 from kvplan.report.json_text import document, picked

@@ -9,8 +9,8 @@ from shlex import quote
 
 from kvplan.capacity import Fit
 from kvplan.engines import engine_of, parse_engine
-from kvplan.engines.base import OVER_STATE_BLOCKS, Budget, Finding, Settings
 from kvplan.engines.deployment import EngineVersion
+from kvplan.engines.engine_plan import OVER_STATE_BLOCKS, Budget, Finding, Settings
 from kvplan.remedies import MAX_GPUS, Remedy
 from kvplan.report.model import provenance
 from kvplan.report.numbers import count, format_bytes, ratio

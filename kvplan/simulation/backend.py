@@ -6,8 +6,8 @@ from pathlib import Path
 
 from kvplan.admission import promised_blocks
 from kvplan.capacity import CANNOT_TELL, Fit, longest_window, usable_blocks
-from kvplan.engines.base import OVER_STATE_BLOCKS, CacheLayout, Settings
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import OVER_STATE_BLOCKS, CacheLayout, Settings
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.model import ModelSpec
 from kvplan.simulation.deployment import (

@@ -8,8 +8,8 @@ from typing import Any
 
 from kvplan.calibration_file import apply_calibration, load_calibration
 from kvplan.capacity import Fit, fit
-from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import CacheGroup, CacheLayout
 from kvplan.engines.options import deployment_of, rows
 from kvplan.errors import InputError, KvplanError
 from kvplan.layers import FullAttention

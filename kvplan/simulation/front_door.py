@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvplan.admission import STRATEGIES, RequestSize, Strategy
-from kvplan.engines.base import CacheLayout
+from kvplan.engines.engine_plan import CacheLayout
 from kvplan.profiles.kinds import ClientProfile
 from kvplan.profiles.loader import load_retry_loops
 from kvplan.simulation.backend import Backend

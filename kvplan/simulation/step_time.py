@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvplan.calibration_file import load_calibration
-from kvplan.engines.base import EnginePlan
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import EnginePlan
 from kvplan.errors import InputError
 from kvplan.model import ModelSpec
 from kvplan.profiles.kinds import GpuProfile

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvplan.engines.base import CacheLayout
+from kvplan.engines.engine_plan import CacheLayout
 from kvplan.traffic.spec import StepCost
 
 Floats = NDArray[np.float64]

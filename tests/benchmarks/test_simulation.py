@@ -26,7 +26,7 @@ import pytest
 import simpy
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.engines.engine_plan import CacheGroup, CacheLayout
 from kvplan.simulation.kernel.run import run_kernel
 from kvplan.simulation.simulate import simulate
 from kvplan.simulation.types import ClientRule, EngineSetup, FrontDoor, Outcome, Requests, Run

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvplan.engines.base import CacheGroup, CacheLayout
+from kvplan.engines.engine_plan import CacheGroup, CacheLayout
 from kvplan.simulation.kernel.run import run_kernel
 from kvplan.simulation.parallel_sampling import fan_out, merge_sequences
 from kvplan.simulation.types import (

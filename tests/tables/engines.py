@@ -17,8 +17,8 @@ from statistics import median
 from typing import Any
 
 from kvplan.engines import engine_plan, parse_engine
-from kvplan.engines.base import EnginePlan
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import EnginePlan
 from kvplan.engines.llama_cpp.cache import UBATCH_TOKENS, Buffers, buffers, cache_types, divide_context
 from kvplan.engines.ranks import cache_sizes
 from kvplan.engines.sglang.pools import kv_memory

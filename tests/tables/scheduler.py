@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from kvplan.engines import engine_plan
-from kvplan.engines.base import CacheGroup, CacheLayout
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import CacheGroup, CacheLayout
 from kvplan.hf_config import read_config
 from kvplan.model import Source
 from kvplan.simulation.kernel.run import run_kernel

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from kvplan.engines.base import CacheLayout, Finding
+from kvplan.engines.engine_plan import CacheLayout, Finding
 from kvplan.engines.llama_cpp.cache import PADDING_CELLS, Slots, served_tokens
 from kvplan.layers import LatentAttention
 from kvplan.model import ModelSpec

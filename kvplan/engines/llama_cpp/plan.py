@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, BudgetTerm, CacheGroup, CacheLayout, EnginePlan, Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import device_memories
 from kvplan.engines.engine import ADAPTERS
+from kvplan.engines.engine_plan import Budget, BudgetTerm, CacheGroup, CacheLayout, EnginePlan, Settings
 from kvplan.engines.llama_cpp.cache import (
     FIRST_AUTO_SLOTS,
     FIRST_PADDED_BUILD,

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from kvplan.engines.base import Budget, BudgetTerm
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import Budget, BudgetTerm
 from kvplan.engines.memory_share import others_term
 from kvplan.engines.ranks import stage_layers
 from kvplan.engines.sglang.drafting import draft_term

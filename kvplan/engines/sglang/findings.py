@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, Finding, Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.drafting import Drafter, counted
+from kvplan.engines.engine_plan import Budget, Finding, Settings
 from kvplan.engines.sglang.classes import CHECKED_RELEASE
 from kvplan.engines.sglang.drafting import MAX_SEQUENCES
 from kvplan.engines.sglang.pools import Stage, smallest_fraction, window_pool_tokens

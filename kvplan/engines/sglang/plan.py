@@ -5,10 +5,10 @@ The rules are those of 0.5; ``storage``, ``pools``, ``budget``, ``static_fractio
 
 from fractions import Fraction
 
-from kvplan.engines.base import EnginePlan, Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import device_bytes, window_of
 from kvplan.engines.engine import ADAPTERS
+from kvplan.engines.engine_plan import EnginePlan, Settings
 from kvplan.engines.ranks import CacheSizes, cache_sizes, rank_stages, refuse_options, refuse_other_kinds
 from kvplan.engines.sglang.budget import rank_budget, with_states
 from kvplan.engines.sglang.classes import has_window_pool

@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Mapping
 from fractions import Fraction
 
-from kvplan.engines.base import EnginePlan
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import capability_of
 from kvplan.engines.engine import Engine, EngineMetrics
+from kvplan.engines.engine_plan import EnginePlan
 from kvplan.engines.flag_values import (
     LORA,
     LORA_SLOTS,

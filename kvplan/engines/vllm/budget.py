@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, BudgetTerm, Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.drafting import EAGLE, MTP, Drafter, draft_weights
+from kvplan.engines.engine_plan import Budget, BudgetTerm, Settings
 from kvplan.engines.lora import expert_slots, lora_bytes
 from kvplan.engines.ranks import stage_layers
 from kvplan.engines.vllm import budget_terms as size

@@ -7,9 +7,9 @@ Source: vLLM 0.33, ``config/speculative.py``, ``v1/worker/gpu/spec_decode`` and 
 
 from dataclasses import replace
 
-from kvplan.engines.base import Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.drafting import DRAFT_MODEL, MTP, NGRAM, Drafter, method_of
+from kvplan.engines.engine_plan import Settings
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
     BFLOAT16,

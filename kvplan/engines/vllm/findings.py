@@ -4,10 +4,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from kvplan.engines.base import OVER_STATE_BLOCKS, CacheLayout, Finding, Settings
 from kvplan.engines.deployment import Deployment, MediaLimit
 from kvplan.engines.devices import DEFAULT_WINDOW
 from kvplan.engines.drafting import Drafter, counted
+from kvplan.engines.engine_plan import OVER_STATE_BLOCKS, CacheLayout, Finding, Settings
 from kvplan.engines.vllm.releases import class_findings, groups_windows, keeps_every_state, release_of
 from kvplan.layers import RecurrentLayer
 from kvplan.model import ModelSpec

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from kvplan.engines.base import Budget, Finding, Settings
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import Budget, Finding, Settings
 from kvplan.engines.memory_share import graph_bytes, start_findings
 from kvplan.engines.vllm.releases import is_first_engine, release_of
 from kvplan.engines.vllm.settings import is_whole_prompt

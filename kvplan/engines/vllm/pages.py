@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvplan.engines.base import CacheGroup, CacheLayout, Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import capability_of
 from kvplan.engines.drafting import Drafter
+from kvplan.engines.engine_plan import CacheGroup, CacheLayout, Settings
 from kvplan.engines.ranks import stage_layers
 from kvplan.engines.vllm.blocks import (
     DEFAULT_BLOCK,

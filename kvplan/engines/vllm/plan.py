@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from kvplan.engines.base import Budget, CacheLayout, EnginePlan, Settings, Unpriced
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import capability_of
 from kvplan.engines.drafting import Drafter
+from kvplan.engines.engine_plan import Budget, CacheLayout, EnginePlan, Settings, Unpriced
 from kvplan.engines.lora import adapters_are_priced
 from kvplan.engines.memory_share import others_term
 from kvplan.engines.vllm.budget import stage_budgets

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.base import Settings
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import Settings
 from kvplan.engines.lora import expert_slots
 from kvplan.engines.vllm.budget_constants import DELTA_CHUNK_TOKENS, PLAIN_ENCODER
 from kvplan.engines.vllm.kv_types import kv_types

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from kvplan.engines.base import Finding
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine_plan import Finding
 from kvplan.engines.vllm.budget_constants import FIRST_GRAPHS_INSIDE
 from kvplan.model import ModelSpec
 

@@ -5,9 +5,9 @@ Each rule names the releases it holds for; what is not known of an older release
 
 from dataclasses import dataclass
 
-from kvplan.engines.base import Settings
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.devices import capability_of, device_bytes, window_of
+from kvplan.engines.engine_plan import Settings
 from kvplan.engines.memory_share import utilization_of_total
 from kvplan.engines.vllm.releases import default_utilization, is_first_engine, release_of
 from kvplan.errors import InputError, UnsupportedModelError
