@@ -63,6 +63,15 @@ class EngineVersion:
         return self.name if self.release is None else f"{self.name}@{'.'.join(map(str, self.release))}"
 
 
+def is_since(release: tuple[int, ...] | None, first: tuple[int, ...]) -> bool:
+    """Whether ``release`` is ``first`` or newer; None is the newest, and 0.5 the newest of its line.
+
+    >>> is_since(None, (0, 5, 9)), is_since((0, 5, 6), (0, 5, 9)), is_since((0, 5), (0, 5, 9))
+    (True, False, True)
+    """
+    return release is None or release >= first[: len(release)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class MediaLimit:
     """At most ``items`` of a ``modality`` (image, video, audio) in a prompt, each up to ``item_tokens`` where known."""

@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from kvplan.engines.deployment import is_since
 from kvplan.engines.engine import EAGER, Engine, EngineMetrics
 from kvplan.engines.flag_values import FlagValue, Served, asked, sequences, when
-from kvplan.engines.llama_cpp.cache import FIRST_AUTO_SLOTS, cache_word, is_before
+from kvplan.engines.llama_cpp.cache import FIRST_AUTO_SLOTS, cache_word
 from kvplan.engines.llama_cpp.plan import kv_types, plan
 
 _ALL_LAYERS = 999
@@ -25,7 +26,7 @@ def _is_unified(served: Served) -> bool:
 
 def _is_early(served: Served) -> bool:
     """Whether the build has one slot by default, and no flag that divides or shares a cache."""
-    return is_before(served.deployment.engine.release, FIRST_AUTO_SLOTS)
+    return not is_since(served.deployment.engine.release, FIRST_AUTO_SLOTS)
 
 
 def _context(served: Served) -> int:

@@ -48,11 +48,6 @@ FIRST_AUTO_SLOTS = (6929,)
 """About the build of pull request 16736 (2 November 2025); before it a server had one slot by default."""
 
 
-def is_before(release: tuple[int, ...] | None, first: tuple[int, ...]) -> bool:
-    """Whether ``release`` is older than the build ``first``; None is the newest."""
-    return release is not None and release < first
-
-
 def cache_types(key: str | None, value: str | None, kv_dtype: str = "auto") -> KvTypes:
     """The stored types: K's and V's own words, else ``kv_dtype`` for both, else f16.
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.deployment import Deployment
+from kvplan.engines.deployment import Deployment, is_since
 from kvplan.engines.devices import device_memories
 from kvplan.engines.engine import ADAPTERS
 from kvplan.engines.engine_plan import Budget, BudgetTerm, CacheGroup, CacheLayout, EnginePlan, Settings
@@ -26,7 +26,6 @@ from kvplan.engines.llama_cpp.cache import (
     cache_types,
     divide_context,
     ignored_windows,
-    is_before,
     logits_bytes,
     part_sizes,
     served_tokens,
@@ -131,9 +130,9 @@ def _slots(model: ModelSpec, deployment: Deployment) -> Slots:
         raise InputError(f"{model.id} does not say its context", hint="give --context", key="max_model_len")
     return divide_context(
         context,
-        deployment.max_num_seqs or (1 if is_before(release, FIRST_AUTO_SLOTS) else None),
+        deployment.max_num_seqs or (None if is_since(release, FIRST_AUTO_SLOTS) else 1),
         deployment.kv_unified,
-        1 if is_before(release, FIRST_PADDED_BUILD) else PADDING_CELLS,
+        PADDING_CELLS if is_since(release, FIRST_PADDED_BUILD) else 1,
     )
 
 
@@ -141,7 +140,7 @@ def _devices(model: ModelSpec, deployment: Deployment, kv: KvTypes, slots: Slots
     """The GPUs and their layers: in equal parts where the pool's memory was given and theirs is not known."""
     count = deployment.tensor_parallel * deployment.pipeline_parallel
     memories = (1,) * count if deployment.kv_memory_bytes is not None else device_memories(deployment)
-    swa_full = deployment.swa_full or is_before(deployment.engine.release, FIRST_WINDOW_CACHES)
+    swa_full = deployment.swa_full or not is_since(deployment.engine.release, FIRST_WINDOW_CACHES)
     parts = device_layers(len(model.layers), memories, deployment.pipeline_layers)
     return [
         _Device(
@@ -207,7 +206,7 @@ def _check_heads(model: ModelSpec, kv: KvTypes) -> None:
 
 def _spare_logits_bytes(model: ModelSpec, deployment: Deployment, slots: Slots, ubatch_tokens: int) -> int:
     """Logits of a micro-batch that the newest builds do not reserve: they keep one row per slot."""
-    if is_before(deployment.engine.release, _FIRST_FEW_LOGITS):
+    if not is_since(deployment.engine.release, _FIRST_FEW_LOGITS):
         return 0
     return logits_bytes(max(0, ubatch_tokens - slots.slots), model.shape.vocabulary or 0)
 

@@ -5,6 +5,8 @@ Source: ``is_hybrid_swa_model``, ``mm_disabled_models`` and ``multimodal_breakab
 0.5.19, 0.5.21 and 0.5.23; a release between two of these counts as the older one.
 """
 
+from kvplan.engines.deployment import is_since
+
 Release = tuple[int, ...]
 
 CHECKED_RELEASE: Release = (0, 5, 23)
@@ -86,15 +88,6 @@ VISION_WITH_PREFILL_GRAPHS = frozenset(
 
 KDA_WITH_PREFILL_GRAPHS = frozenset({"Glm5NextForConditionalGeneration"})
 """Classes with KDA layers whose prefill is captured, unlike that of all others."""
-
-
-def is_since(release: Release | None, first: Release) -> bool:
-    """Whether ``release`` is ``first`` or newer; None is the newest, and 0.5 the newest of its line.
-
-    >>> is_since(None, (0, 5, 9)), is_since((0, 5, 6), (0, 5, 9)), is_since((0, 5), (0, 5, 9))
-    (True, False, True)
-    """
-    return release is None or release >= first[: len(release)]
 
 
 def has_window_pool(architecture: str, release: Release | None) -> bool:

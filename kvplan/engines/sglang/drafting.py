@@ -7,11 +7,11 @@ Source: ``DefaultPoolConfigurator`` of ``pool_configurator.py``, ``speculative_h
 from dataclasses import replace
 from fractions import Fraction
 
-from kvplan.engines.deployment import Deployment
+from kvplan.engines.deployment import Deployment, is_since
 from kvplan.engines.drafting import DRAFT_MODEL, EAGLE, MTP, NGRAM, Drafter, draft_weights, method_of
 from kvplan.engines.engine_plan import BudgetTerm
 from kvplan.engines.ranks import CacheSizes
-from kvplan.engines.sglang.classes import Release, is_since
+from kvplan.engines.sglang.classes import Release
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import IndexKeys, KvTypes, LatentAttention, RecurrentLayer
 from kvplan.model import ModelSpec

@@ -6,10 +6,10 @@ Source: ``kv_cache_configurator.py`` and ``pool_configurator.py`` of 0.5.23.
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.deployment import Deployment
+from kvplan.engines.deployment import Deployment, is_since
 from kvplan.engines.engine_plan import Budget, CacheGroup, CacheLayout
 from kvplan.engines.ranks import CacheSizes
-from kvplan.engines.sglang.classes import TRACKED_STATE_CLASSES, TRACKED_STATES, is_since
+from kvplan.engines.sglang.classes import TRACKED_STATE_CLASSES, TRACKED_STATES
 from kvplan.engines.token_pool import one_pool
 from kvplan.model import ModelSpec
 

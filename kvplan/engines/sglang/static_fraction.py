@@ -7,7 +7,7 @@ in ``server_args.py`` since 0.5.6. Amounts are MiB, as there.
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvplan.engines.deployment import Deployment
+from kvplan.engines.deployment import Deployment, is_since
 from kvplan.engines.devices import device_bytes
 from kvplan.engines.memory_share import utilization_of_free
 from kvplan.engines.sglang.classes import (
@@ -15,7 +15,6 @@ from kvplan.engines.sglang.classes import (
     SERVED_AS_TEXT,
     VISION_WITH_PREFILL_GRAPHS,
     Release,
-    is_since,
 )
 from kvplan.layers import KdaState, LatentAttention
 from kvplan.model import ModelSpec

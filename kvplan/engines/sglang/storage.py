@@ -7,9 +7,9 @@ MLA (DeepSeek-V3.2, GLM-5) also ``_dsa_split_backend_resolution`` of ``overrides
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kvplan.engines.deployment import Deployment
+from kvplan.engines.deployment import Deployment, is_since
 from kvplan.engines.devices import capability_of
-from kvplan.engines.sglang.classes import SAYS_STATE_TYPE, Release, is_since
+from kvplan.engines.sglang.classes import SAYS_STATE_TYPE, Release
 from kvplan.engines.token_pool import named_type
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.layers import (
