@@ -117,6 +117,7 @@ def test_without_numba_the_answer_is_the_same(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sdist, and the wheel built from it."""
+    pytest.importorskip("build", reason="pip install build")
     folder = tmp_path_factory.mktemp("dist")
     _run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
