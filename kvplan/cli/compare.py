@@ -33,15 +33,7 @@ def run(
             "--prompt", metavar="N", parser=options.tokens("--prompt"), help="The load: prompt tokens of a request."
         ),
     ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-tokens",
-            metavar="M",
-            parser=options.tokens("--max-tokens"),
-            help="Output cap; by default to the window's end.",
-        ),
-    ] = None,
+    max_tokens: Annotated[int | None, options.MAX_TOKENS] = None,
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", metavar="N", help="How many of them at once; by default 1.")
     ] = None,

@@ -37,15 +37,7 @@ def run(
             "--prompt", metavar="N", parser=options.tokens("--prompt"), help="Prompt tokens of a request; repeatable."
         ),
     ] = None,
-    max_tokens: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--max-tokens",
-            metavar="M",
-            parser=options.tokens("--max-tokens"),
-            help="Output cap; by default to the window's end.",
-        ),
-    ] = None,
+    max_tokens: Annotated[list[int] | None, options.MAX_TOKENS] = None,
     tokens: Annotated[
         str | None, grouped("load", "--tokens", metavar="N,N", help="Reserve requests of these lengths.")
     ] = None,
@@ -75,8 +67,8 @@ def run(
 
     folder = options.profiles_folder(profiles)
     prompts, caps = prompt or [], max_tokens or []
+    shapes = _shapes(prompts, caps, default_max_tokens, options.lengths(tokens, "--tokens"))
     default_cap = default_max_tokens
-    shapes = _shapes(prompts, caps, default_cap, options.lengths(tokens, "--tokens"))
     if default_cap is None and len(caps) == len(prompts):
         default_cap = max(caps, default=None)
     learnt = None if calibration is None else load_calibration(calibration)

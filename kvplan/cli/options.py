@@ -26,6 +26,10 @@ def tokens(option: str) -> Callable[[str], int]:
     return read
 
 
+MAX_TOKENS = typer.Option(
+    "--max-tokens", metavar="M", parser=tokens("--max-tokens"), help="Output cap; by default to the window's end."
+)
+
 TextOrJson = Literal["text", "json"]
 
 Format = Annotated[TextOrJson, typer.Option("--format", show_default=False, help="For people or for programs.")]
